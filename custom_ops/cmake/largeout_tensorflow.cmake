@@ -1,0 +1,40 @@
+# The library of TensorFlow ops: every *_op.cc, linked with the kernels, against the TensorFlow of ${Python_EXECUTABLE}.
+if(LARGEOUT_TF)
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES= ${Python_EXECUTABLE} -c
+            "import tensorflow as tf; s=tf.sysconfig; print(tf.__version__); print(' '.join(s.get_compile_flags())); print(' '.join(s.get_link_flags()))"
+    OUTPUT_VARIABLE tf_facts ERROR_VARIABLE tf_errors RESULT_VARIABLE tf_result OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT tf_result EQUAL 0)
+    message(FATAL_ERROR "TensorFlow could not be imported by ${Python_EXECUTABLE}; -DLARGEOUT_TF=OFF builds the kernels alone.\n${tf_errors}")
+  endif()
+  string(REPLACE "\n" ";" tf_facts "${tf_facts}")
+  list(GET tf_facts -3 LARGEOUT_TF_VERSION)
+  list(GET tf_facts -2 tf_cflags)
+  list(GET tf_facts -1 tf_lflags)
+  separate_arguments(LARGEOUT_TF_CFLAGS UNIX_COMMAND "${tf_cflags}")
+  separate_arguments(LARGEOUT_TF_LFLAGS UNIX_COMMAND "${tf_lflags}")
+  # TensorFlow's headers are not ours to warn about.
+  string(REGEX REPLACE "(^|;)-I" "\\1-isystem;" LARGEOUT_TF_CFLAGS "${LARGEOUT_TF_CFLAGS}")
+  message(STATUS "largeout: TensorFlow ${LARGEOUT_TF_VERSION}")
+endif()
+
+function(largeout_tensorflow_library)
+  add_library(largeout_ops MODULE ${LARGEOUT_OP_SOURCES})
+  set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops)
+  # EIGEN_USE_THREADS must be seen before any TensorFlow header.
+  target_compile_definitions(largeout_ops PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")
+  target_compile_options(largeout_ops PRIVATE ${LARGEOUT_TF_CFLAGS} -Wno-deprecated-declarations)
+  set_target_properties(largeout_ops PROPERTIES CXX_VISIBILITY_PRESET default)
+  target_link_libraries(largeout_ops PRIVATE ${LARGEOUT_KERNELS} ${LARGEOUT_TF_LFLAGS})
+  if(LARGEOUT_WITH_CUDA)
+    target_compile_definitions(largeout_ops PRIVATE LARGEOUT_CUDA=1 EIGEN_USE_GPU GOOGLE_CUDA=1
+                               LARGEOUT_CUDA_VERSION="${CUDAToolkit_VERSION}")
+    target_include_directories(largeout_ops SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(largeout_ops PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS} rt pthread)
+  endif()
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py CONTENT
+       "# Written by the build.\nTENSORFLOW = \"${LARGEOUT_TF_VERSION}\"\nCUDA = \"$<$<BOOL:${LARGEOUT_WITH_CUDA}>:${CUDAToolkit_VERSION}>\"\n")
+  install(TARGETS largeout_ops LIBRARY DESTINATION keras_largeout/ops COMPONENT python)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py DESTINATION keras_largeout/ops COMPONENT python)
+endfunction()

@@ -1,0 +1,45 @@
+// What the CUDA twins share. The first part may be included anywhere; the second only by .cu files.
+//
+// A launcher takes raw device pointers, sizes and a stream, launches on that stream, and returns the first CUDA error as
+// an int (0: success; CudaErrorName names it). Scratch memory comes from the caller: x_cuda_workspace(sizes) says how
+// much. A launcher that must know a count on the host says so in its contract; no other one synchronises.
+#ifndef LARGEOUT_COMMON_CUDA_H_
+#define LARGEOUT_COMMON_CUDA_H_
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace largeout {
+
+using GpuStream = CUstream_st*;
+const char* CudaErrorName(int error);
+
+}  // namespace largeout
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "common/bfloat16.h"
+
+#define LARGEOUT_CUDA_RETURN(call)                               \
+  do {                                                           \
+    const cudaError_t error_ = (call);                           \
+    if (error_ != cudaSuccess) return static_cast<int>(error_);  \
+  } while (0)
+
+namespace largeout {
+
+__device__ __forceinline__ float GpuToFloat(float x) { return x; }
+__device__ __forceinline__ float GpuToFloat(bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+__device__ __forceinline__ void GpuFromFloat(float value, float* out) { *out = value; }
+__device__ __forceinline__ void GpuFromFloat(float value, bfloat16* out) {
+  out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+}  // namespace largeout
+#endif  // __CUDACC__
+
+#endif  // LARGEOUT_COMMON_CUDA_H_

@@ -1,0 +1,143 @@
+// One vector type a level: VF is kLanes floats (16 on v4, 8 on v3, 4 elsewhere), through the compiler's vector extension.
+// Include it in x_simd.cc files only (LARGEOUT_ISA is set there). Everything is float32 arithmetic; bfloat16 is converted
+// on load and rounded to nearest even on store.
+#ifndef LARGEOUT_COMMON_SIMD_H_
+#define LARGEOUT_COMMON_SIMD_H_
+
+#ifndef LARGEOUT_ISA
+#error "common/simd.h is for *_simd.cc files, which are compiled once per instruction-set level"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "common/bfloat16.h"
+
+#define LARGEOUT_INLINE static inline __attribute__((always_inline))
+
+namespace largeout {
+namespace LARGEOUT_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float VF __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VI __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t VU __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VH __attribute__((vector_size(kLanes * 2)));
+
+LARGEOUT_INLINE VF Zero() { return VF{}; }
+LARGEOUT_INLINE VF Set(float x) { return VF{} + x; }
+
+LARGEOUT_INLINE VF Load(const float* p) {
+  VF v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+LARGEOUT_INLINE VF Load(const bfloat16* p) {
+  VH h;
+  std::memcpy(&h, p, sizeof(h));
+  return (VF)(__builtin_convertvector(h, VU) << 16);
+}
+LARGEOUT_INLINE void Store(float* p, VF v) { std::memcpy(p, &v, sizeof(v)); }
+LARGEOUT_INLINE void Store(bfloat16* p, VF v) {
+  const VU bits = (VU)v;
+  const VU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const VU quiet = (bits >> 16) | 0x40u;
+  const VU is_nan = (VU)((bits & 0x7fffffffu) > 0x7f800000u);
+  const VH h = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), VH);
+  std::memcpy(p, &h, sizeof(h));
+}
+
+// The first n < kLanes elements; the rest of the vector is zero. Reads and writes nothing beyond them.
+#if defined(__AVX512F__)
+LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
+  return (VF)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+}
+LARGEOUT_INLINE void StorePart(float* p, VF v, int n) {
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)v);
+}
+#else
+LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
+  VF v = {};
+  for (int i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+}
+LARGEOUT_INLINE void StorePart(float* p, VF v, int n) {
+  for (int i = 0; i < n; ++i) p[i] = v[i];
+}
+#endif
+LARGEOUT_INLINE VF LoadPart(const bfloat16* p, int n) {
+  bfloat16 full[kLanes] = {};
+  std::memcpy(full, p, n * sizeof(bfloat16));
+  return Load(full);
+}
+LARGEOUT_INLINE void StorePart(bfloat16* p, VF v, int n) {
+  bfloat16 full[kLanes];
+  Store(full, v);
+  std::memcpy(p, full, n * sizeof(bfloat16));
+}
+
+// a * b + c in one rounding where the level has it.
+LARGEOUT_INLINE VF Fma(VF a, VF b, VF c) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+LARGEOUT_INLINE VF Sqrt(VF a) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_sqrt_ps((__m512)a);
+#elif defined(__AVX2__)
+  return (VF)_mm256_sqrt_ps((__m256)a);
+#elif defined(__SSE2__)
+  return (VF)_mm_sqrt_ps((__m128)a);
+#else
+  VF r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_sqrtf(a[i]);
+  return r;
+#endif
+}
+LARGEOUT_INLINE VF Max(VF a, VF b) { return a > b ? a : b; }
+LARGEOUT_INLINE VF Min(VF a, VF b) { return a < b ? a : b; }
+// Where mask (a comparison's result) is true a, else b.
+LARGEOUT_INLINE VF Where(VI mask, VF a, VF b) { return (VF)((mask & (VI)a) | (~mask & (VI)b)); }
+
+// Sum and maximum over the lanes, in a fixed order.
+LARGEOUT_INLINE float SumLanes(VF v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float s = 0.f;
+  for (int i = 0; i < kLanes / 2; ++i) s += v[i] + v[i + kLanes / 2];
+  return s;
+#endif
+}
+LARGEOUT_INLINE float MaxLanes(VF v) {
+  float m = v[0];
+  for (int i = 1; i < kLanes; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+LARGEOUT_INLINE void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// Starts loading the `bytes` bytes of a row.
+LARGEOUT_INLINE void PrefetchRow(const void* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 3);
+}
+
+}  // namespace LARGEOUT_ISA
+}  // namespace largeout
+
+#endif  // LARGEOUT_COMMON_SIMD_H_

@@ -1,0 +1,1 @@
+"""Custom ops, one wrapper module a family; each has its gradient and a readable `*_reference`."""

@@ -1,0 +1,75 @@
+"""The rules of the house, checked on the sources: imports run one way, kernels know no framework."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "keras_largeout"
+OPS = ROOT / "custom_ops"
+
+# Who may import whom, inside the package. `trees` knows NumPy alone.
+MAY_IMPORT = {
+    "ops": {"ops"},
+    "trees": {"trees"},
+    "distribute": {"distribute", "ops"},
+    "optimizers": {"optimizers", "distribute", "ops"},
+    "layers": {"layers", "distribute", "ops", "trees"},
+    "callbacks": {"callbacks", "layers", "distribute", "ops"},
+    "export": {"export", "layers", "distribute", "ops"},
+}
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _sources():
+    return sorted(p for p in PACKAGE.rglob("*.py") if p.name != "_build_info.py")
+
+
+def _room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", _sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    room = _room(path)
+    if room == "__init__":
+        return
+    for name in _imports(path):
+        parts = name.split(".")
+        if parts[0] == "keras_largeout" and len(parts) > 1:
+            assert parts[1] in MAY_IMPORT[room], f"{room} must not import {name}"
+        if room == "trees":
+            assert parts[0] not in ("tensorflow", "keras"), f"trees must not import {name}"
+
+
+def test_one_place_loads_the_library():
+    loaders = [p.name for p in _sources() if "load_op_library" in p.read_text()]
+    assert loaders == ["_library.py"]
+
+
+def test_private_tensorflow_stays_in_one_file():
+    users = [p.name for p in _sources() if any(n.startswith("tensorflow.python") for n in _imports(p))]
+    assert len(users) <= 1, users
+
+
+def test_kernels_include_no_framework():
+    framework = re.compile(r'#include *[<"](tensorflow|third_party|tsl|xla|Eigen|unsupported|absl)/')
+    for path in [*OPS.rglob("*.h"), *OPS.rglob("*.cc"), *OPS.rglob("*.cu")]:
+        if not path.name.endswith("_op.cc") and path.name != "tf_op.h":
+            assert not framework.search(path.read_text()), path
+
+
+def test_every_op_has_a_shape_function():
+    for path in OPS.rglob("*_op.cc"):
+        text = path.read_text()
+        assert text.count("REGISTER_OP(") == text.count("SetShapeFn("), path

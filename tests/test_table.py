@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute import chunks
 from keras_largeout.distribute.table import ShardedTable, ShardVariable, load_rows, save_rows
+from keras_largeout.ops._library import ops
 
 
 @pytest.fixture
@@ -101,3 +102,19 @@ def test_mixed_precision_does_not_cast_a_table():
         total = tf.reduce_sum(tf.gather(shard.value, [1, 1]))
     assert isinstance(tape.gradient(total, shard.value), tf.IndexedSlices)
     assert shard.dtype == "float32"
+
+
+def test_empty_table_shapes_and_errors():
+    assert ops.largeout_empty_table([3, 0, 2], dtype=tf.bfloat16).shape == (3, 0, 2)
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.int64)])
+    def unknown(shape):
+        table = ops.largeout_empty_table(shape, dtype=tf.float32)
+        assert table.shape.as_list() == [None, None]
+        return tf.shape(table)
+
+    np.testing.assert_array_equal(unknown([4, 5]), [4, 5])
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="-1|rank"):
+        ops.largeout_empty_table([-1, 2], dtype=tf.float32)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="rank"):
+        ops.largeout_empty_table(3, dtype=tf.float32)

@@ -1,12 +1,15 @@
 """Large arrays, a chunk of rows at a time: creation, initial values, reading, saving.
 
-Nothing here ever holds a second copy of a table. After its first sparse update TensorFlow copies a variable at every dense
-read (also for a slice of it), so rows are read by `tf.gather` and written by scatters, which never copy.
+Nothing here ever holds a second copy of a table. After its first sparse update TensorFlow copies a variable
+at every dense read (also for a slice of it), so rows are read by `tf.gather` and written by scatters, which
+never copy.
 """
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_largeout.ops._library import ops
 
 CHUNK_BYTES = 32 << 20
 _INDEPENDENT = (
@@ -40,7 +43,7 @@ def create(shape, dtype, values, *, name, trainable, device=None):
     """
     with tf.init_scope(), tf.device(device):
         variable = tf.Variable(
-            lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False),
+            lambda: ops.largeout_empty_table(shape, dtype=dtype),
             dtype=dtype,
             trainable=trainable,
             name=name,
@@ -74,9 +77,10 @@ def to_numpy(variable):
 def initial_rows(initializer, shape, dtype):
     """A callable `(start, stop) -> rows` that draws the rows of `initializer(shape)`.
 
-    A table of one chunk is exactly `initializer(shape, dtype)`. A larger one is drawn chunk by chunk: random initializers get
-    one seed a chunk, and those whose scale follows from the shape keep the scale of the whole table. An initializer that is
-    neither of Keras's random ones nor of its constant ones is asked for the whole table at once.
+    A table of one chunk is exactly `initializer(shape, dtype)`. A larger one is drawn chunk by chunk: random
+    initializers get one seed a chunk, and those whose scale follows from the shape keep the scale of the
+    whole table. An initializer that is neither of Keras's random ones nor of its constant ones is asked for
+    the whole table at once.
     """
     if shape[0] <= rows_per_chunk(shape, tf.as_dtype(dtype).size):
         return lambda start, stop: initializer(shape, dtype=dtype)[start:stop]
@@ -133,7 +137,7 @@ def _key(key, index):
 
 
 def save_rows(store, key, variable):
-    """Writes the rows of `variable` to `store` under `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
+    """Writes the rows of `variable` to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
 
     Args:
         store: the mutable mapping that Keras hands to `save_own_variables`.

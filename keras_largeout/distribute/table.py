@@ -13,8 +13,9 @@ __all__ = ["ShardVariable", "ShardedTable", "load_rows", "save_rows"]
 class ShardVariable(keras.Variable):
     """One shard of a table: a `keras.Variable` of `[rows, dim]` (or `[rows]`) that is never copied whole.
 
-    It is created, read and written in chunks (`distribute/chunks.py`), is not cast by mixed precision (`autocast=False`: a cast
-    would be a second table), and makes its own optimizer slots beside it (`new_slot`).
+    It is created, read and written in chunks (`distribute/chunks.py`), is not cast by mixed precision
+    (`autocast=False`: a cast would be a second table), and makes its own optimizer slots beside it
+    (`new_slot`).
 
     Args:
         shape: tuple of ints.
@@ -62,7 +63,7 @@ class ShardVariable(keras.Variable):
         return super().value
 
     def new_slot(self, name, fill=0.0, per_row=False):
-        """An optimizer slot of this shard, on its device: float32, its shape or `[rows]`, every value `fill`."""
+        """An optimizer slot beside this shard: float32, its shape or `[rows]`, every value `fill`."""
         return ShardVariable(
             tuple(self._shape)[:1] if per_row else tuple(self._shape),
             keras.initializers.Constant(fill),
@@ -105,7 +106,8 @@ class ShardVariable(keras.Variable):
 class ShardedTable:
     """A logical `[rows, dim]` (or `[rows]`) array, cut into shards.
 
-    The layer that owns the table assigns `table.shards` to an attribute of its own, which makes Keras track them.
+    The layer that owns the table assigns `table.shards` to an attribute of its own, which makes Keras track
+    them.
 
     Args:
         shape: tuple of ints, `(rows, dim)` or `(rows,)`.

@@ -6,12 +6,12 @@ import tensorflow as tf
 def watch(variable):
     """Tells the gradient tape that `variable` is in use, without reading it.
 
-    An op fed with `variable.handle` gets no gradient otherwise. Gathering zero rows is the public way to say so; reading
-    the variable would copy the whole table after its first sparse update.
+    An op fed with `variable.handle` gets no gradient otherwise. Gathering zero rows is the public way to say
+    so; reading the variable would copy the whole table after its first sparse update.
     """
     tf.gather(variable, tf.zeros([0], tf.int64))
 
 
 def row_gradient(variable_shape, indices, values):
-    """The gradient of a table: `values[i]` belongs to row `indices[i]`; rows not listed have a zero gradient."""
+    """The gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed."""
     return tf.IndexedSlices(values, indices, tf.cast(variable_shape, indices.dtype))

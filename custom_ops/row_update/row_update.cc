@@ -1,0 +1,86 @@
+#include "row_update/row_update.h"
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "common/bfloat16.h"
+#include "common/sort.h"
+#include "row_update/row_update_kernels.h"
+
+namespace largeout {
+
+bool FindUpdateRule(const char* name, UpdateRule* rule) {
+  for (int i = 0; i < kUpdateRules; ++i) {
+    if (std::strcmp(name, kUpdateRuleInfo[i].name) == 0) {
+      *rule = static_cast<UpdateRule>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <typename T, typename G, typename Id>
+int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices, int64_t n,
+                  const G* values, const float* hyper, Parallel* parallel) {
+  if (n == 0) return -1;
+  // The largest of increasing indices is the last one; others are all looked at before anything is written.
+  const bool increasing = StrictlyIncreasing(indices, n);
+  if (!increasing || indices[n - 1] >= rows) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (indices[i] < 0 || indices[i] >= rows) return i;
+    }
+  }
+  if (dim == 0) return -1;
+
+  const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
+  RowUpdateTask task = {};
+  task.table = table;
+  for (int k = 0; k < info.slots; ++k) task.slots[k] = slots[k];
+  task.values = values;
+  task.hyper = hyper;
+  task.dim = dim;
+
+  Groups groups;
+  int64_t count = n;
+  if (!increasing) {
+    GroupIds(indices, n, &groups);
+    count = static_cast<int64_t>(groups.unique.size());
+    task.starts = groups.starts.data();
+    task.order = groups.order.data();
+  } else if constexpr (!std::is_same_v<Id, int64_t>) {
+    groups.unique.assign(indices, indices + n);
+  }
+  if constexpr (std::is_same_v<Id, int64_t>) {
+    task.rows = increasing ? indices : groups.unique.data();
+  } else {
+    task.rows = groups.unique.data();
+  }
+
+  // With one column, a per-row slot is an element-wise one.
+  if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
+  const UpdateRowsFunction update = LARGEOUT_SELECT(kRowUpdateKernels)
+                                        .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
+  // About one cache line in 40 cycles where rows are far apart, read and written.
+  const int64_t cost = 60 + dim * static_cast<int64_t>(sizeof(T) + info.slots * sizeof(float));
+  parallel->For(count, cost, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(task.starts != nullptr ? dim : 0);
+    update(task, begin, end, scratch.data());
+  });
+  return -1;
+}
+
+#define INSTANTIATE(T, G, Id)                                                                                             \
+  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, const G*,     \
+                                       const float*, Parallel*);
+INSTANTIATE(float, float, int32_t)
+INSTANTIATE(float, float, int64_t)
+INSTANTIATE(float, bfloat16, int32_t)
+INSTANTIATE(float, bfloat16, int64_t)
+INSTANTIATE(bfloat16, float, int32_t)
+INSTANTIATE(bfloat16, float, int64_t)
+INSTANTIATE(bfloat16, bfloat16, int32_t)
+INSTANTIATE(bfloat16, bfloat16, int64_t)
+#undef INSTANTIATE
+
+}  // namespace largeout

@@ -1,0 +1,169 @@
+// The loops of the row update. Rows lie far apart in memory: the time goes into waiting for them, so rows and slots a few
+// indices ahead are always on their way.
+#include "common/simd.h"
+#include "row_update/row_update_kernels.h"
+#include "row_update/row_update_rules.h"
+
+namespace largeout {
+namespace LARGEOUT_ISA {
+namespace {
+
+template <typename RuleT, typename T, typename G>
+LARGEOUT_INLINE void UpdateElements(const RuleT& rule, T* w, float* const* slots, const G* g, int64_t dim) {
+  VF s[kMaxSlots] = {};
+  int64_t j = 0;
+  for (; j + kLanes <= dim; j += kLanes) {
+    for (int k = 0; k < RuleT::kSlots; ++k) s[k] = Load(slots[k] + j);
+    Store(w + j, rule.Step(Load(g + j), Load(w + j), s));
+    for (int k = 0; k < RuleT::kSlots; ++k) Store(slots[k] + j, s[k]);
+  }
+  if (j < dim) {
+    const int rest = static_cast<int>(dim - j);
+    for (int k = 0; k < RuleT::kSlots; ++k) s[k] = LoadPart(slots[k] + j, rest);
+    StorePart(w + j, rule.Step(LoadPart(g + j, rest), LoadPart(w + j, rest), s), rest);
+    for (int k = 0; k < RuleT::kSlots; ++k) StorePart(slots[k] + j, s[k], rest);
+  }
+}
+
+// Sum of squares over 16 running sums whatever the vector width, so that every level gives the same bits.
+template <typename G>
+LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
+  constexpr int kSums = 16, kVectors = kSums / kLanes;
+  VF sums[kVectors] = {};
+  int64_t j = 0;
+  for (; j + kSums <= dim; j += kSums) {
+    for (int k = 0; k < kVectors; ++k) {
+      const VF x = Load(g + j + k * kLanes);
+      sums[k] += x * x;
+    }
+  }
+  float lanes[kSums];
+  for (int k = 0; k < kVectors; ++k) Store(lanes + k * kLanes, sums[k]);
+  for (int i = 0; j < dim; ++i, ++j) {
+    const float x = ToFloat(g[j]);
+    lanes[i] += x * x;
+  }
+  for (int width = kSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+template <typename RuleT, typename T, typename G>
+LARGEOUT_INLINE void UpdateRow(RuleT& rule, const RowUpdateTask& task, int64_t row, const G* g) {
+  T* w = static_cast<T*>(task.table) + row * task.dim;
+  if constexpr (__is_same(RuleT, RowWiseAdagrad)) {
+    float& sum = task.slots[0][row];
+    sum += SumOfSquares(g, task.dim) / static_cast<float>(task.dim);
+    rule.root = Sqrt(Set(sum + rule.epsilon));
+    UpdateElements(rule, w, task.slots, g, task.dim);
+  } else {
+    float* slots[kMaxSlots] = {};
+    for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = task.slots[k] + row * task.dim;
+    UpdateElements(rule, w, slots, g, task.dim);
+  }
+}
+
+template <typename G>
+LARGEOUT_INLINE void Accumulate(float* sum, const G* g, int64_t dim, bool first) {
+  int64_t j = 0;
+  for (; j + kLanes <= dim; j += kLanes) Store(sum + j, first ? Load(g + j) : Load(sum + j) + Load(g + j));
+  for (; j < dim; ++j) sum[j] = first ? ToFloat(g[j]) : sum[j] + ToFloat(g[j]);
+}
+
+// Tables of one column: kLanes rows make one vector.
+template <typename RuleT, typename T, typename G>
+LARGEOUT_INLINE void UpdateColumn(const RuleT& rule, const RowUpdateTask& task, int64_t begin, int64_t end) {
+  constexpr int64_t kAhead = 64;
+  T* table = static_cast<T*>(task.table);
+  const G* values = static_cast<const G*>(task.values);
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const int count = end - i < kLanes ? static_cast<int>(end - i) : kLanes;
+    float w[kLanes] = {}, g[kLanes] = {}, s[kMaxSlots][kLanes] = {};
+    for (int lane = 0; lane < count; ++lane) {
+      const int64_t row = task.rows[i + lane];
+      if (i + lane + kAhead < end) {
+        const int64_t next = task.rows[i + lane + kAhead];
+        Prefetch(table + next);
+        for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next);
+      }
+      w[lane] = ToFloat(table[row]);
+      for (int k = 0; k < RuleT::kSlots; ++k) s[k][lane] = task.slots[k][row];
+      if (task.starts == nullptr) {
+        g[lane] = ToFloat(values[i + lane]);
+      } else {
+        const int64_t start = task.starts[i + lane], stop = task.starts[i + lane + 1];
+        g[lane] = ToFloat(values[task.order[start]]);
+        for (int64_t p = start + 1; p < stop; ++p) g[lane] += ToFloat(values[task.order[p]]);
+      }
+    }
+    VF slots[kMaxSlots] = {};
+    for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = Load(s[k]);
+    Store(w, rule.Step(Load(g), Load(w), slots));
+    for (int k = 0; k < RuleT::kSlots; ++k) Store(s[k], slots[k]);
+    for (int lane = 0; lane < count; ++lane) {
+      const int64_t row = task.rows[i + lane];
+      FromFloat(w[lane], table + row);
+      for (int k = 0; k < RuleT::kSlots; ++k) task.slots[k][row] = s[k][lane];
+    }
+  }
+}
+
+template <typename RuleT, typename T, typename G>
+void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* scratch) {
+  RuleT rule(task.hyper);
+  const int64_t dim = task.dim;
+  if constexpr (!__is_same(RuleT, RowWiseAdagrad)) {
+    if (dim == 1) return UpdateColumn<RuleT, T, G>(rule, task, begin, end);
+  }
+  const int64_t table_bytes = dim * static_cast<int64_t>(sizeof(T)), slot_bytes = dim * static_cast<int64_t>(sizeof(float));
+  // A few kilobytes on their way keep the memory busy and stay in the first-level cache.
+  constexpr int64_t kBytesAhead = 4096;
+  const int64_t ahead = kBytesAhead / (table_bytes + RuleT::kSlots * slot_bytes) + 2;
+  const T* table = static_cast<const T*>(task.table);
+  const G* values = static_cast<const G*>(task.values);
+  const auto prefetch = [&](int64_t i) __attribute__((always_inline)) {
+    const int64_t row = task.rows[i];
+    PrefetchRow(table + row * dim, table_bytes);
+    for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * dim, slot_bytes);
+    if constexpr (__is_same(RuleT, RowWiseAdagrad)) Prefetch(task.slots[0] + row);
+    if (task.order != nullptr) PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
+  };
+  for (int64_t i = begin; i < end && i < begin + ahead; ++i) prefetch(i);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + ahead < end) prefetch(i + ahead);
+    const int64_t row = task.rows[i];
+    if (task.starts == nullptr) {
+      UpdateRow<RuleT, T>(rule, task, row, values + i * dim);
+      continue;
+    }
+    const int64_t start = task.starts[i], stop = task.starts[i + 1];
+    if (stop - start == 1) {
+      UpdateRow<RuleT, T>(rule, task, row, values + task.order[start] * dim);
+      continue;
+    }
+    for (int64_t p = start; p < stop; ++p) Accumulate(scratch, values + task.order[p] * dim, dim, p == start);
+    UpdateRow<RuleT, T>(rule, task, row, static_cast<const float*>(scratch));
+  }
+}
+
+#define LARGEOUT_TYPES(RuleT)                                                      \
+  {                                                                                \
+    {UpdateRows<RuleT, float, float>, UpdateRows<RuleT, float, bfloat16>},         \
+    {UpdateRows<RuleT, bfloat16, float>, UpdateRows<RuleT, bfloat16, bfloat16>},   \
+  }
+
+}  // namespace
+
+extern const RowUpdateKernels kRowUpdateKernels = {{
+    LARGEOUT_TYPES(Sgd),
+    LARGEOUT_TYPES(Momentum),
+    LARGEOUT_TYPES(Nesterov),
+    LARGEOUT_TYPES(Adagrad),
+    LARGEOUT_TYPES(RowWiseAdagrad),
+    LARGEOUT_TYPES(LazyAdam),
+    LARGEOUT_TYPES(Ftrl),
+}};
+
+}  // namespace LARGEOUT_ISA
+}  // namespace largeout

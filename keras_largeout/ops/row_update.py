@@ -1,0 +1,134 @@
+"""Optimizer updates of single rows, in place: the op, its reference in NumPy, and the builders of its `hyper` vectors.
+
+Kernel: `custom_ops/row_update/row_update.h`, which also states every rule's formula.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.ops import _library
+
+RULES = ("sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl")
+
+
+def row_update(rule, variable, slots, indices, values, hyper):
+    """Updates the rows `indices` of `variable` and of its `slots` in place; no other row is read or written.
+
+    Duplicate indices are summed first (in float32, in order of occurrence). Indices that strictly increase, as the
+    gradients of this package deliver them, are neither sorted nor summed. Works eagerly and inside `tf.function`, not
+    under XLA (`jit_compile=True`).
+
+    Args:
+        rule: One of "sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl".
+        variable: Variable `[rows, ...]` of float32 or bfloat16.
+        slots: List of float32 variables of the shape of `variable` (row_wise_adagrad: `[rows]`): momentum and nesterov
+            `[m]`, adagrad and row_wise_adagrad `[accumulator]`, lazy_adam `[m, v]`, ftrl `[accumulator, linear]`.
+        indices: `[n]`, int32 or int64, in `[0, rows)`.
+        values: `[n, ...]`, float32 or bfloat16: the gradients of the rows. For a variable `[rows]`, `[n]` or `[n, 1]`.
+        hyper: float32 vector, made by `<rule>_hyper`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do not belong
+            together. Nothing is changed then.
+
+    Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise Adagrad of
+    FBGEMM's split table batched embeddings.
+    """
+    _library.ops.largeout_row_update(
+        variable=variable.handle,
+        slots=[slot.handle for slot in slots],
+        indices=indices,
+        values=values,
+        hyper=hyper,
+        rule=rule,
+        dtype=tf.as_dtype(variable.dtype),
+    )
+
+
+def _hyper(*numbers):
+    return tf.stack([tf.cast(number, tf.float32) for number in numbers])
+
+
+def sgd_hyper(learning_rate, decay=0.0):
+    """`hyper` of rule "sgd": float32 `[2]`. `decay` is learning rate x weight decay: `row -= row * decay` comes first."""
+    return _hyper(learning_rate, decay)
+
+
+def momentum_hyper(learning_rate, momentum, decay=0.0):
+    """`hyper` of rules "momentum" and "nesterov": float32 `[3]`."""
+    return _hyper(learning_rate, decay, momentum)
+
+
+def adagrad_hyper(learning_rate, epsilon, decay=0.0):
+    """`hyper` of rules "adagrad" and "row_wise_adagrad": float32 `[3]`."""
+    return _hyper(learning_rate, decay, epsilon)
+
+
+def adam_alpha(learning_rate, beta_1, beta_2, step):
+    """Adam's learning rate with both bias corrections, a float32 scalar; `step` counts from 1 (Kingma and Ba, section 2)."""
+    step = tf.cast(step, tf.float32)
+    beta_1_power = tf.pow(tf.cast(beta_1, tf.float32), step)
+    beta_2_power = tf.pow(tf.cast(beta_2, tf.float32), step)
+    return tf.cast(learning_rate, tf.float32) * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
+
+
+def lazy_adam_hyper(alpha, beta_1, beta_2, epsilon, decay=0.0):
+    """`hyper` of rule "lazy_adam": float32 `[5]`. `alpha` comes from `adam_alpha`."""
+    return _hyper(alpha, decay, 1 - beta_1, 1 - beta_2, epsilon)
+
+
+def ftrl_hyper(learning_rate, learning_rate_power, l1, l2, l2_shrinkage, beta, decay=0.0):
+    """`hyper` of rule "ftrl": float32 `[6]`; the arguments are those of `keras.optimizers.Ftrl`, shortened."""
+    learning_rate = tf.cast(learning_rate, tf.float32)
+    return _hyper(learning_rate, decay, learning_rate_power, l1, l2 + beta / (2.0 * learning_rate), l2_shrinkage)
+
+
+def row_update_reference(rule, variable, slots, indices, values, hyper):
+    """What `row_update` does, in NumPy and out of place.
+
+    Args:
+        rule, indices, values, hyper: As in `row_update`, as arrays.
+        variable: Array `[rows, ...]`, float32 or bfloat16.
+        slots: List of float32 arrays.
+
+    Returns:
+        `(variable, slots)` after the update: new arrays of the same types.
+    """
+    indices = np.asarray(indices)
+    rows, inverse = np.unique(indices, return_inverse=True)
+    g = np.zeros((len(rows),) + variable.shape[1:], np.float32)
+    np.add.at(g, inverse, np.asarray(values).astype(np.float32).reshape((len(indices),) + variable.shape[1:]))
+    hyper = np.asarray(hyper, np.float32)
+    rate, decay = hyper[:2]
+    out, slots = np.array(variable), [np.array(slot) for slot in slots]
+    w = out[rows].astype(np.float32)
+    w = w - w * decay
+    s = [slot[rows] for slot in slots]
+    with np.errstate(all="ignore"):
+        if rule == "sgd":
+            w = w - g * rate
+        elif rule in ("momentum", "nesterov"):
+            s[0] = s[0] * hyper[2] - g * rate
+            w = w + (s[0] * hyper[2] - g * rate if rule == "nesterov" else s[0])
+        elif rule == "adagrad":
+            s[0] = s[0] + g * g
+            w = w - rate * g / np.sqrt(s[0] + hyper[2])
+        elif rule == "row_wise_adagrad":
+            s[0] = s[0] + np.mean(np.square(g), axis=tuple(range(1, g.ndim)))
+            w = w - rate * g / np.sqrt(s[0] + hyper[2]).reshape((-1,) + (1,) * (g.ndim - 1))
+        elif rule == "lazy_adam":
+            s[0] = s[0] + (g - s[0]) * hyper[2]
+            s[1] = s[1] + (g * g - s[1]) * hyper[3]
+            w = w - s[0] * rate / (np.sqrt(s[1]) + hyper[4])
+        elif rule == "ftrl":
+            power, l1, l2, shrinkage = hyper[2:]
+            before, after = s[0], s[0] + g * g
+            s[1] = s[1] + (g + 2 * shrinkage * w - (after**-power - before**-power) / rate * w)
+            w = (np.clip(s[1], -l1, l1) - s[1]) / (after**-power / rate + 2 * l2)
+            s[0] = after
+        else:
+            raise ValueError(f"`rule` must be one of {RULES}. Received: rule={rule!r}")
+    out[rows] = w.astype(out.dtype)
+    for slot, new in zip(slots, s):
+        slot[rows] = new
+    return out, slots

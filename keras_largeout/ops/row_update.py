@@ -1,4 +1,4 @@
-"""Optimizer updates of single rows, in place: the op, its reference in NumPy, and the builders of its `hyper` vectors.
+"""Optimizer updates of single rows, in place: the op, its reference in NumPy, the builders of `hyper`.
 
 Kernel: `custom_ops/row_update/row_update.h`, which also states every rule's formula.
 """
@@ -14,25 +14,27 @@ RULES = ("sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_ada
 def row_update(rule, variable, slots, indices, values, hyper):
     """Updates the rows `indices` of `variable` and of its `slots` in place; no other row is read or written.
 
-    Duplicate indices are summed first (in float32, in order of occurrence). Indices that strictly increase, as the
-    gradients of this package deliver them, are neither sorted nor summed. Works eagerly and inside `tf.function`, not
-    under XLA (`jit_compile=True`).
+    Duplicate indices are summed first (in float32, in order of occurrence). Indices that strictly increase,
+    as the gradients of this package deliver them, are neither sorted nor summed. Works eagerly and inside
+    `tf.function`, not under XLA (`jit_compile=True`).
 
     Args:
         rule: One of "sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl".
         variable: Variable `[rows, ...]` of float32 or bfloat16.
-        slots: List of float32 variables of the shape of `variable` (row_wise_adagrad: `[rows]`): momentum and nesterov
-            `[m]`, adagrad and row_wise_adagrad `[accumulator]`, lazy_adam `[m, v]`, ftrl `[accumulator, linear]`.
+        slots: List of float32 variables of the shape of `variable` (row_wise_adagrad: `[rows]`): momentum and
+            nesterov `[m]`, adagrad and row_wise_adagrad `[accumulator]`, lazy_adam `[m, v]`, ftrl
+            `[accumulator, linear]`.
         indices: `[n]`, int32 or int64, in `[0, rows)`.
-        values: `[n, ...]`, float32 or bfloat16: the gradients of the rows. For a variable `[rows]`, `[n]` or `[n, 1]`.
+        values: `[n, ...]`, float32 or bfloat16: the gradients of the rows. For a variable `[rows]`, `[n]` or
+            `[n, 1]`.
         hyper: float32 vector, made by `<rule>_hyper`.
 
     Raises:
-        tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do not belong
-            together. Nothing is changed then.
+        tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do
+            not belong together. Nothing is changed then.
 
-    Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise Adagrad of
-    FBGEMM's split table batched embeddings.
+    Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise
+    Adagrad of FBGEMM's split table batched embeddings.
     """
     _library.ops.largeout_row_update(
         variable=variable.handle,
@@ -50,7 +52,10 @@ def _hyper(*numbers):
 
 
 def sgd_hyper(learning_rate, decay=0.0):
-    """`hyper` of rule "sgd": float32 `[2]`. `decay` is learning rate x weight decay: `row -= row * decay` comes first."""
+    """`hyper` of rule "sgd": float32 `[2]`.
+
+    `decay` is learning rate x weight decay, here and below: `row -= row * decay` comes before the update.
+    """
     return _hyper(learning_rate, decay)
 
 
@@ -65,7 +70,7 @@ def adagrad_hyper(learning_rate, epsilon, decay=0.0):
 
 
 def adam_alpha(learning_rate, beta_1, beta_2, step):
-    """Adam's learning rate with both bias corrections, a float32 scalar; `step` counts from 1 (Kingma and Ba, section 2)."""
+    """Adam's bias-corrected learning rate, a float32; `step` counts from 1 (Kingma and Ba, section 2)."""
     step = tf.cast(step, tf.float32)
     beta_1_power = tf.pow(tf.cast(beta_1, tf.float32), step)
     beta_2_power = tf.pow(tf.cast(beta_2, tf.float32), step)
@@ -78,9 +83,10 @@ def lazy_adam_hyper(alpha, beta_1, beta_2, epsilon, decay=0.0):
 
 
 def ftrl_hyper(learning_rate, learning_rate_power, l1, l2, l2_shrinkage, beta, decay=0.0):
-    """`hyper` of rule "ftrl": float32 `[6]`; the arguments are those of `keras.optimizers.Ftrl`, shortened."""
+    """`hyper` of rule "ftrl": float32 `[6]`; the arguments are those of `keras.optimizers.Ftrl`."""
     learning_rate = tf.cast(learning_rate, tf.float32)
-    return _hyper(learning_rate, decay, learning_rate_power, l1, l2 + beta / (2.0 * learning_rate), l2_shrinkage)
+    l2 = l2 + beta / (2.0 * learning_rate)
+    return _hyper(learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage)
 
 
 def row_update_reference(rule, variable, slots, indices, values, hyper):

@@ -1,0 +1,213 @@
+"""The op `row_update`: equal to its reference, strict about its input, blind to the rows it was not given."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_largeout.ops import _library
+from keras_largeout.ops import row_update as ru
+
+ALPHA = ru.adam_alpha(0.1, 0.9, 0.999, 3)
+HYPER = {
+    "sgd": lambda decay: ru.sgd_hyper(0.1, decay),
+    "momentum": lambda decay: ru.momentum_hyper(0.1, 0.9, decay),
+    "nesterov": lambda decay: ru.momentum_hyper(0.1, 0.9, decay),
+    "adagrad": lambda decay: ru.adagrad_hyper(0.1, 1e-7, decay),
+    "row_wise_adagrad": lambda decay: ru.adagrad_hyper(0.1, 1e-7, decay),
+    "lazy_adam": lambda decay: ru.lazy_adam_hyper(ALPHA, 0.9, 0.999, 1e-7, decay),
+    "ftrl": lambda decay: ru.ftrl_hyper(0.1, -0.5, 0.01, 0.1, 0.01, 0.1, decay),
+}
+SLOTS = {"sgd": 0, "lazy_adam": 2, "ftrl": 2}
+BFLOAT16 = ml_dtypes.bfloat16
+
+
+def make(rng, rule, shape, dtype=np.float32):
+    slot_shape = shape[:1] if rule == "row_wise_adagrad" else shape
+    slots = [np.abs(rng.normal(size=slot_shape)).astype("float32") + 0.1 for _ in range(SLOTS.get(rule, 1))]
+    return rng.normal(size=shape).astype(dtype), slots
+
+
+def run(rule, variable, slots, indices, values, hyper, graph=False):
+    variable, slots = tf.Variable(variable), [tf.Variable(slot) for slot in slots]
+
+    def step():
+        ru.row_update(rule, variable, slots, indices, values, hyper)
+
+    (tf.function(step) if graph else step)()
+    return variable.numpy(), [slot.numpy() for slot in slots]
+
+
+@pytest.mark.parametrize("rule", ru.RULES)
+@pytest.mark.parametrize("shape", [(252, 64), (123, 17), (57, 1), (57,), (1, 304), (40, 3, 5)])
+def test_equals_reference(rng, rule, shape):
+    variable, slots = make(rng, rule, shape)
+    indices = rng.integers(0, shape[0], 77).astype("int32")  # unsorted, with duplicates
+    values = rng.normal(size=(77,) + shape[1:]).astype("float32")
+    hyper = HYPER[rule](0.01)
+    got, got_slots = run(rule, variable, slots, indices, values, hyper)
+    want, want_slots = ru.row_update_reference(rule, variable, slots, indices, values, hyper)
+    # The same operations in the same order; only the mean of row_wise_adagrad is summed in another one.
+    tolerance = 1e-5 if rule == "row_wise_adagrad" else 1e-6
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for a, b in zip(got_slots, want_slots):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+    untouched = np.setdiff1d(np.arange(shape[0]), indices)
+    np.testing.assert_array_equal(got[untouched], variable[untouched])
+
+
+@pytest.mark.parametrize("rule", ru.RULES)
+@pytest.mark.parametrize("values_dtype", [np.float32, BFLOAT16])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_bfloat16_variable_with_float32_slots(rng, rule, values_dtype, index_dtype):
+    variable, slots = make(rng, rule, (50, 17), BFLOAT16)
+    indices = np.sort(rng.permutation(50)[:20]).astype(index_dtype)
+    values = rng.normal(size=(20, 17)).astype(values_dtype)
+    got, got_slots = run(rule, variable, slots, indices, values, HYPER[rule](0.0), graph=True)
+    want, want_slots = ru.row_update_reference(rule, variable, slots, indices, values, HYPER[rule](0.0))
+    assert got.dtype == BFLOAT16
+    np.testing.assert_allclose(got.astype("float32"), want.astype("float32"), rtol=1e-2, atol=1e-2)
+    for a, b in zip(got_slots, want_slots):
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ru.RULES)
+def test_error_against_float64_is_not_above_tensorflows(rng, rule):
+    """The float64 truth; TensorFlow's own float32 arithmetic of the same formula is the measure."""
+    variable, slots = make(rng, rule, (200, 64))
+    values = rng.normal(size=(200, 64)).astype("float32")
+    indices, hyper = np.arange(200), HYPER[rule](0.0)
+    got, _ = run(rule, variable, slots, indices, values, hyper)
+    framework, _ = ru.row_update_reference(rule, variable, slots, indices, values, hyper)
+    truth, _ = _float64(rule, variable, slots, values, hyper.numpy().astype("float64"))
+    assert np.abs(got - truth).max() <= 1.1 * np.abs(framework - truth).max() + 1e-9
+
+
+def _float64(rule, w, slots, g, hyper):
+    w, g = w.astype("float64"), g.astype("float64")
+    s = [slot.astype("float64") for slot in slots]
+    rate = hyper[0]
+    if rule == "sgd":
+        return w - rate * g, s
+    if rule in ("momentum", "nesterov"):
+        m = s[0] * hyper[2] - rate * g
+        return w + (m * hyper[2] - rate * g if rule == "nesterov" else m), [m]
+    if rule == "adagrad":
+        return w - rate * g / np.sqrt(s[0] + g * g + hyper[2]), s
+    if rule == "row_wise_adagrad":
+        return w - rate * g / np.sqrt(s[0] + np.mean(g * g, axis=1) + hyper[2])[:, None], s
+    if rule == "lazy_adam":
+        m, v = s[0] + (g - s[0]) * hyper[2], s[1] + (g * g - s[1]) * hyper[3]
+        return w - rate * m / (np.sqrt(v) + hyper[4]), s
+    after = s[0] + g * g
+    z = s[1] + g + 2 * hyper[5] * w - (np.sqrt(after) - np.sqrt(s[0])) / rate * w
+    return (np.clip(z, -hyper[3], hyper[3]) - z) / (np.sqrt(after) / rate + 2 * hyper[4]), s
+
+
+def test_bias_takes_a_column_too(rng):
+    variable, slots = make(rng, "adagrad", (30,))
+    values = rng.normal(size=4).astype("float32")
+    flat = run("adagrad", variable, slots, [1, 2, 5, 7], values, HYPER["adagrad"](0.0))
+    column = run("adagrad", variable, slots, [1, 2, 5, 7], values[:, None], HYPER["adagrad"](0.0))
+    np.testing.assert_array_equal(flat[0], column[0])
+
+
+@pytest.mark.parametrize("rule", ru.RULES)
+def test_no_indices_and_one_row(rng, rule):
+    variable, slots = make(rng, rule, (1, 5))
+    got, got_slots = run(
+        rule, variable, slots, np.zeros(0, "int64"), np.zeros((0, 5), "float32"), HYPER[rule](0.5)
+    )
+    np.testing.assert_array_equal(got, variable)
+    np.testing.assert_array_equal(got_slots, slots)
+    values = np.ones((3, 5), "float32")
+    got, _ = run(rule, variable, slots, [0, 0, 0], values, HYPER[rule](0.0))
+    want, _ = ru.row_update_reference(rule, variable, slots, [0, 0, 0], values, HYPER[rule](0.0))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ru.RULES)
+def test_nan_stays_in_its_row(rng, rule):
+    variable, slots = make(rng, rule, (6, 4))
+    values = np.ones((2, 4), "float32")
+    values[1] = np.nan
+    got, _ = run(rule, variable, slots, [2, 4], values, HYPER[rule](0.0))
+    assert np.isnan(got[4]).all() and np.isfinite(np.delete(got, 4, axis=0)).all()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("indices, position", [([3, 50, 1], 1), ([3, 4, -2], 2), ([1, 3, 50], 2)])
+def test_index_out_of_range_changes_nothing(rng, graph, indices, position):
+    data, slot_data = make(rng, "lazy_adam", (50, 8))
+    variable, slots = tf.Variable(data), [tf.Variable(slot) for slot in slot_data]
+
+    def step(indices):
+        ru.row_update("lazy_adam", variable, slots, indices, tf.ones((3, 8)), HYPER["lazy_adam"](0.0))
+
+    expected = rf"`indices` must be in \[0, 50\).*indices\[{position}\] = {indices[position]}; nothing was"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
+        (tf.function(step) if graph else step)(tf.constant(indices, tf.int64))
+    np.testing.assert_array_equal(variable.numpy(), data)
+    for slot, before in zip(slots, slot_data):
+        np.testing.assert_array_equal(slot.numpy(), before)
+
+
+WRONG = {
+    "slots": ({"slots": []}, "`slots` of rule `adagrad` must be 1 variables. Received: 0"),
+    "slot shape": ({"slots": [(9, 4)]}, r"`slots` of rule `adagrad` must have the shape \[10,4\]"),
+    "indices": ({"indices": [[1, 2]]}, r"`indices` must have the shape \[n\]"),
+    "values width": ({"values": (2, 3)}, r"`values` must have the shape \[2,4\].*Received: \[2,3\]"),
+    "values rows": ({"values": (3, 4)}, r"`values` must have the shape \[2,4\].*Received: \[3,4\]"),
+    "hyper": ({"hyper": [0.1]}, r"`hyper` of rule `adagrad` must have the shape \[3\]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_shapes(case):
+    change, message = WRONG[case]
+    args = {"slots": [(10, 4)], "indices": [1, 2], "values": (2, 4), "hyper": HYPER["adagrad"](0.0), **change}
+    variable, slots = tf.Variable(tf.ones((10, 4))), [tf.Variable(tf.ones(s)) for s in args["slots"]]
+    values = tf.ones(args["values"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ru.row_update("adagrad", variable, slots, args["indices"], values, args["hyper"])
+    # In a graph the shape function speaks first, where shapes are known.
+    with pytest.raises(ValueError):
+        tf.function(ru.row_update)("adagrad", variable, slots, args["indices"], values, args["hyper"])
+    np.testing.assert_array_equal(variable.numpy(), np.ones((10, 4)))
+
+
+def test_unknown_shapes_are_checked_when_run():
+    variable, slot = tf.Variable(tf.zeros((10, 4))), tf.Variable(tf.ones((10, 4)))
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.int64), tf.TensorSpec(None)])
+    def step(indices, values):
+        ru.row_update("adagrad", variable, [slot], indices, values, HYPER["adagrad"](0.0))
+
+    step(tf.constant([1, 1, 3], tf.int64), tf.ones((3, 4)))
+    assert set(np.flatnonzero(variable.numpy().any(axis=1))) == {1, 3}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`values` must have the shape"):
+        step(tf.constant([1], tf.int64), tf.ones((1, 5)))
+
+
+def test_types_and_variables_are_checked():
+    variable = tf.Variable(tf.zeros((4, 2)))
+    hyper = HYPER["momentum"](0.0)
+    half = tf.Variable(tf.zeros((4, 2), tf.bfloat16))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`slots` must be of type float"):
+        ru.row_update("momentum", variable, [half], [0], tf.ones((1, 2)), hyper)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be different variables"):
+        ru.row_update("momentum", variable, [variable], [0], tf.ones((1, 2)), hyper)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        _library.ops.largeout_row_update(
+            variable=variable.handle, slots=[], indices=[0], values=tf.ones((1, 2)), hyper=[0.1, 0.0],
+            rule="adam", dtype=tf.float32,
+        )  # fmt: skip
+
+
+def test_a_reader_keeps_what_it_read():
+    variable = tf.Variable(tf.zeros((4, 2)))
+    before = variable.read_value()
+    ru.row_update("sgd", variable, [], [1], tf.ones((1, 2)), ru.sgd_hyper(1.0))
+    assert not before.numpy().any()
+    np.testing.assert_array_equal(variable.numpy()[1], [-1, -1])

@@ -1,4 +1,5 @@
 // Tests of what the families share: grouping, threads, bfloat16, level selection.
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -26,6 +27,37 @@ LARGEOUT_TEST(GroupsOfNothing) {
   CHECK_TRUE(StrictlyIncreasing<int32_t>(nullptr, 0));
   const int32_t ids[] = {0, 0};
   CHECK_TRUE(!StrictlyIncreasing(ids, 2) && StrictlyIncreasing(ids, 1));
+}
+
+// Sizes and ranges on both sides of every switch: comparison sort, digits, packed and wide items, chunks of threads.
+LARGEOUT_TEST(GroupsEqualAStableSort) {
+  Random random(1);
+  ThreadParallel four(4);
+  for (int64_t n : {1, 100, 511, 512, 5000, 40000}) {
+    for (int bits : {1, 8, 20, 24, 32, 33, 47, 62}) {
+      std::vector<int64_t> ids(n), positions;
+      for (int64_t& id : ids) {
+        id = static_cast<int64_t>(random.Next() & ((uint64_t{1} << bits) - 1));
+        if (random.Below(3) == 0) id = random.Below(2) == 0 ? -1 - random.Below(5) : random.Below(40);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        if (ids[i] >= 0) positions.push_back(i);
+      }
+      std::stable_sort(positions.begin(), positions.end(), [&](int64_t x, int64_t y) { return ids[x] < ids[y]; });
+      for (Parallel* parallel : {static_cast<Parallel*>(nullptr), static_cast<Parallel*>(&four)}) {
+        Groups g;
+        GroupIds(ids.data(), n, &g, parallel);
+        CHECK_TRUE(std::equal(positions.begin(), positions.end(), g.order.begin(), g.order.end()));
+        CHECK_TRUE(StrictlyIncreasing(g.unique.data(), static_cast<int64_t>(g.unique.size())));
+        CHECK_TRUE(g.starts.size() == g.unique.size() + 1 && g.starts.front() == 0);
+        CHECK_TRUE(g.starts.back() == static_cast<int64_t>(g.order.size()));
+        for (size_t k = 0; k < g.unique.size(); ++k) {
+          CHECK_TRUE(g.starts[k] < g.starts[k + 1]);
+          for (int64_t i = g.starts[k]; i < g.starts[k + 1]; ++i) CHECK_TRUE(ids[g.order[i]] == g.unique[k]);
+        }
+      }
+    }
+  }
 }
 
 LARGEOUT_TEST(EveryUnitRunsOnce) {

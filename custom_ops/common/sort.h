@@ -7,6 +7,8 @@
 
 namespace largeout {
 
+class Parallel;
+
 // Positions grouped by id: group g has id unique[g] and the positions order[starts[g] .. starts[g+1]), in ascending order.
 struct Groups {
   std::vector<int64_t> unique;  // ascending
@@ -14,9 +16,10 @@ struct Groups {
   std::vector<int32_t> order;   // positions in ids; positions with a negative id are left out
 };
 
-// Stable radix sort: O(n) passes over the bytes that the ids use. n < 2^31. Ids below zero are skipped.
+// Stable radix sort: O(n) passes over the bits that the ids use. n < 2^31. Ids below zero are skipped. With `parallel`
+// large inputs are sorted by its threads, with the same result.
 template <typename Id>
-void GroupIds(const Id* ids, int64_t n, Groups* groups);
+void GroupIds(const Id* ids, int64_t n, Groups* groups, Parallel* parallel = nullptr);
 
 // True when ids are >= 0 and each is greater than the one before: nothing to sort, nothing to sum.
 template <typename Id>

@@ -1,0 +1,141 @@
+#include "embedding/embedding_op.h"
+
+namespace largeout {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// Checks everything about the bags, values included. `rows` is the number of rows of the table.
+template <typename Id>
+absl::Status CheckedBags(const EmbeddingAttributes& attributes, const BagInputs& in, int64_t rows, Bags<Id>* bags,
+                         TensorShape* leading) {
+  TF_RETURN_IF_ERROR(attributes.ToBags(in, bags, leading));
+  if (bags->row_splits != nullptr) {
+    const int64_t bad = FirstBadSplit(bags->row_splits, bags->num_bags + 1, bags->num_ids);
+    if (bad >= 0) return BadSplit(bad, bags->row_splits[bad], bags->num_ids);
+  }
+  if (attributes.error()) {
+    const int64_t bad = FirstBadId(bags->ids, bags->num_ids, rows);
+    if (bad >= 0) return BadId(in.ids.shape(), bad, bags->ids[bad], rows);
+  }
+  return absl::OkStatus();
+}
+
+TensorShape WithDim(TensorShape shape, int64_t dim) {
+  shape.AddDim(dim);
+  return shape;
+}
+
+template <typename T, typename Id>
+class EmbeddingLookupOp : public OpKernel {
+ public:
+  explicit EmbeddingLookupOp(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor& table = *variable->tensor();
+    OP_REQUIRES_OK(context, CheckTableRank(table));
+    const int64_t rows = table.dim_size(0), dim = table.dim_size(1);
+    Bags<Id> bags;
+    TensorShape leading;
+    const BagInputs in{context->input(1), context->input(2), context->input(3)};
+    OP_REQUIRES_OK(context, CheckedBags(attributes_, in, rows, &bags, &leading));
+
+    Tensor* output;
+    OP_REQUIRES_OK(context, context->allocate_output(0, WithDim(leading, dim), &output));
+    ContextParallel parallel(context);
+    EmbeddingLookup(Data<T>(table), rows, dim, bags, attributes_.combiner(), Data<T>(output), &parallel);
+  }
+
+ private:
+  const EmbeddingAttributes attributes_;
+};
+
+template <typename T, typename Id>
+class EmbeddingGradOp : public OpKernel {
+ public:
+  explicit EmbeddingGradOp(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &grad = context->input(3), &num_rows = context->input(4);
+    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(num_rows.shape()),
+                absl::InvalidArgumentError(absl::StrCat("`num_rows` must be a scalar. Received: shape ",
+                                                        num_rows.shape().DebugString())));
+    const int64_t rows = num_rows.scalar<tensorflow::int64>()();
+    OP_REQUIRES(context, rows >= 0,
+                absl::InvalidArgumentError(absl::StrCat("`num_rows` must not be negative. Received: ", rows)));
+    Bags<Id> bags;
+    TensorShape leading;
+    const BagInputs in{context->input(0), context->input(1), context->input(2)};
+    OP_REQUIRES_OK(context, CheckedBags(attributes_, in, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
+    const int64_t dim = grad.dim_size(grad.dims() - 1);
+
+    ContextParallel parallel(context);
+    EmbeddingGradPlan plan;
+    PlanEmbeddingGrad(bags, attributes_.combiner(), rows, &parallel, &plan);
+    Tensor *unique_ids, *sums;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({plan.num_unique}), &unique_ids));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({plan.num_unique, dim}), &sums));
+    EmbeddingGradRows(plan, Data<T>(grad), dim, reinterpret_cast<int64_t*>(unique_ids->flat<tensorflow::int64>().data()),
+                      Data<T>(sums), &parallel);
+  }
+
+ private:
+  const EmbeddingAttributes attributes_;
+};
+
+template <typename T, typename Id>
+class EmbeddingWeightsGradOp : public OpKernel {
+ public:
+  explicit EmbeddingWeightsGradOp(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor &table = *variable->tensor(), &grad = context->input(4);
+    OP_REQUIRES_OK(context, CheckTableRank(table));
+    const int64_t rows = table.dim_size(0), dim = table.dim_size(1);
+    Bags<Id> bags;
+    TensorShape leading;
+    const BagInputs in{context->input(1), context->input(2), context->input(3)};
+    OP_REQUIRES_OK(context, CheckedBags(attributes_, in, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, dim));
+
+    Tensor* weights_grad;
+    OP_REQUIRES_OK(context, context->allocate_output(0, in.ids.shape(), &weights_grad));
+    ContextParallel parallel(context);
+    EmbeddingWeightsGrad(Data<T>(table), rows, dim, bags, attributes_.combiner(), Data<T>(grad),
+                         weights_grad->flat<float>().data(), &parallel);
+  }
+
+ private:
+  const EmbeddingAttributes attributes_;
+};
+
+#define LARGEOUT_REGISTER(Name_, T, Id, KernelId)                          \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>" #Name_)                         \
+                              .Device(tensorflow::DEVICE_CPU)              \
+                              .TypeConstraint<T>("dtype")                  \
+                              .TypeConstraint<Id>("Tids"),                 \
+                          Name_##Op<T, KernelId>)
+#define LARGEOUT_REGISTER_ALL(T, Id, KernelId)         \
+  LARGEOUT_REGISTER(EmbeddingLookup, T, Id, KernelId); \
+  LARGEOUT_REGISTER(EmbeddingGrad, T, Id, KernelId);   \
+  LARGEOUT_REGISTER(EmbeddingWeightsGrad, T, Id, KernelId)
+LARGEOUT_REGISTER_ALL(float, tensorflow::int32, int32_t);
+LARGEOUT_REGISTER_ALL(float, tensorflow::int64, int64_t);
+LARGEOUT_REGISTER_ALL(Eigen::bfloat16, tensorflow::int32, int32_t);
+LARGEOUT_REGISTER_ALL(Eigen::bfloat16, tensorflow::int64, int64_t);
+#undef LARGEOUT_REGISTER_ALL
+#undef LARGEOUT_REGISTER
+
+}  // namespace
+}  // namespace largeout

@@ -33,9 +33,9 @@ def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, o
             combiner, no contribution (and no share of the divisor) with one, and no gradient.
 
     Returns:
-        Tensor of the table's dtype. Without combiner `ids.shape + [dim]` (ragged where `ids` are). With one, the last
-        axis of `ids` is combined: `[..., k]` gives `[..., dim]`, ragged and sparse `[b, (k)]` give `[b, dim]`,
-        `row_splits` `[bags + 1]` give `[bags, dim]`.
+        Tensor of the table's dtype. Without combiner `ids.shape + [dim]` (ragged where `ids` are). With one,
+        the last axis of `ids` is combined: `[..., k]` gives `[..., dim]`, ragged and sparse `[b, (k)]` give
+        `[b, dim]`, `row_splits` `[bags + 1]` give `[bags, dim]`.
 
     Raises:
         TypeError: `table` is no variable, or `weights` is of another kind than `ids`.

@@ -1,0 +1,25 @@
+import keras
+
+from keras_largeout.ops.row_update import adagrad_hyper
+from keras_largeout.optimizers.row_sparse import RowSparse
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class Adagrad(RowSparse, keras.optimizers.Adagrad):
+    """`keras.optimizers.Adagrad` that updates just the rows that a sparse gradient lists.
+
+    Adagrad does nothing where the gradient is zero, so this is exactly Keras's Adagrad, at the cost of the
+    rows touched.
+
+    Args: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
+
+    Reference:
+
+    - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3
+    """
+
+    def row_rule(self, index):
+        return "adagrad", [self._accumulators[index]]
+
+    def row_hyper(self, learning_rate, decay):
+        return adagrad_hyper(learning_rate, self.epsilon, decay)

@@ -1,0 +1,68 @@
+import keras
+from keras import ops
+
+from keras_largeout.ops.row_update import adagrad_hyper
+from keras_largeout.optimizers.row_sparse import RowSparse
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
+    """Adagrad with one accumulator a row.
+
+    `accumulator += mean(g^2)`, then `row -= lr * g / sqrt(accumulator + epsilon)`. The optimizer of most
+    recommenders: a table of `dim` columns needs 1 / `dim` of Adagrad's memory. Dense weights are treated
+    alike, with the first axis as rows; vectors and scalars have one accumulator an element.
+
+    Args:
+        learning_rate: float, schedule or callable.
+        initial_accumulator_value: float, the first value of the accumulators; not negative.
+        epsilon: float, a small constant under the root.
+        **kwargs: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
+
+    References:
+
+    - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3
+    - [Khudia et al., 2021, FBGEMM](https://arxiv.org/abs/2101.05615): its exact row-wise Adagrad
+    """
+
+    per_row_slots = ("accumulator",)
+
+    def __init__(self, learning_rate=0.001, initial_accumulator_value=0.1, epsilon=1e-7, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        if initial_accumulator_value < 0:
+            raise ValueError(
+                "`initial_accumulator_value` must not be negative. "
+                f"Received: initial_accumulator_value={initial_accumulator_value}"
+            )
+        self.initial_accumulator_value = initial_accumulator_value
+        self.epsilon = epsilon
+
+    def add_slots(self, variables):
+        self._accumulators = self.add_optimizer_variables(
+            variables, "accumulator", keras.initializers.Constant(self.initial_accumulator_value)
+        )
+
+    def update_step(self, gradient, variable, learning_rate):
+        accumulator = self._accumulators[self._get_variable_index(variable)]
+        gradient = ops.cast(gradient, accumulator.dtype)
+        axes = tuple(range(1, len(gradient.shape)))
+        square = ops.square(gradient)
+        self.assign_add(accumulator, ops.mean(square, axis=axes) if axes else square)
+        root = ops.sqrt(ops.add(accumulator, self.epsilon))
+        if axes:
+            root = ops.reshape(root, (-1,) + (1,) * len(axes))
+        step = ops.multiply(ops.cast(learning_rate, accumulator.dtype), gradient)
+        self.assign_sub(variable, ops.divide(step, root))
+
+    def row_rule(self, index):
+        return "row_wise_adagrad", [self._accumulators[index]]
+
+    def row_hyper(self, learning_rate, decay):
+        return adagrad_hyper(learning_rate, self.epsilon, decay)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
+            "epsilon": self.epsilon,
+        }

@@ -32,14 +32,8 @@ def check(tree, classes=None):
     if classes is not None:
         assert tree.num_classes == classes
     assert tree.num_rows == tree.num_classes + tree.num_nodes - 1 == tree.node_start[-1]
-    assert list(tree.arrays()) == [
-        "class_row",
-        "node_start",
-        "node_row",
-        "node_parent",
-        "row_hint",
-        "row_child",
-    ]
+    names = ["class_row", "node_start", "node_row", "node_parent", "row_hint", "row_child"]
+    assert list(tree.arrays()) == names
     assert all(a.dtype == np.int32 and a.ndim == 1 for a in tree.arrays().values())
     holder = np.repeat(np.arange(tree.num_nodes), tree.node_sizes)
     assert np.array_equal(tree.node_parent[1:], holder[tree.node_row[1:]]) and tree.node_parent[0] == -1

@@ -13,8 +13,7 @@ def two_level(num_classes, groups=None):
 
     Args:
         num_classes: the number of classes, dealt out in the order of their ids; or counts, a 1-D array of
-        positive
-            numbers with one value a class: classes of similar frequency then share a group.
+            positive numbers with one value a class: classes of similar frequency then share a group.
         groups: the number of groups; the square root of the number of classes, rounded up, when None.
 
     Returns:
@@ -39,8 +38,7 @@ def balanced(num_classes, arity=16):
 
     Args:
         num_classes: the number of classes, dealt out in the order of their ids; or counts, a 1-D array of
-        positive
-            numbers with one value a class: classes of similar frequency then share nodes.
+            positive numbers with one value a class: classes of similar frequency then share nodes.
         arity: the largest number of children of a node, at least 2.
 
     Returns:

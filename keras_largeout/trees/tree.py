@@ -28,7 +28,7 @@ class Tree:
     Attributes:
         class_row: int32 `[num_classes]`, the row of each class.
         node_start: int32 `[num_nodes + 1]`; rows `node_start[n] .. node_start[n + 1]` are the children of
-        node n.
+            node n.
         node_row: int32 `[num_nodes]`, the row that a node has among its parent's children; -1 for the root.
     """
 
@@ -55,9 +55,8 @@ class Tree:
 
         Args:
             children: the children of the root, such as `[0, 1, [2, 3, [4, 5]]]`. Every class from 0 to the
-            largest
-                must occur exactly once. Among the children of a node, classes are stored before inner nodes,
-                each in the order given.
+                largest must occur exactly once. Among the children of a node, classes are stored before inner
+                nodes, each in the order given.
 
         Raises:
             ValueError: for an empty node, a class without a leaf, a class that has two.
@@ -71,10 +70,9 @@ class Tree:
         Args:
             class_parent: integers `[num_classes]`, the node whose child each class is.
             node_parent: integers `[num_nodes]` in any numbering, the parent of each node; -1 for the one
-            root.
-            class_order: integers `[num_classes]`, a permutation: the order of classes among the children of
-            a node.
-                By their ids when None.
+                root.
+            class_order: integers `[num_classes]`, a permutation: the order of classes among the children of a
+                node. By their ids when None.
 
         Raises:
             ValueError: for nodes out of range, a node without children, no root or several, a cycle.

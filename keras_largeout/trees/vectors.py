@@ -16,8 +16,8 @@ def cooccurrence_vectors(
 
     Args:
         ids: class ids of a corpus: a 1-D integer array, a 2-D one (a document a row), or a sequence of 1-D
-        arrays.
-            Documents do not see each other. Negative ids (padding, unknown words) are holes in the text.
+            arrays. Documents do not see each other. Negative ids (padding, unknown words) are holes in the
+            text.
         num_classes: the number of classes; ids are smaller.
         dim: the width of the vectors.
         window: how many places away a context may be, on either side.

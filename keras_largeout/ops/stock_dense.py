@@ -1,0 +1,95 @@
+"""Top-k on a tree by scoring every row, in stock ops; and what it shares with the search in waves."""
+
+import tensorflow as tf
+
+# Scores are log-probabilities, so at most 0 up to rounding. Real scores are kept above EMPTY, which marks
+# free places and padding: then a node of probability zero can still be opened when k leaves are not found
+# otherwise.
+EMPTY = -1e30
+FLOOR = -1e29
+
+_VALUES = 2**24  # Values of one [rows, queries] tensor.
+_QUERIES = 1024
+_CAST_ROWS = 2**16
+
+
+def in_chunks(hidden, size, k, search):
+    """Runs `search` on `size` queries at a time, and joins its (scores, ids)."""
+
+    def step(start, scores, ids):
+        new_scores, new_ids = search(hidden[start : start + size])
+        return start + size, tf.concat([scores, new_scores], 0), tf.concat([ids, new_ids], 0)
+
+    _, scores, ids = tf.while_loop(
+        lambda start, *_: start < tf.shape(hidden)[0],
+        step,
+        (tf.constant(0), tf.zeros([0, k]), tf.zeros([0, k], tf.int32)),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, k]), tf.TensorShape([None, k])),
+        parallel_iterations=1,
+    )
+    return scores, ids
+
+
+def best_of(scores, ids, k):
+    """The k best of each row, and their ids."""
+    best, places = tf.math.top_k(scores, k)
+    return best, tf.gather(ids, places, batch_dims=1)
+
+
+def comparable(scores):
+    """Scores that can be compared: NaN (kept out of `top_k`, whose order it breaks) counts as improbable."""
+    return tf.maximum(tf.where(tf.math.is_nan(scores), FLOOR, scores), FLOOR)
+
+
+class DenseSearch:
+    """Every row is scored: one product with the table, one softmax per node, sums along the paths."""
+
+    def __init__(self, table, bias, arrays, tree, k):
+        self.table, self.bias, self.arrays, self.tree, self.k = table, bias, arrays, tree, k
+        self.rows = tree.num_classes + tree.num_nodes - 1
+
+    def search(self, hidden):
+        chunk = max(1, min(_QUERIES, _VALUES // self.rows))
+        return in_chunks(hidden, chunk, self.k, self._search_chunk)
+
+    def _search_chunk(self, hidden):
+        scores = comparable(tf.transpose(self._class_scores(hidden)))
+        return tf.math.top_k(scores, self.k)
+
+    def _class_scores(self, hidden):
+        """float32 `[num_classes, queries]`. Rows come first: the children of a node are contiguous."""
+        arrays, tree = self.arrays, self.tree
+        logits = self._logits(hidden)
+        class_row = tf.convert_to_tensor(arrays["class_row"])
+        if tree.num_nodes == 1:
+            return tf.gather(logits - tf.reduce_logsumexp(logits, 0, keepdims=True), class_row)
+        start = tf.convert_to_tensor(arrays["node_start"])
+        node = tf.repeat(tf.range(tree.num_nodes), start[1:] - start[:-1])
+        largest = tf.math.segment_max(logits, node)
+        total = tf.math.segment_sum(tf.exp(logits - tf.gather(largest, node)), node)
+        log_total = largest + tf.math.log(total)
+        # Sums along paths by doubling: after i rounds a node has the sum of 2**i steps, and knows whom to
+        # ask next.
+        parent = tf.maximum(arrays["node_parent"], 0)
+        own = tf.gather(logits, tf.maximum(arrays["node_row"], 0)) - tf.gather(log_total, parent)
+        path = tf.where(tf.range(tree.num_nodes)[:, None] > 0, own, 0.0)
+        for _ in range(max(tree.depth - 1, 1).bit_length()):
+            path += tf.gather(path, parent)
+            parent = tf.gather(parent, parent)
+        return tf.gather(logits, class_row) + tf.gather(path - log_total, tf.gather(node, class_row))
+
+    def _logits(self, hidden):
+        if self.table.dtype == tf.float32:
+            logits = tf.matmul(self.table, hidden, transpose_b=True)
+        else:
+            # A cast of the whole table would be a second, larger one.
+            parts = []
+            for i in range(0, self.rows, _CAST_ROWS):
+                rows = tf.range(i, min(i + _CAST_ROWS, self.rows))
+                with tf.control_dependencies(parts[-1:]):
+                    rows = tf.identity(rows)
+                parts.append(
+                    tf.matmul(tf.cast(tf.gather(self.table, rows), tf.float32), hidden, transpose_b=True)
+                )
+            logits = tf.concat(parts, 0)
+        return logits if self.bias is None else logits + tf.cast(self.bias, tf.float32)[:, None]

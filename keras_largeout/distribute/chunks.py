@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from keras_largeout.ops._library import ops
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
+_CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
 _INDEPENDENT = (
     keras.initializers.RandomUniform,
     keras.initializers.RandomNormal,
@@ -86,11 +87,9 @@ def initial_rows(initializer, shape, dtype):
         return lambda start, stop: initializer(shape, dtype=dtype)[start:stop]
     if isinstance(initializer, keras.initializers.VarianceScaling):
         initializer = _fixed_scale(initializer, shape)
-    if isinstance(
-        initializer,
-        (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant),
-    ):
-        return lambda start, stop: initializer((stop - start, *shape[1:]), dtype=dtype)
+    if isinstance(initializer, _CONSTANT):
+        chunk = initializer((rows_per_chunk(shape, tf.as_dtype(dtype).size), *shape[1:]), dtype=dtype)
+        return lambda start, stop: chunk[: stop - start]
     # Only where every value is drawn on its own; an orthogonal table, say, is one piece.
     independent = isinstance(initializer, _INDEPENDENT)
     seed = getattr(initializer, "seed", None) if independent else None

@@ -1,5 +1,10 @@
 """Keras 3 layers for models whose first or last layer is too large."""
 
-from keras_largeout.ops import _library as _library
+from keras_largeout.ops import _library as _library  # first: it says what is wrong with an installation
+
+# isort: split
+from keras_largeout import layers, trees
+
+__all__ = ["layers", "trees"]
 
 __version__ = "0.1.0"

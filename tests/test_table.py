@@ -114,7 +114,7 @@ def test_empty_table_shapes_and_errors():
         return tf.shape(table)
 
     np.testing.assert_array_equal(unknown([4, 5]), [4, 5])
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="-1|rank"):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"-1|rank"):
         ops.largeout_empty_table([-1, 2], dtype=tf.float32)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="rank"):
         ops.largeout_empty_table(3, dtype=tf.float32)

@@ -119,6 +119,11 @@ class ShardedTable:
     """
 
     def __init__(self, shape, initializer, dtype="float32", name="table", trainable=True, constraint=None):
+        if keras.backend.standardize_dtype(dtype) not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"`dtype` of a table must be float32 or bfloat16. Received: dtype={dtype}. "
+                "(A mixed_float16 policy has float32 tables.)"
+            )
         self.shape = tuple(int(n) for n in shape)
         self.name = name
         shard = ShardVariable(self.shape, initializer, dtype=dtype, name=name, trainable=trainable)
@@ -152,19 +157,19 @@ class ShardedTable:
         save_rows(store, self.name, shard)
 
     def load(self, store):
-        """Reads what `save` wrote. A file of an ordinary Keras layer (key "0") is taken too.
+        """Reads what `save` wrote, or the one array that an ordinary Keras layer wrote.
 
         Raises:
             ValueError: the file holds another shape; the table is then unchanged.
         """
         (shard,) = self.shards
-        if f"{self.name}_rows_000000" not in store and "0" in store:
-            values = np.asarray(store["0"])
-            if tuple(values.shape) != self.shape:
-                raise ValueError(
-                    f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "
-                    f"Received: shape {tuple(values.shape)}."
-                )
-            shard.assign(values)
-        else:
-            load_rows(store, self.name, shard)
+        for key in (self.name, "0"):
+            if key in store:
+                values = np.asarray(store[key])
+                if tuple(values.shape) != self.shape:
+                    raise ValueError(
+                        f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "
+                        f"Received: shape {tuple(values.shape)}."
+                    )
+                return shard.assign(values)
+        load_rows(store, self.name, shard)

@@ -71,19 +71,21 @@ def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, o
             "`row_splits` must be None unless `ids` are dense and `combiner` is given. "
             f"Received: combiner={combiner!r} and ids of type {type(ids).__name__}"
         )
-    lookup = _Lookup(table, combiner, out_of_range)
-    if kind is tf.RaggedTensor:
-        return lookup.ragged(ids, weights)
-    if kind is tf.SparseTensor:
-        return lookup.sparse(ids, weights)
-    return lookup.dense(ids, weights, row_splits)
+    return Lookup(table, combiner, out_of_range)(ids, weights, row_splits)
 
 
-class _Lookup:
+class Lookup:
     """The lookup with its table and options, for each kind of ids."""
 
     def __init__(self, table, combiner, out_of_range):
         self.table, self.combiner, self.out_of_range = table, combiner, out_of_range
+
+    def __call__(self, ids, weights=None, row_splits=None):
+        if isinstance(ids, tf.RaggedTensor):
+            return self.ragged(ids, weights)
+        if isinstance(ids, tf.SparseTensor):
+            return self.sparse(ids, weights)
+        return self.dense(ids, weights, row_splits)
 
     def dense(self, ids, weights, row_splits=None):
         ids = _as_ids(ids)

@@ -1,0 +1,226 @@
+"""What an output head is: a layer that returns its input, owns the output weights and brings its loss."""
+
+import abc
+import weakref
+
+import keras
+import tensorflow as tf
+
+_HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
+
+
+class Head(keras.layers.Layer):
+    """Base class of the output heads.
+
+    `head(x)` returns `x`, the hidden vectors, so that a Keras model can end in it; the scores of all classes
+    are never formed. `head.loss` compares `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the
+    head's weights with the model.
+
+    Subclasses implement `token_losses`, `log_prob` and `top_k`.
+    """
+
+    def __init__(self, num_classes, **kwargs):
+        if not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes <= 0:
+            raise ValueError(
+                f"`num_classes` must be a positive integer. Received: num_classes={num_classes} "
+                f"(of type {type(num_classes).__name__})."
+            )
+        super().__init__(**kwargs)
+        self.num_classes = num_classes
+        self.supports_masking = True
+        self.supports_jit = False  # custom ops
+        _HEADS[self.name] = self
+
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    @property
+    def loss(self):
+        """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of -log p(y_true | hidden)."""
+        return HeadLoss(self.name, head=self)
+
+    def make_loss(self, **kwargs):
+        """`loss` with other `keras.losses.Loss` arguments, such as `reduction="sum"`."""
+        return HeadLoss(self.name, head=self, **kwargs)
+
+    @abc.abstractmethod
+    def token_losses(self, y_true, hidden, active=None):
+        """-log p, float32 of the shape of `y_true`; 0 where `active` (bool, the same shape) is False."""
+
+    def log_prob(self, hidden, y):
+        """log p(y | hidden).
+
+        Args:
+            hidden: float `[..., dim]`.
+            y: int32 or int64 `[...]`, class ids.
+
+        Returns:
+            float32 `[...]`.
+        """
+        return -self.token_losses(tf.convert_to_tensor(y), tf.convert_to_tensor(hidden))
+
+    @abc.abstractmethod
+    def top_k(self, hidden, k):
+        """The k most probable classes, exactly.
+
+        Args:
+            hidden: float `[..., dim]`.
+            k: int, `1 <= k <= num_classes`.
+
+        Returns:
+            `(log_probs, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
+            smaller id.
+
+        Raises:
+            ValueError: `k` outside that range.
+        """
+
+    def predictor(self, model, k=10, position="all"):
+        """A `keras.Model` from the inputs of `model` to the k most probable classes.
+
+        Args:
+            model: a built model whose output is this head's (the hidden vectors).
+            k: int.
+            position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
+                scored.
+
+        Returns:
+            A model with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`, scores being
+            log-probabilities. It shares the weights of `model`.
+        """
+        outputs = TopK(self, k, position)(model.output)
+        return keras.Model(model.inputs, outputs, name=f"{model.name}_predictor")
+
+    def check_k(self, k):
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= self.num_classes:
+            raise ValueError(
+                f"`k` must be an integer in 1 .. num_classes={self.num_classes}. Received: k={k}"
+            )
+
+    def get_config(self):
+        return {**super().get_config(), "num_classes": self.num_classes}
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class HeadLoss(keras.losses.Loss):
+    """The loss of a head. Made by `head.loss`; deserialised (by `load_model`) it finds its head by name."""
+
+    def __init__(self, head_name, head=None, name=None, reduction="sum_over_batch_size", dtype=None):
+        super().__init__(name=name or f"{head_name}_loss", reduction=reduction, dtype=dtype)
+        self.head_name = head_name
+        head = head if head is not None else _HEADS.get(head_name)
+        # Weak, and behind a method: Keras walks the attributes of whatever it saves, and the head's weights
+        # belong to the model, not to its loss.
+        self._reference = None if head is None else weakref.ref(head)
+
+    def resolve_head(self):
+        """The head that this loss belongs to.
+
+        Raises:
+            ValueError: there is none of its name in this process.
+        """
+        head = None if self._reference is None else self._reference()
+        if head is None:
+            head = _HEADS.get(self.head_name)
+        if head is None:
+            raise ValueError(
+                f"The loss belongs to a head named {self.head_name!r}, and no such layer exists here. "
+                "Compile with `loss=head.loss` of the head that ends the model."
+            )
+        self._reference = weakref.ref(head)
+        return head
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        hidden = tf.convert_to_tensor(y_pred)
+        mask = getattr(y_pred, "_keras_mask", None)
+        y_true = _class_ids(y_true, hidden.shape.rank)
+        sample_weight = _weights_like(y_true, sample_weight)
+        losses = self.resolve_head().token_losses(y_true, hidden, _active(y_true, mask, sample_weight))
+        # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
+        # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true.
+        return super().__call__(losses, y_pred, sample_weight=sample_weight)
+
+    def call(self, y_true, y_pred):
+        return y_true
+
+    def get_config(self):
+        return {**super().get_config(), "head_name": self.head_name}
+
+
+def _class_ids(y_true, hidden_rank):
+    """Class ids as integers, without the trailing axis of length 1 that Keras allows."""
+    y_true = tf.convert_to_tensor(y_true)
+    if y_true.dtype not in (tf.int32, tf.int64):
+        y_true = tf.cast(y_true, tf.int64)
+    if hidden_rank is not None and y_true.shape.rank == hidden_rank and y_true.shape[-1] == 1:
+        y_true = tf.squeeze(y_true, -1)
+    return y_true
+
+
+def _weights_like(y_true, sample_weight):
+    """`sample_weight` with axes of length 1 at the end, as many as it takes to broadcast against y_true."""
+    if sample_weight is None:
+        return None
+    weight, rank = tf.convert_to_tensor(sample_weight), y_true.shape.rank
+    if weight.shape.rank == rank + 1 and weight.shape[-1] == 1:
+        return tf.squeeze(weight, -1)
+    return tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([rank - weight.shape.rank], tf.int32)], 0))
+
+
+def _active(y_true, mask, weight):
+    """Positions that count, bool of y_true's shape, or None for all: nothing is computed for the others."""
+    active = None if mask is None else tf.cast(mask, tf.bool)
+    if weight is None:
+        return active
+    used = tf.broadcast_to(weight != 0, tf.shape(y_true))
+    return used if active is None else active & used
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class TopK(keras.layers.Layer):
+    """The k most probable classes of a head: `[..., dim] -> {"ids": [..., k], "scores": [..., k]}`."""
+
+    def __init__(self, head, k=10, position="all", **kwargs):
+        super().__init__(**kwargs)
+        if position not in ("all", "last"):
+            raise ValueError(f'`position` must be "all" or "last". Received: position={position!r}')
+        head.check_k(k)
+        self.head, self.k, self.position = head, k, position
+        self.supports_masking = True
+        self.supports_jit = False
+
+    def build(self, input_shape):
+        if not self.head.built:
+            self.head.build(input_shape)
+        self.built = True
+
+    def call(self, inputs, mask=None):
+        hidden = tf.convert_to_tensor(inputs)
+        if self.position == "last":
+            time = tf.shape(hidden)[1]
+            if mask is None:
+                last = tf.fill([tf.shape(hidden)[0]], time - 1)
+            else:
+                last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)
+            hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
+        scores, ids = self.head.top_k(hidden, self.k)
+        return {"ids": ids, "scores": scores}
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "head": keras.saving.serialize_keras_object(self.head),
+            "k": self.k,
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        return cls(keras.saving.deserialize_keras_object(config.pop("head")), **config)

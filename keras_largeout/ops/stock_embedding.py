@@ -1,0 +1,48 @@
+"""Embedding lookup in stock TensorFlow ops, for exported models and for shape inference."""
+
+import tensorflow as tf
+
+from keras_largeout.ops.embedding import Lookup
+
+
+def stock_embedding_lookup(table, ids, weights=None, combiner=None):
+    """`ops.embedding.embedding_lookup` without custom ops, for dense, ragged and sparse ids.
+
+    Ids outside the table give zeros: a server should not fail a whole batch for one unknown id.
+
+    Args:
+        table: `tf.Variable` or tensor `[rows, dim]`.
+        ids, weights, combiner: as there.
+
+    Returns:
+        As there.
+    """
+    return _Stock(table, combiner, "zero")(ids, weights)
+
+
+class _Stock(Lookup):
+    def dense(self, ids, weights, row_splits=None):
+        ids = tf.convert_to_tensor(ids)
+        inside = (ids >= 0) & (ids < self.table.shape[0])
+        factors = tf.cast(inside, tf.float32)
+        if weights is not None:
+            factors *= tf.cast(weights, tf.float32)
+        rows = tf.cast(tf.gather(self.table, tf.where(inside, ids, 0)), tf.float32) * factors[..., None]
+        if self.combiner is not None:
+            total = _bag_sum(row_splits)
+            divisor = {
+                "sum": lambda: 1.0,
+                "mean": lambda: total(factors[..., None]),
+                "sqrtn": lambda: tf.sqrt(total(factors[..., None] ** 2)),
+            }[self.combiner]()
+            rows = tf.math.divide_no_nan(total(rows), divisor)
+        return tf.cast(rows, self.table.dtype)
+
+
+def _bag_sum(row_splits):
+    """A function that sums `[..., ids of a bag, dim]` over the ids of each bag."""
+    if row_splits is None:
+        return lambda values: tf.reduce_sum(values, axis=-2)
+    bags = tf.size(row_splits) - 1
+    owner = tf.repeat(tf.range(bags), row_splits[1:] - row_splits[:-1])
+    return lambda values: tf.math.unsorted_segment_sum(values, owner, bags)

@@ -1,0 +1,133 @@
+"""What every head shares: its loss inside Keras. The head here is a plain dense softmax."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_largeout.layers import head as heads
+
+
+@keras.saving.register_keras_serializable(package="test")
+class DenseHead(heads.Head):
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.num_classes), name="kernel")
+
+    def _log_probs(self, hidden):
+        return tf.nn.log_softmax(tf.cast(hidden, tf.float32) @ self.kernel)
+
+    def token_losses(self, y_true, hidden, active=None):
+        safe = y_true if active is None else tf.where(active, y_true, 0)
+        losses = -tf.gather(self._log_probs(hidden), safe, batch_dims=hidden.shape.rank - 1)
+        return losses if active is None else tf.where(active, losses, 0.0)
+
+    def top_k(self, hidden, k):
+        self.check_k(k)
+        return tf.math.top_k(self._log_probs(hidden), k)
+
+
+def _model(name="head", vocab=11, mask_zero=True):
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(vocab, 6, mask_zero=mask_zero)(tokens)
+    x = keras.layers.GRU(5, return_sequences=True)(x)
+    head = DenseHead(vocab, name=name)
+    return keras.Model(tokens, head(x)), head
+
+
+def _data(rng, vocab=11, rows=16, steps=7):
+    x = rng.integers(1, vocab, (rows, steps)).astype("int32")
+    y = rng.integers(1, vocab, (rows, steps)).astype("int64")
+    for row in range(rows):
+        x[row, rng.integers(2, steps + 1) :] = 0
+    return x, np.where(x == 0, -1, y)  # targets of padding are not valid classes, and must not matter
+
+
+def _dense_twin(model, head):
+    """The same model with Keras's own Dense and cross-entropy."""
+    dense = keras.layers.Dense(head.num_classes, use_bias=False)
+    twin = keras.Model(model.input, dense(model.layers[-2].output))
+    dense.kernel.assign(head.kernel)
+    return twin
+
+
+@pytest.mark.parametrize("weights", [None, "batch", "token"])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
+def test_loss_is_keras_crossentropy(rng, weights, reduction):
+    model, head = _model()
+    x, y = _data(rng)
+    sample_weight = {"batch": rng.random(16), "token": rng.random((16, 7)), None: None}[weights]
+    twin = _dense_twin(model, head)
+    model.compile("sgd", loss=head.make_loss(reduction=reduction))
+    twin.compile(
+        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+    )
+    got = model.evaluate(x, y, sample_weight=sample_weight, verbose=0, batch_size=16)
+    if weights == "batch":  # Keras's own loss wants a weight per position here
+        sample_weight = np.repeat(sample_weight[:, None], 7, 1)
+    want = twin.evaluate(x, np.maximum(y, 0), sample_weight=sample_weight, verbose=0, batch_size=16)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_zero_weight_positions_are_not_looked_at(rng):
+    model, head = _model(mask_zero=False)
+    x, y = _data(rng)
+    model.compile("sgd", loss=head.loss)
+    assert np.isfinite(model.evaluate(x, y, sample_weight=(x != 0).astype("float32"), verbose=0))
+
+
+def test_trailing_axis_and_float_targets(rng):
+    _, head = _model()
+    hidden, y = tf.random.normal([4, 3, 5]), rng.integers(0, 11, (4, 3))
+    want = head.loss(y, hidden)
+    for variant in (y[..., None], y.astype("float32"), y.astype("int32")):
+        np.testing.assert_allclose(head.loss(variant, hidden), want)
+
+
+def test_save_load_and_train_on(tmp_path, rng):
+    x, y = _data(rng)
+    model, head = _model()
+    model.compile(keras.optimizers.Adam(0.01), loss=head.loss)
+    model.fit(x, y, shuffle=False, verbose=0, batch_size=4)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert loaded.loss.resolve_head() is loaded.layers[-1]
+    assert model.loss.resolve_head() is head  # the old model keeps its own
+    for m in (model, loaded):
+        m.history_ = m.fit(x, y, shuffle=False, verbose=0, batch_size=4, epochs=2).history["loss"]
+    assert model.history_ == loaded.history_
+    for a, b in zip(model.weights, loaded.weights):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_loss_without_its_head():
+    loss = heads.HeadLoss("nobody")
+    with pytest.raises(ValueError, match=r"a head named 'nobody', and no such layer exists"):
+        loss(np.zeros([2]), np.zeros([2, 3]))
+
+
+@pytest.mark.parametrize("position", ["all", "last"])
+def test_predictor(tmp_path, rng, position):
+    x, _ = _data(rng)
+    model, head = _model()
+    serving = head.predictor(model, k=3, position=position)
+    out = serving.predict(x, verbose=0)
+    hidden = model.predict(x, verbose=0)
+    if position == "last":
+        hidden = hidden[np.arange(16), (x != 0).sum(1) - 1]
+    scores, ids = head.top_k(tf.constant(hidden), 3)
+    np.testing.assert_allclose(out["scores"], scores, rtol=1e-5)
+    np.testing.assert_array_equal(out["ids"], ids)
+    serving.save(tmp_path / "p.keras")
+    again = keras.models.load_model(tmp_path / "p.keras").predict(x, verbose=0)
+    np.testing.assert_array_equal(again["ids"], out["ids"])
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"`num_classes` must be a positive .* num_classes=0"):
+        DenseHead(0)
+    _, head = _model()
+    for k in (0, 12, 1.5, True):
+        with pytest.raises(ValueError, match=r"`k` must be an integer in 1 .. num_classes=11"):
+            head.top_k(tf.zeros([1, 5]), k)
+    with pytest.raises(ValueError, match=r'`position` must be "all" or "last"'):
+        heads.TopK(head, 1, position="first")

@@ -3,8 +3,8 @@
 from keras_largeout.ops import _library as _library  # first: it says what is wrong with an installation
 
 # isort: split
-from keras_largeout import layers, trees
+from keras_largeout import layers, optimizers, trees
 
-__all__ = ["layers", "trees"]
+__all__ = ["layers", "optimizers", "trees"]
 
 __version__ = "0.1.0"

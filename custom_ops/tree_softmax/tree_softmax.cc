@@ -1,0 +1,120 @@
+// The loss: one task a run of small groups or a block of tokens of a large group, then one sum per token.
+#include "tree_softmax/tree_softmax.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tree_softmax/tree_softmax_kernels.h"
+#include "tree_softmax/tree_softmax_tasks.h"
+
+namespace largeout {
+namespace {
+
+constexpr int64_t kOnlineRows = 1024;  // columns of logits at a time where probabilities are not kept
+
+struct LossScratch {
+  Buffer<float> logits, ce, high, total;
+};
+
+std::vector<TreeTask> LossTasks(const TreeGroups& groups, int64_t dim) {
+  std::vector<TreeTask> tasks;
+  int64_t run_cost = kTaskCost;  // of the run that the last task is; full: start another
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t pairs = groups.pairs(g), block = TokenBlock(groups.size[g], dim);
+    const int64_t cost = groups.size[g] * dim * (pairs + kElementCost);
+    if (pairs > block) {
+      for (int64_t begin = 0; begin < pairs; begin += block) {
+        tasks.push_back({g, g + 1, groups.start[g] + begin, groups.start[g] + std::min(pairs, begin + block)});
+      }
+      run_cost = kTaskCost;
+    } else if (run_cost + cost > kTaskCost) {
+      tasks.push_back({g, g + 1, groups.start[g], groups.start[g + 1]});
+      run_cost = cost;
+    } else {
+      tasks.back().group_end = g + 1;
+      tasks.back().end = groups.start[g + 1];
+      run_cost += cost;
+    }
+  }
+  return tasks;
+}
+
+}  // namespace
+
+template <typename T>
+void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
+                     int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel) {
+  const TreeKernels<T> kernels;
+  const int64_t dim = table.dim;
+  const TreeGroups groups(tree, pairs.group_node.data(), pairs.group_start.data(),
+                          static_cast<int64_t>(pairs.group_node.size()));
+  const std::vector<TreeTask> tasks = LossTasks(groups, dim);
+  Buffer<float> slot_ce_buffer;
+  float* slot_ce = slot_ce_buffer.Get(static_cast<int64_t>(pairs.token.size()));
+
+  const auto block = [&](int64_t g, int64_t begin, int64_t end, LossScratch* scratch) {
+    const int64_t first = groups.first_row[g], size = groups.size[g], m = end - begin;
+    const int32_t *token = pairs.token.data() + begin, *row = pairs.row.data() + begin;
+    const T* rows = table.rows + first * dim;
+    const float* bias = table.bias != nullptr ? table.bias + first : nullptr;
+    float* ce = scratch->ce.Get(m);
+    if (probs != nullptr) {
+      float* out = probs + groups.prob_start[g] + (begin - groups.start[g]) * size;
+      kernels.dot.dots(hidden, token, m, rows, size, dim, bias, out, size);
+      kernels.exp.softmax(out, size, m, size, row, static_cast<int32_t>(first), pair_lse + begin, ce);
+    } else {
+      const int64_t width = std::min(size, kOnlineRows);
+      float *logits = scratch->logits.Get(m * width), *high = scratch->high.Get(m), *total = scratch->total.Get(m);
+      std::fill(high, high + m, -std::numeric_limits<float>::infinity());
+      std::fill(total, total + m, 0.f);
+      for (int64_t j = 0; j < size; j += width) {
+        const int64_t n = std::min(width, size - j);
+        kernels.dot.dots(hidden, token, m, rows + j * dim, n, dim, bias != nullptr ? bias + j : nullptr, logits, width);
+        kernels.exp.online(logits, width, m, n, row, static_cast<int32_t>(first + j), high, total, ce);
+      }
+      for (int64_t i = 0; i < m; ++i) {
+        const float log_total = std::log(total[i]);
+        pair_lse[begin + i] = high[i] + log_total;
+        ce[i] = (high[i] - ce[i]) + log_total;  // ce held the logit of the path's row
+      }
+    }
+    for (int64_t i = 0; i < m; ++i) slot_ce[pairs.slot[begin + i]] = ce[i];
+  };
+
+  RunTasks<LossScratch>(parallel, static_cast<int64_t>(tasks.size()), kTaskCost / 8, [&](int64_t i, LossScratch* scratch) {
+    const TreeTask& task = tasks[i];
+    if (task.group_end == task.group + 1) return block(task.group, task.begin, task.end, scratch);
+    for (int64_t g = task.group; g < task.group_end; ++g) {
+      if (g + 1 < task.group_end) {
+        kernels.dot.prefetch(table.rows + groups.first_row[g + 1] * dim, std::min<int64_t>(groups.size[g + 1], 16), dim);
+      }
+      block(g, groups.start[g], groups.start[g + 1], scratch);
+    }
+  });
+
+  parallel->For(tokens, 50, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      double sum = 0.0;
+      for (int64_t slot = pairs.token_start[t]; slot < pairs.token_start[t + 1]; ++slot) sum += slot_ce[slot];
+      const bool skipped = pairs.token_start[t] == pairs.token_start[t + 1];
+      loss[t] = skipped ? 0.f : static_cast<float>(weights != nullptr ? sum * weights[t] : sum);
+    }
+  });
+}
+
+template void TreeSoftmaxLoss<float>(const TreeArrays&, const TreeTable<float>&, const float*, const float*, int64_t,
+                                     const TreePairs&, float*, float*, float*, Parallel*);
+template void TreeSoftmaxLoss<bfloat16>(const TreeArrays&, const TreeTable<bfloat16>&, const float*, const float*, int64_t,
+                                        const TreePairs&, float*, float*, float*, Parallel*);
+
+void ToFloats(const bfloat16* in, int64_t n, float* out, Parallel* parallel) {
+  const TreeExpKernels& kernels = LARGEOUT_SELECT(kTreeExp);
+  parallel->For(n, 1, [&](int64_t begin, int64_t end) { kernels.to_floats(in + begin, end - begin, out + begin); });
+}
+
+void FromFloats(const float* in, int64_t n, bfloat16* out, Parallel* parallel) {
+  const TreeExpKernels& kernels = LARGEOUT_SELECT(kTreeExp);
+  parallel->For(n, 1, [&](int64_t begin, int64_t end) { kernels.from_floats(in + begin, end - begin, out + begin); });
+}
+
+}  // namespace largeout

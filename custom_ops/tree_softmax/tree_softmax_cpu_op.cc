@@ -1,0 +1,254 @@
+// The CPU kernels of tree_softmax: validate, allocate, call.
+#include <algorithm>
+#include <cstring>
+
+#include "common/huge_pages.h"
+#include "common/tf_op.h"
+#include "tree_softmax/tree_softmax.h"
+#include "tree_softmax/tree_softmax_op.h"
+
+namespace largeout {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// hidden as float32: itself, or a copy that lives in *storage.
+template <typename Thidden>
+absl::Status FloatHidden(OpKernelContext* context, const Tensor& hidden, Parallel* parallel, Tensor* storage,
+                         const float** data) {
+  if constexpr (std::is_same<Thidden, float>::value) {
+    *data = Data<float>(hidden);
+  } else {
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, hidden.shape(), storage));
+    ToFloats(Data<Thidden>(hidden), hidden.NumElements(), Data<float>(storage), parallel);
+    *data = Data<float>(*storage);
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+auto TableOf(const LockedTable& variables) {
+  return TreeTable<typename KernelType<T>::type>{Data<T>(variables.table()),
+                                                 variables.bias() != nullptr ? Data<float>(*variables.bias()) : nullptr,
+                                                 variables.table().dim_size(1)};
+}
+
+const float* WeightsOf(const Tensor& weights) { return weights.NumElements() > 0 ? Data<float>(weights) : nullptr; }
+
+absl::Status CopyOutput(OpKernelContext* context, int at, const std::vector<int32_t>& values) {
+  Tensor* output;
+  TF_RETURN_IF_ERROR(context->allocate_output(at, {static_cast<int64_t>(values.size())}, &output));
+  if (!values.empty()) std::memcpy(output->data(), values.data(), values.size() * sizeof(int32_t));
+  return absl::OkStatus();
+}
+
+template <typename T, typename Thidden, typename Ttargets>
+class TreeSoftmaxLossOp : public OpKernel {
+ public:
+  explicit TreeSoftmaxLossOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &hidden = context->input(0), &targets = context->input(1), &weights = context->input(2);
+    LockedTable variables;
+    OP_REQUIRES_OK(context, variables.Open(context, 3, tensorflow::DataTypeToEnum<T>::value, use_bias_));
+    OP_REQUIRES_OK(context, variables.Check(hidden));
+    const int64_t tokens = hidden.dim_size(0);
+    OP_REQUIRES_OK(context, CheckVector(targets, tokens, "targets"));
+    OP_REQUIRES_OK(context, CheckVector(weights, tokens, "weights", true));
+    TreeArrays tree;
+    OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), &tree));
+
+    ContextParallel parallel(context);
+    TreePairs pairs;
+    const auto* ids = Data<Ttargets>(targets);
+    OP_REQUIRES_OK(context, BadPairs(BuildTreePairs(tree, ids, WeightsOf(weights), tokens, &parallel, &pairs), ids, tree, pairs));
+    const int64_t count = static_cast<int64_t>(pairs.token.size());
+    const bool save = pairs.prob_count <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
+    Tensor *loss, *lse, *probs, storage;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {tokens}, &loss));
+    OP_REQUIRES_OK(context, CopyOutput(context, 1, pairs.token));
+    OP_REQUIRES_OK(context, CopyOutput(context, 2, pairs.row));
+    OP_REQUIRES_OK(context, CopyOutput(context, 3, pairs.group_node));
+    OP_REQUIRES_OK(context, CopyOutput(context, 4, pairs.group_start));
+    OP_REQUIRES_OK(context, context->allocate_output(5, {count}, &lse));
+    OP_REQUIRES_OK(context, context->allocate_output(6, {save ? pairs.prob_count : 0}, &probs));
+    AdviseHugePages(probs->data(), probs->TotalBytes());
+    const float* values;
+    OP_REQUIRES_OK(context, FloatHidden<Thidden>(context, hidden, &parallel, &storage, &values));
+    TreeSoftmaxLoss(tree, TableOf<T>(variables), values, WeightsOf(weights), tokens, pairs, Data<float>(loss),
+                    Data<float>(lse), save ? Data<float>(probs) : nullptr, &parallel);
+  }
+
+ private:
+  static absl::Status BadPairs(TreeStatus status, const Ttargets* targets, const TreeArrays& tree, const TreePairs& pairs) {
+    switch (status) {
+      case TreeStatus::kOk:
+        return absl::OkStatus();
+      case TreeStatus::kBadTarget:
+        return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", tree.classes, "), the classes of the tree. ",
+                                                       "Received: ", targets[pairs.bad_position], " at position ",
+                                                       pairs.bad_position));
+      case TreeStatus::kBadTree:
+        return absl::InvalidArgumentError(absl::StrCat(
+            "`class_row`, `node_start`, `node_row`, `node_parent` and `row_hint` must describe one tree. ",
+            "Received: arrays in which the path of class ", targets[pairs.bad_position], " does not lead to the root"));
+      default:
+        return absl::InvalidArgumentError("`targets` must have less than 2^31 (token, node) pairs. Received: more");
+    }
+  }
+
+  bool use_bias_;
+  int64_t max_saved_bytes_;
+};
+
+template <typename T, typename Thidden>
+class TreeSoftmaxGradOp : public OpKernel {
+ public:
+  explicit TreeSoftmaxGradOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &hidden = context->input(0), &weights = context->input(1), &grad_loss = context->input(2);
+    LockedTable variables;
+    OP_REQUIRES_OK(context, variables.Open(context, 3, tensorflow::DataTypeToEnum<T>::value, use_bias_));
+    OP_REQUIRES_OK(context, variables.Check(hidden));
+    const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1), nodes = context->input(6).NumElements();
+    OP_REQUIRES_OK(context, CheckVector(weights, tokens, "weights", true));
+    OP_REQUIRES_OK(context, CheckVector(grad_loss, tokens, "grad_loss"));
+    OP_REQUIRES_OK(context, CheckVector(context->input(6), nodes, "node_parent"));
+    OP_REQUIRES_OK(context, CheckVector(context->input(5), nodes + 1, "node_start"));
+    const TreeArrays tree{nullptr, Data<int32_t>(context->input(5)), nullptr, Data<int32_t>(context->input(6)), nullptr,
+                          0,       nodes,                            variables.table().dim_size(0)};
+    TreeSaved saved;
+    OP_REQUIRES_OK(context, OpenSaved(context, 7, &saved));
+    int64_t unique, prob_count;
+    const bool good = CheckTreeSaved(tree, saved, tokens, &unique, &prob_count);
+    OP_REQUIRES(context, good && (saved.probs == nullptr || context->input(12).NumElements() == prob_count),
+                absl::InvalidArgumentError("`pair_token`, `pair_row`, `group_node`, `group_start` and `probs` must be outputs "
+                                           "of the loss op for the same tree. Received: values out of range"));
+
+    ContextParallel parallel(context);
+    Tensor *d_hidden, *rows, *bias_grads, row_grads, hidden_storage, d_hidden_storage;
+    OP_REQUIRES_OK(context, context->allocate_output(0, hidden.shape(), &d_hidden));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {unique}, &rows));
+    OP_REQUIRES_OK(context, AllocateRows(context, unique, dim, &row_grads));
+    context->set_output(2, row_grads);
+    OP_REQUIRES_OK(context, context->allocate_output(3, {use_bias_ ? unique : 0}, &bias_grads));
+    const float* values;
+    OP_REQUIRES_OK(context, FloatHidden<Thidden>(context, hidden, &parallel, &hidden_storage, &values));
+    constexpr bool kFloat = std::is_same<Thidden, float>::value;
+    if (!kFloat) OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, hidden.shape(), &d_hidden_storage));
+    float* gradient = Data<float>(kFloat ? d_hidden : &d_hidden_storage);
+    TreeSoftmaxGrad(tree, TableOf<T>(variables), values, WeightsOf(weights), Data<float>(grad_loss), tokens, saved,
+                    max_saved_bytes_, gradient, reinterpret_cast<int64_t*>(rows->data()), Data<T>(&row_grads),
+                    use_bias_ ? Data<float>(bias_grads) : nullptr, &parallel);
+    if constexpr (!kFloat) FromFloats(gradient, hidden.NumElements(), Data<Thidden>(d_hidden), &parallel);
+  }
+
+ private:
+  // Row gradients are tens of megabytes in every step: new memory from the system each time costs a page fault every 4 KB,
+  // as much as computing them. The kernel keeps the memory of the last step and hands it out again once nobody else
+  // holds it. Sizes beyond kKeptBytes are rare steps' or huge models', and are not kept.
+  absl::Status AllocateRows(OpKernelContext* context, int64_t rows, int64_t dim, Tensor* out) {
+    constexpr int64_t kKeptBytes = int64_t{256} << 20;
+    const tensorflow::DataType dtype = tensorflow::DataTypeToEnum<T>::value;
+    if (rows == 0 || dim == 0 || rows * dim * static_cast<int64_t>(sizeof(T)) > kKeptBytes) {
+      TF_RETURN_IF_ERROR(context->allocate_temp(dtype, {rows, dim}, out));
+      AdviseHugePages(out->data(), out->TotalBytes());
+      return absl::OkStatus();
+    }
+    tensorflow::mutex_lock lock(mu_);
+    if (!kept_.RefCountIsOne() || kept_.dim_size(0) < rows || kept_.dim_size(1) != dim) {
+      kept_ = Tensor();
+      TF_RETURN_IF_ERROR(context->allocate_temp(dtype, {rows + rows / 8, dim}, &kept_));
+      AdviseHugePages(kept_.data(), kept_.TotalBytes());
+    }
+    *out = kept_.Slice(0, rows);
+    return absl::OkStatus();
+  }
+
+  bool use_bias_;
+  int64_t max_saved_bytes_;
+  tensorflow::mutex mu_;
+  Tensor kept_ TF_GUARDED_BY(mu_);
+};
+
+template <typename T, typename Thidden, typename Tids>
+class TreeTopKOp : public OpKernel {
+ public:
+  explicit TreeTopKOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &hidden = context->input(0), &k_tensor = context->input(1);
+    LockedTable variables;
+    OP_REQUIRES_OK(context, variables.Open(context, 2, tensorflow::DataTypeToEnum<T>::value, use_bias_));
+    OP_REQUIRES_OK(context, variables.Check(hidden));
+    const int64_t queries = hidden.dim_size(0), rows = variables.table().dim_size(0);
+    OP_REQUIRES_OK(context, CheckVector(context->input(5), rows, "row_child"));
+    const Tensor& starts = context->input(4);
+    const int64_t nodes = starts.NumElements() - 1, classes = rows - nodes + 1;
+    OP_REQUIRES(context, starts.dims() == 1 && nodes >= 1 && classes >= 1,
+                absl::InvalidArgumentError(absl::StrCat("`node_start` must have rank 1 and 2 to ", rows + 1,
+                                                        " values. Received: shape ", starts.shape().DebugString())));
+    OP_REQUIRES(context, k_tensor.dims() == 0,
+                absl::InvalidArgumentError(absl::StrCat("`k` must be a scalar. Received: shape ", k_tensor.shape().DebugString())));
+    const int64_t k = k_tensor.scalar<int32_t>()();
+    OP_REQUIRES(context, k >= 0 && k <= classes,
+                absl::InvalidArgumentError(absl::StrCat("`k` must be in [0, ", classes, "], the number of classes. Received: k=", k)));
+    Tensor *log_probs, *ids, storage;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {queries, k}, &log_probs));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {queries, k}, &ids));
+    ContextParallel parallel(context);
+    const float* values;
+    OP_REQUIRES_OK(context, FloatHidden<Thidden>(context, hidden, &parallel, &storage, &values));
+    const TreeArrays tree{nullptr, Data<int32_t>(starts), nullptr, nullptr, nullptr, classes, nodes, rows};
+    OP_REQUIRES(context,
+                TreeTopK(tree, Data<int32_t>(context->input(5)), TableOf<T>(variables), values, queries, k,
+                         Data<float>(log_probs), Data<Tids>(ids), &parallel),
+                absl::InvalidArgumentError("`node_start` and `row_child` must describe one tree. Received: arrays that name rows, "
+                                           "nodes or classes that do not exist"));
+  }
+
+ private:
+  bool use_bias_;
+};
+
+}  // namespace
+
+#define LARGEOUT_REGISTER(T, Thidden)                                                                                  \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxGrad")                                                             \
+                              .Device(tensorflow::DEVICE_CPU)                                                          \
+                              .TypeConstraint<T>("dtype")                                                              \
+                              .TypeConstraint<Thidden>("Thidden"),                                                     \
+                          TreeSoftmaxGradOp<T, Thidden>);                                                              \
+  LARGEOUT_REGISTER_IDS(T, Thidden, int32_t)                                                                           \
+  LARGEOUT_REGISTER_IDS(T, Thidden, int64_t)
+#define LARGEOUT_REGISTER_IDS(T, Thidden, Tids)                                                                        \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxLoss")                                                             \
+                              .Device(tensorflow::DEVICE_CPU)                                                          \
+                              .TypeConstraint<T>("dtype")                                                              \
+                              .TypeConstraint<Thidden>("Thidden")                                                      \
+                              .TypeConstraint<Tids>("Ttargets"),                                                       \
+                          TreeSoftmaxLossOp<T, Thidden, Tids>);                                                        \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeTopK")                                                                    \
+                              .Device(tensorflow::DEVICE_CPU)                                                          \
+                              .TypeConstraint<T>("dtype")                                                              \
+                              .TypeConstraint<Thidden>("Thidden")                                                      \
+                              .TypeConstraint<Tids>("out_type"),                                                       \
+                          TreeTopKOp<T, Thidden, Tids>);
+LARGEOUT_REGISTER(float, float)
+LARGEOUT_REGISTER(float, Eigen::bfloat16)
+LARGEOUT_REGISTER(Eigen::bfloat16, float)
+LARGEOUT_REGISTER(Eigen::bfloat16, Eigen::bfloat16)
+
+}  // namespace largeout

@@ -1,0 +1,121 @@
+// Checks and inputs that the CPU and GPU kernels of tree_softmax share. Looks at shapes only, never at the memory of tensors.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "common/tf_op.h"
+#include "tree_softmax/tree_softmax.h"
+
+namespace largeout {
+
+// The table and bias behind two consecutive handles, locked against updates while this object lives (in the order of
+// addresses, as updates lock them).
+class LockedTable {
+ public:
+  ~LockedTable() {
+    if (second_ != nullptr) second_->mu()->unlock_shared();
+    if (first_ != nullptr) first_->mu()->unlock_shared();
+  }
+
+  absl::Status Open(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
+    TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "table", &table_));
+    if (use_bias) TF_RETURN_IF_ERROR(LookupTable(context, at + 1, tensorflow::DT_FLOAT, "bias", &bias_));
+    tensorflow::Var *first = table_.get(), *second = bias_.get();
+    if (second != nullptr && std::less<tensorflow::Var*>()(second, first)) std::swap(first, second);
+    first->mu()->lock_shared();
+    first_ = first;
+    if (second != nullptr && second != first) {
+      second->mu()->lock_shared();
+      second_ = second;
+    }
+    return absl::OkStatus();
+  }
+
+  const tensorflow::Tensor& table() const { return *table_->tensor(); }
+  const tensorflow::Tensor* bias() const { return bias_ ? bias_->tensor() : nullptr; }
+
+  // hidden [T, d] against table [R, d], bias [R].
+  absl::Status Check(const tensorflow::Tensor& hidden) const {
+    if (table().dims() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`table` must have the shape [rows, dim]. Received: shape ", table().shape().DebugString()));
+    }
+    if (hidden.dims() != 2 || hidden.dim_size(1) != table().dim_size(1)) {
+      return absl::InvalidArgumentError(absl::StrCat("`hidden` must have the shape [tokens, ", table().dim_size(1),
+                                                     "], as many columns as `table`. Received: shape ",
+                                                     hidden.shape().DebugString()));
+    }
+    if (hidden.dim_size(0) > INT32_MAX || table().dim_size(0) > INT32_MAX) {
+      return absl::InvalidArgumentError(absl::StrCat("`hidden` and `table` must have less than 2^31 rows. Received: ",
+                                                     hidden.dim_size(0), " and ", table().dim_size(0)));
+    }
+    if (bias() != nullptr && (bias()->dims() != 1 || bias()->dim_size(0) != table().dim_size(0))) {
+      return absl::InvalidArgumentError(absl::StrCat("`bias` must have the shape [", table().dim_size(0),
+                                                     "], one value per row of `table`. Received: shape ",
+                                                     bias()->shape().DebugString()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  tensorflow::core::RefCountPtr<tensorflow::Var> table_, bias_;
+  tensorflow::Var *first_ = nullptr, *second_ = nullptr;
+};
+
+inline absl::Status CheckVector(const tensorflow::Tensor& tensor, int64_t size, const char* name, bool or_empty = false) {
+  if (tensor.dims() == 1 && (tensor.dim_size(0) == size || (or_empty && tensor.dim_size(0) == 0))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", size, "]", or_empty ? " or [0]" : "",
+                                                 ". Received: shape ", tensor.shape().DebugString()));
+}
+
+// The tree at inputs at .. at + 4 (class_row, node_start, node_row, node_parent, row_hint) of a table with `rows` rows.
+inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64_t rows, TreeArrays* tree) {
+  const tensorflow::Tensor &class_row = context->input(at), &node_row = context->input(at + 2);
+  if (class_row.dims() != 1 || node_row.dims() != 1 || class_row.dim_size(0) < 1 || node_row.dim_size(0) < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`class_row` and `node_row` must have rank 1 and not be empty. Received: shapes ",
+                     class_row.shape().DebugString(), " and ", node_row.shape().DebugString()));
+  }
+  const int64_t classes = class_row.dim_size(0), nodes = node_row.dim_size(0);
+  if (classes + nodes - 1 != rows) {
+    return absl::InvalidArgumentError(absl::StrCat("`table` must have classes + nodes - 1 = ", classes, " + ", nodes,
+                                                   " - 1 rows. Received: ", rows));
+  }
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 1), nodes + 1, "node_start"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 3), nodes, "node_parent"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 4), (rows + 15) / 16, "row_hint"));
+  *tree = {Data<int32_t>(class_row),
+           Data<int32_t>(context->input(at + 1)),
+           Data<int32_t>(node_row),
+           Data<int32_t>(context->input(at + 3)),
+           Data<int32_t>(context->input(at + 4)),
+           classes,
+           nodes,
+           rows};
+  return absl::OkStatus();
+}
+
+// The saved tensors at inputs at .. at + 5: their ranks and sizes (CheckTreeSaved looks at the values).
+inline absl::Status OpenSaved(tensorflow::OpKernelContext* context, int at, TreeSaved* saved) {
+  const int64_t pairs = context->input(at).NumElements(), groups = context->input(at + 2).NumElements();
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at), pairs, "pair_token"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 1), pairs, "pair_row"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 2), groups, "group_node"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 3), groups + 1, "group_start"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 4), pairs, "pair_lse"));
+  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 5), context->input(at + 5).NumElements(), "probs"));
+  const tensorflow::Tensor& probs = context->input(at + 5);
+  *saved = {Data<int32_t>(context->input(at)),     Data<int32_t>(context->input(at + 1)),
+            Data<int32_t>(context->input(at + 2)), Data<int32_t>(context->input(at + 3)),
+            Data<float>(context->input(at + 4)),   probs.NumElements() > 0 ? Data<float>(probs) : nullptr,
+            pairs,                                 groups};
+  return absl::OkStatus();
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_

@@ -55,13 +55,13 @@ def of(gradient, variable):
 def check_constraint(variable):
     """Raises ValueError unless the constraint of `variable` acts on each row by itself."""
     constraint = variable.constraint
-    if constraint is None or isinstance(constraint, keras.constraints.NonNegative):
+    if constraint is None or isinstance(constraint, keras.constraints.NonNeg):
         return
     norms = (keras.constraints.MaxNorm, keras.constraints.UnitNorm, keras.constraints.MinMaxNorm)
     if isinstance(constraint, norms) and len(variable.shape) == 2 and constraint.axis in (1, -1, [1], [-1]):
         return
     raise ValueError(
-        "`constraint` of weights that are updated by rows must act on each row by itself: NonNegative, or "
+        "`constraint` of weights that are updated by rows must act on each row by itself: NonNeg, or "
         "MaxNorm, UnitNorm or MinMaxNorm of a matrix with axis=1. "
         f"Received: constraint={constraint} of {name_of(variable)}"
     )

@@ -27,7 +27,7 @@ class RowSparse:
       beside a table;
     - `weight_decay` is lazy: it acts on the rows of the batch only, when they are in one;
     - rows that are not in a batch do not move, even where momentum would move them;
-    - a `constraint` acts on the rows updated, and must be `NonNegative`, or a norm over the last axis of a
+    - a `constraint` acts on the rows updated, and must be `NonNeg`, or a norm over the last axis of a
       matrix;
     - `use_ema` is refused where there are row gradients: an average moves every row in every step.
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout import trees
 from keras_largeout.ops import _stock, stock_top_k
+from keras_largeout.ops.tree_softmax import TreeArrays
 from keras_largeout.trees import Tree
 
 
@@ -52,11 +53,11 @@ def problem(rng, tree, dim=5, spread=1.0, queries=4):
 
 
 def run(tree, table, bias, hidden, k, graph=True):
-    variables = {name: tf.Variable(a) for name, a in tree.arrays().items()}
+    variables = TreeArrays(**{name: tf.Variable(a) for name, a in tree.arrays().items()})
     table, bias = tf.Variable(table), None if bias is None else tf.Variable(bias)
 
     def search(h):
-        return stock_top_k.stock_top_k(h, table, bias, variables, tree, k)
+        return stock_top_k.stock_top_k(h, table, bias, variables, k)
 
     if graph:
         search = tf.function(search, input_signature=[tf.TensorSpec([None, hidden.shape[1]])])
@@ -205,7 +206,9 @@ def test_only_stock_ops(rng):
     assert not any(
         op.name.startswith("Largeout")
         for op in tf.function(
-            lambda h: stock_top_k.stock_top_k(h, tf.zeros([tree.num_rows, 3]), None, tree.arrays(), tree, 2)
+            lambda h: stock_top_k.stock_top_k(
+                h, tf.zeros([tree.num_rows, 3]), None, TreeArrays(**tree.arrays()), 2
+            )
         )
         .get_concrete_function(tf.TensorSpec([None, 3]))
         .graph.get_operations()

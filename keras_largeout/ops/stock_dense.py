@@ -1,5 +1,6 @@
 """Top-k on a tree by scoring every row, in stock ops; and what it shares with the search in waves."""
 
+import numpy as np
 import tensorflow as tf
 
 # Scores are log-probabilities, so at most 0 up to rounding. Real scores are kept above EMPTY, which marks
@@ -41,15 +42,36 @@ def comparable(scores):
     return tf.maximum(tf.where(tf.math.is_nan(scores), FLOOR, scores), FLOOR)
 
 
+class TreeFacts:
+    """What is known of a tree while a search of it is traced.
+
+    Args:
+        tree: `TreeArrays` of variables, eager tensors or NumPy arrays.
+    """
+
+    def __init__(self, tree):
+        with tf.init_scope():  # Variables have values here even while a function is traced.
+            start, parent = (
+                a.numpy() if hasattr(a, "numpy") else np.asarray(a)
+                for a in (tree.node_start, tree.node_parent)
+            )
+        self.node_sizes = np.diff(start)
+        self.num_nodes = len(parent)
+        self.num_rows = int(start[-1])
+        self.num_classes = self.num_rows - self.num_nodes + 1
+        self.depth, level = 1, 1
+        while level < self.num_nodes:  # Parents increase: the next level ends where parents of its own begin.
+            self.depth, level = self.depth + 1, int(np.searchsorted(parent, level))
+
+
 class DenseSearch:
     """Every row is scored: one product with the table, one softmax per node, sums along the paths."""
 
-    def __init__(self, table, bias, arrays, tree, k):
-        self.table, self.bias, self.arrays, self.tree, self.k = table, bias, arrays, tree, k
-        self.rows = tree.num_classes + tree.num_nodes - 1
+    def __init__(self, table, bias, tree, facts, k):
+        self.table, self.bias, self.tree, self.facts, self.k = table, bias, tree, facts, k
 
     def search(self, hidden):
-        chunk = max(1, min(_QUERIES, _VALUES // self.rows))
+        chunk = max(1, min(_QUERIES, _VALUES // self.facts.num_rows))
         return in_chunks(hidden, chunk, self.k, self._search_chunk)
 
     def _search_chunk(self, hidden):
@@ -58,22 +80,22 @@ class DenseSearch:
 
     def _class_scores(self, hidden):
         """float32 `[num_classes, queries]`. Rows come first: the children of a node are contiguous."""
-        arrays, tree = self.arrays, self.tree
+        tree, facts = self.tree, self.facts
         logits = self._logits(hidden)
-        class_row = tf.convert_to_tensor(arrays["class_row"])
-        if tree.num_nodes == 1:
+        class_row = tf.convert_to_tensor(tree.class_row)
+        if facts.num_nodes == 1:
             return tf.gather(logits - tf.reduce_logsumexp(logits, 0, keepdims=True), class_row)
-        start = tf.convert_to_tensor(arrays["node_start"])
-        node = tf.repeat(tf.range(tree.num_nodes), start[1:] - start[:-1])
+        start = tf.convert_to_tensor(tree.node_start)
+        node = tf.repeat(tf.range(facts.num_nodes), start[1:] - start[:-1])
         largest = tf.math.segment_max(logits, node)
         total = tf.math.segment_sum(tf.exp(logits - tf.gather(largest, node)), node)
         log_total = largest + tf.math.log(total)
         # Sums along paths by doubling: after i rounds a node has the sum of 2**i steps, and knows whom to
         # ask next.
-        parent = tf.maximum(arrays["node_parent"], 0)
-        own = tf.gather(logits, tf.maximum(arrays["node_row"], 0)) - tf.gather(log_total, parent)
-        path = tf.where(tf.range(tree.num_nodes)[:, None] > 0, own, 0.0)
-        for _ in range(max(tree.depth - 1, 1).bit_length()):
+        parent = tf.maximum(tree.node_parent, 0)
+        own = tf.gather(logits, tf.maximum(tree.node_row, 0)) - tf.gather(log_total, parent)
+        path = tf.where(tf.range(facts.num_nodes)[:, None] > 0, own, 0.0)
+        for _ in range(max(facts.depth - 1, 1).bit_length()):
             path += tf.gather(path, parent)
             parent = tf.gather(parent, parent)
         return tf.gather(logits, class_row) + tf.gather(path - log_total, tf.gather(node, class_row))
@@ -84,8 +106,8 @@ class DenseSearch:
         else:
             # A cast of the whole table would be a second, larger one.
             parts = []
-            for i in range(0, self.rows, _CAST_ROWS):
-                rows = tf.range(i, min(i + _CAST_ROWS, self.rows))
+            for i in range(0, self.facts.num_rows, _CAST_ROWS):
+                rows = tf.range(i, min(i + _CAST_ROWS, self.facts.num_rows))
                 with tf.control_dependencies(parts[-1:]):
                     rows = tf.identity(rows)
                 parts.append(

@@ -14,7 +14,15 @@ import math
 
 import tensorflow as tf
 
-from keras_largeout.ops.stock_dense import EMPTY, FLOOR, DenseSearch, best_of, comparable, in_chunks
+from keras_largeout.ops.stock_dense import (
+    EMPTY,
+    FLOOR,
+    DenseSearch,
+    TreeFacts,
+    best_of,
+    comparable,
+    in_chunks,
+)
 
 _DENSE_CLASSES = 50_000  # Up to this many classes all rows are scored.
 _QUERIES = 256  # Queries searched together,
@@ -24,17 +32,14 @@ _PATIENCE = 6
 _LIMIT_SHARE = 64  # A query that would open more than 1 / 64 of all rows is scored on all rows.
 
 
-def stock_top_k(hidden, table, bias, arrays, tree, k):
+def stock_top_k(hidden, table, bias, tree, k):
     """The k most probable classes of every query; exact.
 
     Args:
         hidden: floats `[queries, dim]`.
         table: `[num_rows, dim]`, a float32 or bfloat16 `tf.Variable` (or tensor).
         bias: float32 `[num_rows]`, variable or tensor, or None.
-        arrays: dict of int32 variables or tensors, as by `kl.trees.Tree.arrays()`: `class_row`, `node_start`,
-            `node_row`, `node_parent` and `row_child` are used.
-        tree: what is known while tracing: an object with the ints `num_classes`, `num_nodes`, `depth` and the
-            array `node_sizes`, such as `kl.trees.Tree`.
+        tree: `TreeArrays` of variables (or eager tensors, arrays): the sizes of nodes are read while tracing.
         k: int, at most `num_classes`.
 
     Returns:
@@ -44,13 +49,14 @@ def stock_top_k(hidden, table, bias, arrays, tree, k):
     Raises:
         ValueError: k below 1 or above `num_classes`.
     """
-    if not 1 <= k <= tree.num_classes:
-        raise ValueError(f"`k` must be in [1, {tree.num_classes}], the number of classes. Received: k={k}")
+    facts = TreeFacts(tree)
+    if not 1 <= k <= facts.num_classes:
+        raise ValueError(f"`k` must be in [1, {facts.num_classes}], the number of classes. Received: k={k}")
     hidden = tf.cast(hidden, tf.float32)
-    if tree.num_classes <= _DENSE_CLASSES or tree.num_nodes == 1 or k > tree.num_classes // 8:
-        scores, ids = DenseSearch(table, bias, arrays, tree, k).search(hidden)
+    if facts.num_classes <= _DENSE_CLASSES or facts.num_nodes == 1 or k > facts.num_classes // 8:
+        scores, ids = DenseSearch(table, bias, tree, facts, k).search(hidden)
     else:
-        scores, ids = _BestFirst(table, bias, arrays, tree, k).search(hidden)
+        scores, ids = _BestFirst(table, bias, tree, facts, k).search(hidden)
     undefined = tf.reduce_any(tf.math.is_nan(hidden), axis=1, keepdims=True)
     scores = tf.where(scores <= FLOOR, -math.inf, scores)
     return tf.where(undefined, math.nan, scores), ids
@@ -59,15 +65,15 @@ def stock_top_k(hidden, table, bias, arrays, tree, k):
 class _BestFirst:
     """The search in waves."""
 
-    def __init__(self, table, bias, arrays, tree, k):
-        self.table, self.bias, self.arrays, self.tree, self.k = table, bias, arrays, tree, k
-        self.dense = DenseSearch(table, bias, arrays, tree, k)
-        self.root_size = int(tree.node_sizes[0])
-        below = tree.node_sizes[1:]
+    def __init__(self, table, bias, tree, facts, k):
+        self.table, self.bias, self.tree, self.k = table, bias, tree, k
+        self.dense = DenseSearch(table, bias, tree, facts, k)
+        self.root_size = int(facts.node_sizes[0])
+        below = facts.node_sizes[1:]
         self.widest = int(below.max())
         self.typical = float(below.mean())
         self.padded = self.widest <= 2 * self.typical
-        self.rows = self.dense.rows
+        self.rows = facts.num_rows
 
     def search(self, hidden):
         queries = max(1, min(_QUERIES, _GATHERED_ROWS // self.widest))
@@ -120,7 +126,7 @@ class _BestFirst:
         if self.bias is not None:
             logits += tf.gather(self.bias, rows)
         scores = comparable(tf.nn.log_softmax(logits))
-        child = tf.gather(self.arrays["row_child"], rows)
+        child = tf.gather(self.tree.row_child, rows)
         leaves, inner = tf.where(child >= 0)[:, 0], tf.where(child < 0)[:, 0]
         queries = tf.shape(hidden)[0]
         best, best_ids = best_of(
@@ -164,20 +170,20 @@ class _BestFirst:
 
     def _open_padded(self, hidden, node):
         """(logits, child, valid), each `[pairs, widest]`."""
-        start = tf.gather(self.arrays["node_start"], node)
-        size = tf.gather(self.arrays["node_start"], node + 1) - start
+        start = tf.gather(self.tree.node_start, node)
+        size = tf.gather(self.tree.node_start, node + 1) - start
         step = tf.range(self.widest)
         rows = tf.minimum(start[:, None] + step, self.rows - 1)
         valid = step < size[:, None]
         logits = tf.linalg.matvec(self._table_rows(rows), hidden)
         if self.bias is not None:
             logits += tf.gather(self.bias, rows)
-        return tf.where(valid, logits, -math.inf), tf.gather(self.arrays["row_child"], rows), valid
+        return tf.where(valid, logits, -math.inf), tf.gather(self.tree.row_child, rows), valid
 
     def _open_ragged(self, hidden, node):
         """The same, `[pairs, the widest of these nodes]`, without gathering the padding."""
-        start = tf.gather(self.arrays["node_start"], node)
-        size = tf.gather(self.arrays["node_start"], node + 1) - start
+        start = tf.gather(self.tree.node_start, node)
+        size = tf.gather(self.tree.node_start, node + 1) - start
         pair = tf.repeat(tf.range(tf.shape(node)[0]), size)
         column = tf.range(tf.shape(pair)[0]) - tf.gather(tf.cumsum(size, exclusive=True), pair)
         rows = tf.gather(start, pair) + column
@@ -189,5 +195,5 @@ class _BestFirst:
         shape = tf.stack([tf.shape(node)[0], widest])
         valid = tf.sequence_mask(size, widest)
         padded = tf.scatter_nd(place, logits, shape)
-        child = tf.scatter_nd(place, tf.gather(self.arrays["row_child"], rows), shape)
+        child = tf.scatter_nd(place, tf.gather(self.tree.row_child, rows), shape)
         return tf.where(valid, padded, -math.inf), child, valid

@@ -141,7 +141,10 @@ class HeadLoss(keras.losses.Loss):
         losses = self.resolve_head().token_losses(y_true, hidden, _active(y_true, mask, sample_weight))
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
         # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true.
-        return super().__call__(losses, y_pred, sample_weight=sample_weight)
+        loss = super().__call__(losses, y_pred, sample_weight=sample_weight)
+        # Keras leaves the losses of an empty batch as they are: an empty vector, where a loss is a number.
+        reduced = self.reduction not in (None, "none")
+        return tf.reduce_sum(loss) if reduced and loss.shape.rank else loss
 
     def call(self, y_true, y_pred):
         return y_true

@@ -1,0 +1,247 @@
+"""`HierarchicalSoftmax`: a softmax over millions of classes as a walk down a tree."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout import trees
+from keras_largeout.distribute.table import ShardedTable
+from keras_largeout.layers.head import Head
+from keras_largeout.ops._stock import is_exporting
+from keras_largeout.ops.stock_top_k import stock_top_k
+from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss, tree_softmax_top_k
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class HierarchicalSoftmax(Head):
+    """An output layer over 100 thousand to 100 million classes.
+
+    p(class | h) is the product of one softmax per node on the way from the root of a tree to the class
+    (Goodman 2001; Morin and Bengio 2005). A training step scores the nodes on the paths of its targets and
+    nothing else; the probabilities are exact and sum to one. How good the model gets depends on the tree: the
+    default, `trees.head_tail`, comes within a few percent of the perplexity of a full softmax;
+    `trees.huffman` is the fastest.
+
+    The layer returns its input; see `Head`. Compile the model with `loss=head.loss`.
+
+    Args:
+        num_classes: int > 0.
+        counts: optional array `[num_classes]` of positive class frequencies, from which the default tree is
+            built. Without them (and without `tree`) classes are taken to be sorted by falling frequency, as 1
+            / rank.
+        tree: a `keras_largeout.trees.Tree`, or a function from counts to one, such as `trees.huffman`. It is
+            saved with the weights.
+        use_bias: bool, whether every row has a bias.
+        kernel_initializer: initializer of the rows `[num_rows, dim]`, drawn in chunks.
+        bias_initializer: initializer of the biases `[num_rows]`.
+        kernel_constraint: constraint that acts row by row.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Input shape:
+        float `[..., dim]`.
+
+    Output shape:
+        the same: the hidden vectors.
+
+    Example:
+
+    ```python
+    head = kl.layers.HierarchicalSoftmax(vocab, counts=counts)
+    model = keras.Model(tokens, head(x))
+    model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss)
+    ```
+
+    References:
+        - Goodman, "Classes for fast maximum entropy training", ICASSP 2001, section 3.
+        - Morin and Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005.
+    """
+
+    def __init__(
+        self,
+        num_classes,
+        counts=None,
+        tree=None,
+        use_bias=True,
+        kernel_initializer="uniform",
+        bias_initializer="zeros",
+        kernel_constraint=None,
+        tree_shape=None,
+        **kwargs,
+    ):
+        super().__init__(num_classes, **kwargs)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        if tree_shape is not None:  # deserialised: the tree itself comes with the weights
+            self.tree = None
+            self._num_nodes = int(tree_shape["num_nodes"])
+        else:
+            self.tree = _tree(num_classes, counts, tree)
+            self._num_nodes = self.tree.num_nodes
+
+    @property
+    def num_rows(self):
+        """Rows of the table: one for every class and every inner node but the root."""
+        return self.num_classes + self._num_nodes - 1
+
+    def build(self, input_shape):
+        if self.built:
+            return
+        if len(input_shape) < 2 or input_shape[-1] is None:
+            raise ValueError(
+                "`inputs` must be hidden vectors of a known length, [..., dim]. "
+                f"Received: inputs.shape={tuple(input_shape)}"
+            )
+        self.dim = int(input_shape[-1])
+        self.kernel_table = ShardedTable(
+            (self.num_rows, self.dim),
+            self.kernel_initializer,
+            dtype=self.variable_dtype,
+            name="kernel",
+            trainable=self.trainable,
+            constraint=self.kernel_constraint,
+        )
+        self.bias_table = (
+            ShardedTable((self.num_rows,), self.bias_initializer, name="bias", trainable=self.trainable)
+            if self.use_bias
+            else None
+        )
+        self._shards = self.kernel_table.shards + (self.bias_table.shards if self.use_bias else [])
+        values = self.tree.arrays() if self.tree is not None else _unfilled(self.num_classes, self._num_nodes)
+        self._tree_variables = [
+            self.add_weight(
+                shape=values[field].shape,
+                dtype="int32",
+                initializer=lambda shape, dtype, value=values[field]: tf.convert_to_tensor(value, dtype),
+                trainable=False,
+                name=field,
+            )
+            for field in TreeArrays._fields
+        ]
+        self.built = True
+
+    @property
+    def _initialized(self):
+        return all(table.initialized for table in self._tables())
+
+    def _tables(self):
+        return [self.kernel_table] + ([self.bias_table] if self.use_bias else [])
+
+    def _parts(self):
+        bias = self.bias_table.variable if self.use_bias else None
+        return self.kernel_table.variable, bias, TreeArrays(*(v.value for v in self._tree_variables))
+
+    def token_losses(self, y_true, hidden, active=None):
+        hidden = self._hidden(hidden)
+        lead = tf.shape(hidden)[:-1]
+        if not hidden.shape[:-1].is_compatible_with(y_true.shape):
+            raise ValueError(
+                "`y_true` must have the shape of the hidden vectors without their last axis. "
+                f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
+            )
+        if not self._initialized:  # Keras builds the model symbolically
+            return tf.zeros(lead)
+        table, bias, tree = self._parts()
+        losses = tree_softmax_loss(
+            tf.reshape(hidden, [-1, self.dim]),
+            tf.reshape(y_true, [-1]),
+            table,
+            bias,
+            tree,
+            weights=None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1]),
+        )
+        return tf.reshape(losses, lead)
+
+    def top_k(self, hidden, k):
+        self.check_k(k)
+        hidden = self._hidden(tf.convert_to_tensor(hidden))
+        lead = tf.shape(hidden)[:-1]
+        if not self._initialized:
+            shape = tf.concat([lead, [k]], 0)
+            return tf.zeros(shape), tf.zeros(shape, tf.int32)
+        flat = tf.reshape(hidden, [-1, self.dim])
+        table, bias, tree = self._parts()
+        if is_exporting():
+            scores, ids = stock_top_k(flat, table, bias, tree._asdict(), self.tree, k)
+        else:
+            scores, ids = tree_softmax_top_k(flat, table, bias, tree, k)
+        shape = tf.concat([lead, [k]], 0)
+        static = [*hidden.shape[:-1], k]
+        return tf.ensure_shape(tf.reshape(scores, shape), static), tf.ensure_shape(
+            tf.reshape(ids, shape), static
+        )
+
+    def _hidden(self, hidden):
+        if not self.built:
+            raise ValueError(
+                f"The head {self.name!r} has no weights yet: call it on hidden vectors, or build it."
+            )
+        if hidden.shape[-1] != self.dim:
+            raise ValueError(
+                f"`hidden` must have the length of the head's rows, {self.dim}, on its last axis. "
+                f"Received: hidden.shape={tuple(hidden.shape)}"
+            )
+        return hidden if hidden.dtype in (tf.float32, tf.bfloat16) else tf.cast(hidden, tf.float32)
+
+    def save_own_variables(self, store):
+        for field, variable in zip(TreeArrays._fields[:3], self._tree_variables):
+            store[field] = variable.numpy()
+        for table in self._tables():
+            table.save(store)
+
+    def load_own_variables(self, store):
+        saved = [np.asarray(store[field]) for field in TreeArrays._fields[:3] if field in store]
+        expected = [tuple(v.shape) for v in self._tree_variables[:3]]
+        if [a.shape for a in saved] != expected:
+            raise ValueError(
+                f"The weights file does not fit the head {self.name!r}: expected a tree of "
+                f"{self.num_classes} classes and "
+                f"{self._num_nodes} nodes, array shapes {expected}. Received: {[a.shape for a in saved]}."
+            )
+        tree = trees.Tree.from_arrays(*saved)
+        for table in self._tables():
+            table.load(store)
+        self.tree = tree
+        for field, variable in zip(TreeArrays._fields, self._tree_variables):
+            variable.assign(tree.arrays()[field])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "tree_shape": {"num_nodes": self._num_nodes},
+        }
+
+
+def _tree(num_classes, counts, tree):
+    """The tree that the constructor's arguments ask for."""
+    if isinstance(tree, trees.Tree):
+        if tree.num_classes != num_classes:
+            raise ValueError(
+                f"`tree` must have num_classes={num_classes} classes. Received: a tree of {tree.num_classes}."
+            )
+        return tree
+    if counts is None:
+        counts = 1.0 / np.arange(1, num_classes + 1)
+    counts = np.asarray(counts)
+    if counts.shape != (num_classes,):
+        raise ValueError(
+            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
+            f"Received: counts.shape={counts.shape}"
+        )
+    if tree is None:
+        return trees.head_tail(counts)
+    if callable(tree):
+        return _tree(num_classes, counts, tree(counts))
+    raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
+
+
+def _unfilled(num_classes, num_nodes):
+    """Arrays of the right shapes, until the weights file brings the tree."""
+    rows = num_classes + num_nodes - 1
+    sizes = (num_classes, num_nodes + 1, num_nodes, num_nodes, -(-rows // 16), rows)
+    return {field: np.zeros(size, np.int32) for field, size in zip(TreeArrays._fields, sizes)}

@@ -4,7 +4,8 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 
 # isort: split
 from keras_largeout import layers, optimizers, trees
+from keras_largeout.export import export_saved_model
 
-__all__ = ["layers", "optimizers", "trees"]
+__all__ = ["export_saved_model", "layers", "optimizers", "trees"]
 
 __version__ = "0.1.0"

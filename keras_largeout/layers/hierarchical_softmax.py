@@ -160,12 +160,8 @@ class HierarchicalSoftmax(Head):
         if not self._initialized:
             shape = tf.concat([lead, [k]], 0)
             return tf.zeros(shape), tf.zeros(shape, tf.int32)
-        flat = tf.reshape(hidden, [-1, self.dim])
-        table, bias, tree = self._parts()
-        if is_exporting():
-            scores, ids = stock_top_k(flat, table, bias, tree._asdict(), self.tree, k)
-        else:
-            scores, ids = tree_softmax_top_k(flat, table, bias, tree, k)
+        search = stock_top_k if is_exporting() else tree_softmax_top_k
+        scores, ids = search(tf.reshape(hidden, [-1, self.dim]), *self._parts(), k)
         shape = tf.concat([lead, [k]], 0)
         static = [*hidden.shape[:-1], k]
         return tf.ensure_shape(tf.reshape(scores, shape), static), tf.ensure_shape(

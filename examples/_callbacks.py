@@ -1,0 +1,71 @@
+"""What the progress bar of the language model shows beside the loss."""
+
+import math
+import time
+
+import keras
+import tensorflow as tf
+
+
+class Speed(keras.callbacks.Callback):
+    """Adds `tokens_per_s` to the logs of every epoch, and ends the training when its time is up.
+
+    Args:
+        tokens_per_step: words predicted in one step, padding not counted.
+        minutes: of training, validation not counted.
+
+    Attributes:
+        seconds: trained so far; epoch_seconds: at the end of every epoch.
+        curve: (seconds, loss) of every stretch of some steps, the loss being the mean over the stretch.
+    """
+
+    def __init__(self, tokens_per_step, minutes, stretch=20):
+        super().__init__()
+        self.tokens_per_step, self.limit, self.stretch = tokens_per_step, 60 * minutes, stretch
+        self.seconds, self.epoch_seconds, self.curve = 0.0, [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun, self._before = time.perf_counter(), self.seconds
+        self._steps, self._sum = 0, (0, 0.0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps += 1
+        self.seconds = self._before + time.perf_counter() - self._begun
+        if self._steps % self.stretch == 0:
+            # Keras reports the mean since the epoch began.
+            steps, total = self._steps, float(logs["loss"]) * self._steps
+            self.curve.append((self.seconds, (total - self._sum[1]) / (steps - self._sum[0])))
+            self._sum = steps, total
+        if self.seconds >= self.limit:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs):
+        self.epoch_seconds.append(self.seconds)
+        logs["tokens_per_s"] = round(self._steps * self.tokens_per_step / (self.seconds - self._before))
+
+
+class Perplexity(keras.callbacks.Callback):
+    """Adds `val_perplexity` to the logs of every epoch: exp of the mean loss over all words of the data.
+
+    (The mean that Keras reports weighs batches equally, however many of their words are padding.)
+
+    Args:
+        data: dataset of (words read, words to predict); padding is 0.
+        loss: a loss of the model's outputs with `reduction="sum"`.
+    """
+
+    def __init__(self, data, loss):
+        super().__init__()
+        self.data, self.loss = data, loss
+
+    def on_train_begin(self, logs=None):
+        self._summed = tf.function(
+            lambda read, targets: self.loss(targets, self.model(read, training=False)), reduce_retracing=True
+        )
+
+    def on_epoch_end(self, epoch, logs):
+        total = words = 0.0
+        for read, targets in self.data:
+            total += float(self._summed(read, targets))
+            words += float(tf.math.count_nonzero(targets))
+        logs["val_perplexity"] = math.exp(total / words)

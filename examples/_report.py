@@ -1,0 +1,32 @@
+"""What the language model says on the way."""
+
+import contextlib
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+
+@contextlib.contextmanager
+def stage(title):
+    """Prints the title before and the time after."""
+    print(f"\n{title}", flush=True)
+    start = time.perf_counter()
+    yield
+    print(f"   {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def compare(what, expected, found):
+    """Says how far two dicts of arrays are apart; ends the program when it is more than rounding."""
+    apart = max(np.max(np.abs(expected[key] - found[key])) for key in expected)
+    if not apart <= 1e-3:
+        sys.exit(f"   {what}: NOT the same, {apart:.3g} apart")
+    print(f"   {what}: " + ("the same, bit for bit" if apart == 0 else f"the same within {apart:.1g}"))
+
+
+def size(path):
+    """The size of a file, or of all files in a folder, for people."""
+    path = pathlib.Path(path)
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return f"{sum(p.stat().st_size for p in files) / 2**20:.0f} MB"

@@ -1,0 +1,232 @@
+"""A word-level language model whose first and last layers have 120 thousand rows, trained in five minutes.
+
+python examples/language_model.py            # the text of the Python installation itself
+python examples/language_model.py --head dense            # the same model with Keras's own Dense
+python examples/language_model.py --corpus train.txt.gz --validation valid.txt.gz --epochs 10 --minutes 60
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import _corpus
+import keras
+import numpy as np
+from _callbacks import Perplexity, Speed
+from _dense import DenseSoftmax
+from _report import compare, size, stage
+
+import keras_largeout as kl
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def main():
+    args = arguments()
+    keras.utils.set_random_seed(args.seed)
+    with contextlib.ExitStack() as stack:
+        scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        started = time.perf_counter()
+        corpus = read_corpus(args)
+        train, validation, tokens_per_step, steps = make_batches(args, corpus)
+        model, head = make_model(args, corpus)
+        history = fit(args, model, head, train, validation, tokens_per_step, steps)
+        contexts = show_predictions(args, corpus, head.predictor(model, k=10, position="last"))
+        save_and_reload(args.save or scratch / "model.keras", model, train, contexts)
+        export_and_serve(args.export or scratch / "export", model, contexts, scratch)
+        if args.plots:
+            draw(args, history)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        minutes = (time.perf_counter() - started) / 60
+        print(f"\nDone in {minutes:.1f} minutes, with at most {peak:.1f} GB of memory")
+
+
+def read_corpus(args):
+    with stage("Reading the corpus"):
+        if args.corpus:
+            corpus = _corpus.text_files(args.corpus, args.validation or (), share=args.share)
+        else:
+            corpus = _corpus.standard_library(args.seed, share=args.share)
+        sizes = [sum(map(len, side)) for side in (corpus.train, corpus.validation)]
+        unknown = np.mean(np.concatenate(corpus.validation) == _corpus.UNKNOWN)
+        print(f"   {corpus.name}")
+        print(
+            f"   {sizes[0]:,} words for training, {sizes[1]:,} for validation ({unknown:.1%} of them unknown)"
+        )
+        print(f"   a vocabulary of {len(corpus.words):,}")
+    return corpus
+
+
+def make_batches(args, corpus):
+    """Datasets for training (endless) and validation, words predicted in a step, steps in an epoch."""
+    rows = _corpus.windows(corpus.train, args.steps)
+    per_step = args.batch * np.count_nonzero(rows[:, 1:]) / len(rows)
+    steps = max(1, int(min(len(rows) / args.batch, args.epoch_tokens / per_step)))
+    train = _corpus.batches(rows, args.batch, corpus.first_rare, seed=args.seed)
+
+    # The model reads validation text in longer pieces: fewer words are predicted from a cold start.
+    held_out = _corpus.windows(corpus.validation, 4 * args.steps)
+    limit = max(1, args.validation_tokens // (4 * args.steps))
+    if len(held_out) > limit:
+        held_out = held_out[np.random.default_rng(args.seed).permutation(len(held_out))[:limit]]
+    return train, _corpus.batches(held_out, max(1, args.batch // 4)), per_step, steps
+
+
+def make_model(args, corpus):
+    vocab = len(corpus.words)
+    with stage(f"Building the model, with {args.head} as its head"):
+        head = make_head(args, corpus.counts, corpus.train)
+        model = build(args, head, vocab)
+        if args.head == "dense":
+            logits = args.batch * args.steps * vocab * 4 / 2**30
+            print(f"   each step makes logits of {logits:.1f} GB, and gradients of the same size")
+        else:
+            print(f"   {head.tree}")
+        print(f"   {model.count_params():,} weights: embedding {args.dim} wide, GRU of {args.units}, head")
+    return model, head
+
+
+def make_head(args, counts, documents=None):
+    """The output layer: a tree of the words, or Keras's `Dense`."""
+    vocab = len(counts)
+    if args.head == "dense":
+        return DenseSoftmax(vocab)
+    if args.head == "huffman":
+        return kl.layers.HierarchicalSoftmax(vocab, tree=kl.trees.huffman(counts, arity=8))
+    # Words that occur in similar places share branches of the tree.
+    vectors = None if documents is None else kl.trees.cooccurrence_vectors(documents, vocab)
+    tree = kl.trees.head_tail(counts, vectors, dim=args.units, tokens=args.batch * args.steps)
+    return kl.layers.HierarchicalSoftmax(vocab, tree=tree)
+
+
+def build(args, head, vocab):
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    x = kl.layers.ShardedEmbedding(vocab, args.dim, mask_zero=True)(tokens)
+    x = keras.layers.GRU(args.units, return_sequences=True)(x)
+    model = keras.Model(tokens, head(x))
+    model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
+    return model
+
+
+def fit(args, model, head, train, validation, tokens_per_step, steps):
+    """Trains; returns what the plots need."""
+    epoch = steps * tokens_per_step
+    title = f"Training: {args.epochs} epochs of {epoch / 1e6:.2f} M words, at most {args.minutes:g} minutes"
+    with stage(title):
+        speed = Speed(tokens_per_step, args.minutes)
+        perplexity = Perplexity(validation, head.make_loss(reduction="sum"))
+        history = model.fit(
+            train,
+            epochs=args.epochs,
+            steps_per_epoch=steps,
+            shuffle=False,  # the dataset does that itself
+            callbacks=[speed, perplexity],
+            verbose=1 if sys.stdout.isatty() else 2,
+        ).history
+        last = history["val_perplexity"][-1]
+        print(f"   validation perplexity {last:.1f} after {speed.seconds:.0f} s of training")
+    return {**history, "seconds": speed.epoch_seconds, "curve": speed.curve}
+
+
+def show_predictions(args, corpus, predictor, examples=6, shown=5):
+    """Prints the most probable next words for places in the validation text; returns these contexts."""
+    rng = np.random.default_rng(args.seed)
+    with stage("What comes next? (probabilities of the model; in brackets what the text says)"):
+        contexts = []
+        for _ in range(examples):
+            document = corpus.validation[rng.integers(len(corpus.validation))]
+            at = rng.integers(min(args.steps, len(document) - 1), len(document))
+            context = document[max(0, at - args.steps) : at]
+            contexts.append(np.pad(context, (0, args.steps - len(context))))
+            answer = predictor.predict(contexts[-1][None], verbose=0)
+            print(f"   ... {corpus.text(context[-12:])} [{corpus.words[document[at]]}]")
+            best = zip(np.exp(answer["scores"][0, :shown]), answer["ids"][0, :shown])
+            print("       " + "   ".join(f"{p:.0%} {corpus.words[i]}" for p, i in best))
+    return np.stack(contexts)
+
+
+def save_and_reload(path, model, train, contexts):
+    """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
+    with stage("Saving, loading back, training on"):
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        print(f"   {path}: {size(path)}")
+        predictors = [m.layers[-1].predictor(m, k=10, position="last") for m in (model, loaded)]
+        answers = [predictor.predict(contexts, verbose=0) for predictor in predictors]
+        compare("answers of the loaded model", *answers)
+        following = list(train.take(3))
+        losses = [{"loss": np.array([m.train_on_batch(*b) for b in following])} for m in (model, loaded)]
+        compare("losses of the next 3 steps", *losses)
+
+
+def export_and_serve(path, model, contexts, scratch):
+    """Exports a SavedModel of stock ops; a process that knows only TensorFlow must answer the same."""
+    with stage("Exporting, serving from a process of its own"):
+        predictor = model.layers[-1].predictor(model, k=10, position="last")
+        kl.export_saved_model(predictor, str(path))
+        print(f"   {path}: {size(path)}")
+        np.save(scratch / "contexts.npy", contexts)
+        command = [HERE / "serve.py", path, scratch / "contexts.npy", scratch / "answers.npz"]
+        subprocess.run([sys.executable, *map(str, command)], check=True)
+        served = dict(np.load(scratch / "answers.npz"))
+        compare("answers of the export", predictor.predict(contexts, verbose=0), served)
+
+
+def draw(args, history):
+    with stage(f"Plots, in {args.plots}"):
+        import _plots
+
+        def model_for(head, counts):
+            settings = argparse.Namespace(**{**vars(args), "head": head})
+            return build(settings, make_head(settings, counts), len(counts))
+
+        _plots.training(args.plots, args.head, history)
+        sizes = (3_000, 10_000) if args.quick else (10_000, 30_000, 100_000, 300_000)
+        _plots.speed(args.plots, model_for, sizes, args.batch, args.steps)
+
+
+def arguments():
+    summary, usage = __doc__.split("\n\n", 1)
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--corpus",
+        nargs="+",
+        metavar="FILE",
+        help="text or .gz, a sentence a line; default: Python's library",
+    )
+    add("--validation", nargs="+", metavar="FILE", help="held-out text; default: the end of each corpus file")
+    add("--head", choices=("tree", "huffman", "dense"), default="tree", help="the output layer")
+    add("--epochs", type=int, default=4)
+    add("--epoch-tokens", type=int, default=1_500_000, help="words in an epoch, if the corpus has more")
+    add("--minutes", type=float, default=4, help="training stops after so many minutes")
+    add("--batch", type=int, default=64, help="windows in a batch")
+    add("--steps", type=int, default=50, help="words in a window")
+    add("--dim", type=int, default=128, help="width of the embedding")
+    add("--units", type=int, default=256, help="width of the GRU")
+    add("--learning-rate", type=float, default=2e-3)
+    add("--validation-tokens", type=int, default=100_000, help="validate on at most so many words")
+    add("--seed", type=int, default=0)
+    add("--quick", action="store_true", help="a little text, one short epoch: does everything work?")
+    add("--plots", metavar="DIR", help="PNGs of the loss, and of the speed by size of the vocabulary")
+    add("--save", metavar="FILE.keras", help="keep the model; default: saved for a test, then removed")
+    add("--export", metavar="DIR", help="keep the exported model; default: likewise")
+    args = parser.parse_args()
+    args.share = 0.05 if args.quick else 1.0
+    if args.quick:
+        args.epochs, args.epoch_tokens, args.validation_tokens = 1, 100_000, 10_000
+    return args
+
+
+if __name__ == "__main__":
+    main()

@@ -58,10 +58,8 @@ def read_corpus(args):
         sizes = [sum(map(len, side)) for side in (corpus.train, corpus.validation)]
         unknown = np.mean(np.concatenate(corpus.validation) == _corpus.UNKNOWN)
         print(f"   {corpus.name}")
-        print(
-            f"   {sizes[0]:,} words for training, {sizes[1]:,} for validation ({unknown:.1%} of them unknown)"
-        )
-        print(f"   a vocabulary of {len(corpus.words):,}")
+        print(f"   {sizes[0]:,} words for training, {len(corpus.words):,} different ones")
+        print(f"   {sizes[1]:,} words for validation, {unknown:.1%} of them unknown")
     return corpus
 
 
@@ -194,17 +192,10 @@ def draw(args, history):
 
 
 def arguments():
-    summary, usage = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=usage, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
-    add(
-        "--corpus",
-        nargs="+",
-        metavar="FILE",
-        help="text or .gz, a sentence a line; default: Python's library",
-    )
+    add("--corpus", nargs="+", metavar="FILE", help="text or .gz, a sentence a line")
     add("--validation", nargs="+", metavar="FILE", help="held-out text; default: the end of each corpus file")
     add("--head", choices=("tree", "huffman", "dense"), default="tree", help="the output layer")
     add("--epochs", type=int, default=4)

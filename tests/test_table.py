@@ -88,6 +88,19 @@ def test_slots_sit_beside_their_shard():
     np.testing.assert_array_equal(per_row.numpy(), np.full(5, 0.1, "float32"))
 
 
+def test_slots_of_several_chunks_made_inside_a_traced_step(small_chunks):
+    shard = ShardVariable((25, 4), "zeros", name="table")
+    slots = []
+
+    @tf.function
+    def step():
+        if not slots:
+            slots.append(shard.new_slot("velocity", fill=0.5))
+        return tf.gather(slots[0].value, [0, 24])
+
+    np.testing.assert_array_equal(step(), np.full((2, 4), 0.5))
+
+
 def test_layers_track_shards():
     layer = keras.layers.Layer()
     table = ShardedTable((5, 3), "ones", name="w")

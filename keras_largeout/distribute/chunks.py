@@ -88,7 +88,8 @@ def initial_rows(initializer, shape, dtype):
     if isinstance(initializer, keras.initializers.VarianceScaling):
         initializer = _fixed_scale(initializer, shape)
     if isinstance(initializer, _CONSTANT):
-        chunk = initializer((rows_per_chunk(shape, tf.as_dtype(dtype).size), *shape[1:]), dtype=dtype)
+        with tf.init_scope():  # not in the graph of a train step that is being traced and makes its slots
+            chunk = initializer((rows_per_chunk(shape, tf.as_dtype(dtype).size), *shape[1:]), dtype=dtype)
         return lambda start, stop: chunk[: stop - start]
     # Only where every value is drawn on its own; an orthogonal table, say, is one piece.
     independent = isinstance(initializer, _INDEPENDENT)

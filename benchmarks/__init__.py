@@ -1,0 +1,1 @@
+"""Benchmarks against other libraries, measured in the same run: see README.md."""

@@ -1,0 +1,126 @@
+"""Turns results into what is printed: the table, the distance to the machine's limits, the reach lines."""
+
+from dataclasses import dataclass
+
+from benchmarks import _table
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A goal: the time of `of` over that of `ours` (speedup), or the reverse (growth), against a bound.
+
+    Args:
+        text: What is compared, for people.
+        ours, of: `(problem, library)`.
+        bound: The number to reach.
+        growth: False: at least `bound` times faster than `of`. True: at most `bound` times the time of `of`.
+    """
+
+    text: str
+    ours: tuple
+    of: tuple
+    bound: float
+    growth: bool = False
+
+    def line(self, times):
+        wanted = f"{'at most' if self.growth else 'at least'} {self.bound:g}x"
+        ours, other = times.get(self.ours), times.get(self.of)
+        if ours is None or other is None:
+            return {"text": self.text, "wanted": wanted, "ratio": None, "verdict": "not measured"}
+        ratio = ours / other if self.growth else other / ours
+        reached = ratio <= self.bound if self.growth else ratio >= self.bound
+        verdict = "reached" if reached else "MISSED"
+        return {"text": self.text, "wanted": wanted, "ratio": ratio, "verdict": verdict}
+
+
+@dataclass(frozen=True)
+class MemoryReach:
+    """A goal for the peak memory of one case's process, in GB (1e9 bytes)."""
+
+    text: str
+    case: tuple
+    bound: float
+
+    def line(self, peaks):
+        wanted, peak = f"at most {self.bound:g} GB", peaks.get(self.case)
+        if not peak:
+            return {"text": self.text, "wanted": wanted, "gb": None, "verdict": "not measured"}
+        verdict = "reached" if peak / 1e9 <= self.bound else "MISSED"
+        return {"text": self.text, "wanted": wanted, "gb": peak / 1e9, "verdict": verdict}
+
+
+def floors(notes, machine):
+    """The least seconds a step could take by each of the machine's limits: `{name: seconds}`."""
+    found = {}
+    if "bytes" in notes and "copy_all_gb_s" in machine:
+        found["bytes"] = notes["bytes"] / (machine["copy_all_gb_s"] * 1e9)
+    if "flops" in notes and "gemm_gflop_s" in machine:
+        found["flops"] = notes["flops"] / (machine["gemm_gflop_s"] * 1e9)
+    if "rows_read" in notes and "row_read_all_ns" in machine:
+        reads = notes["rows_read"] * machine["row_read_all_ns"]
+        found["random rows"] = 1e-9 * (reads + notes["rows_updated"] * machine["row_update_all_ns"])
+    return found
+
+
+def table(results):
+    """Header and rows: every library beside ours of the same problem."""
+    reference = {}
+    for result in results:
+        if result.case.ours and result.median is not None:
+            # The last of ours is the one with all of Keras around it.
+            reference[result.case.problem] = result.median
+    header = ["problem", "library", "ms", "p10", "p90", "ours is", "peak GB", "loss, step 4"]
+    rows = []
+    for result in results:
+        case, record = result.case, result.to_json()
+        if result.error:
+            rows.append([case.problem, case.library, result.error])
+            continue
+        ours = reference.get(case.problem)
+        rows.append(
+            [
+                case.problem,
+                case.library,
+                _table.milliseconds(result.median),
+                _table.milliseconds(record["p10_ms"] / 1e3),
+                _table.milliseconds(record["p90_ms"] / 1e3),
+                "-" if ours is None else f"{_table.ratio(result.median / ours)} faster",
+                _table.gigabytes(result.peak_bytes),
+                f"{result.losses[-1]:.5g}",
+            ]
+        )
+    return header, rows
+
+
+def limit_lines(results, machine):
+    """How far each of our steps is from what the machine could do."""
+    lines = []
+    for result in results:
+        if not result.case.ours or result.median is None:
+            continue
+        parts = [
+            f"{_table.ratio(result.median / least)} its {name} limit of {_table.milliseconds(least)} ms"
+            for name, least in floors(result.notes, machine).items()
+        ]
+        if parts:
+            took = _table.milliseconds(result.median)
+            lines.append(f"{result.case.name}: {took} ms is " + ", ".join(parts))
+    return lines
+
+
+def reach_lines(reaches, results):
+    times = {(r.case.problem, r.case.library): r.median for r in results if r.median is not None}
+    peaks = {(r.case.problem, r.case.library): r.peak_bytes for r in results}
+    return [r.line(peaks if isinstance(r, MemoryReach) else times) for r in reaches]
+
+
+def reach_rows(lines):
+    """Header and rows of the goals."""
+    rows = []
+    for line in lines:
+        if line.get("gb") is not None:
+            value = f"{line['gb']:.2f} GB"
+        else:
+            value = _table.ratio(line["ratio"]) if line.get("ratio") is not None else "-"
+        rows.append([line["text"], f"reach {line['wanted']}", value, line["verdict"]])
+    return ["goal", "wanted", "measured", "verdict"], rows

@@ -1,0 +1,18 @@
+"""What a measured library hands to the worker that times it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Step:
+    """One training step, ready to be timed.
+
+    Args:
+        run: `run(i)` does the whole step on the i-th batch of a rotation and returns its loss as a float, by
+            which time every update has been made. It must accept any `i >= 0`.
+        notes: Numbers for the record (bytes and flops of a step, parameters), computed before timing starts.
+    """
+
+    run: Callable[[int], float]
+    notes: dict = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """The command line that all benchmarks share."""
 
 import argparse
+import os
 import sys
 import tempfile
 
@@ -9,13 +10,15 @@ from benchmarks import _harness, _machine, _report, _table
 
 def arguments(description):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="small sizes, few steps: does everything run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, few steps: does all run?"
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="PATTERN",
-        help='only cases whose "problem/library" contains PATTERN (or matches it as a glob); may be repeated',
+        help='only cases in whose "problem/library" PATTERN occurs (`*` stands for anything); may be repeated',
     )
     parser.add_argument("--list", action="store_true", help="print the cases and stop")
     parser.add_argument("--rounds", type=int, help="fresh processes a case (default: as the case says)")
@@ -25,13 +28,26 @@ def arguments(description):
     return parser
 
 
-def main(description, make_cases, reaches, row_floats, argv=None):
+def _load():
+    """Other processes that want a processor now, and a warning where they would spoil the figures."""
+    load = os.getloadavg()[0]
+    if load > 0.3 * (os.cpu_count() or 1):
+        print(
+            f"warning: the machine is busy (load {load:.1f}). Libraries whose threads wait for each other by "
+            "spinning (OpenMP: PyTorch, FBGEMM) can look a hundred times slower than they are.\n",
+            file=sys.stderr,
+        )
+    return load
+
+
+def main(description, make_cases, reaches, references, row_floats, argv=None):
     """Measures and reports.
 
     Args:
         description: First line of `--help`.
         make_cases: `make_cases(quick, folder, wanted)` gives the cases; `wanted(case)` says whether a case is
             asked for (data need be made for those only).
+        references: `{column: library}`, ours, with whose time the others are compared.
         reaches: Goals, judged on full runs only.
         row_floats: Length of the rows for which the machine's random access is measured.
 
@@ -44,22 +60,28 @@ def main(description, make_cases, reaches, row_floats, argv=None):
         if options.list:
             print("\n".join(case.name for case in cases))
             return 0
+        if not cases:
+            print(f"no case matches {options.only}; --list shows them all", file=sys.stderr)
+            return 2
         if options.rounds:
             cases = [case.but(rounds=options.rounds) for case in cases]
+        load = _load()
         machine = _machine.limits(row_floats, options.quick)
         print(f"machine: {_machine.describe(machine)}\n", flush=True)
         results = _harness.run_cases(cases, options.verbose)
     draw = _table.markdown if options.markdown else _table.aligned
-    print(draw(*_report.table(results)))
+    print(draw(*_report.table(results, references)))
     limits = _report.limit_lines(results, machine)
     print("\n" + "\n".join(("- " if options.markdown else "") + line for line in limits))
     goals = [] if options.quick else _report.reach_lines(reaches, results)
+    if options.only:
+        goals = [goal for goal in goals if goal["verdict"] != "not measured"]
     if goals:
         print("\n" + draw(*_report.reach_rows(goals)))
     if options.json:
         _table.write_json(
             options.json,
-            machine=machine,
+            machine={**machine, "load_before": load},
             quick=options.quick,
             results=[{**r.to_json(), "floors_s": _report.floors(r.notes, machine)} for r in results],
             reach=goals,

@@ -105,9 +105,9 @@ class Result:
 
 
 def matches(case, patterns):
-    """Whether a case is asked for: every pattern is a part of, or a glob over, "problem/library"."""
+    """Whether a case is asked for: without patterns all are, else those in whose name one of them occurs."""
     name = case.name.lower()
-    return not patterns or any(p.lower() in name or fnmatch.fnmatch(name, p.lower()) for p in patterns)
+    return not patterns or any(fnmatch.fnmatch(name, f"*{pattern.lower()}*") for pattern in patterns)
 
 
 def run_worker(target, config, data, seconds=4.0, min_steps=3, max_steps=200, verbose=False):

@@ -62,21 +62,23 @@ def floors(notes, machine):
     return found
 
 
-def table(results):
-    """Header and rows: every library beside ours of the same problem."""
-    reference = {}
-    for result in results:
-        if result.case.ours and result.median is not None:
-            # The last of ours is the one with all of Keras around it.
-            reference[result.case.problem] = result.median
-    header = ["problem", "library", "ms", "p10", "p90", "ours is", "peak GB", "loss, step 4"]
+def table(results, references):
+    """Header and rows.
+
+    Args:
+        results: One a row.
+        references: `{column: library}`. The column has each time as a multiple of that library's on the same
+            problem.
+    """
+    times = {(r.case.problem, r.case.library): r.median for r in results if r.median is not None}
+    header = ["problem", "library", "ms", "p10", "p90", *references, "peak GB", "loss, step 4"]
     rows = []
     for result in results:
         case, record = result.case, result.to_json()
         if result.error:
             rows.append([case.problem, case.library, result.error])
             continue
-        ours = reference.get(case.problem)
+        ours = [times.get((case.problem, library)) for library in references.values()]
         rows.append(
             [
                 case.problem,
@@ -84,7 +86,7 @@ def table(results):
                 _table.milliseconds(result.median),
                 _table.milliseconds(record["p10_ms"] / 1e3),
                 _table.milliseconds(record["p90_ms"] / 1e3),
-                "-" if ours is None else f"{_table.ratio(result.median / ours)} faster",
+                *("-" if time is None else _table.ratio(result.median / time) for time in ours),
                 _table.gigabytes(result.peak_bytes),
                 f"{result.losses[-1]:.5g}",
             ]

@@ -93,4 +93,4 @@ def make_cases(quick, folder, wanted):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.partition(".")[0], make_cases, REACHES, DIM))
+    sys.exit(main(__doc__.partition(".")[0], make_cases, REACHES, {"/ ours": LAYER}, DIM))

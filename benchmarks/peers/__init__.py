@@ -1,1 +1,1 @@
-"""One library a file: functions `f(config, data) -> Step` that `_worker.py` times in a process of their own."""
+"""One library a file: functions `f(config, data) -> Step`, each timed by `_worker.py` in its own process."""

@@ -1,4 +1,4 @@
-"""keras_largeout: the ops alone, and the Keras layer with its optimizer. Both rows show what Keras adds."""
+"""keras_largeout: the ops alone, and the Keras layer with its optimizer. The two show what Keras adds."""
 
 import keras
 import tensorflow as tf
@@ -6,33 +6,62 @@ import tensorflow as tf
 from benchmarks._data import load
 from benchmarks.peers import keras_embedding, tf_common
 
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
+RULES = {  # name: (rule of the op, (name, fill, one value a row) of each slot)
+    "sgd": ("sgd", ()),
+    "adagrad": ("adagrad", (("accumulator", 0.1, False),)),
+    "rowwise_adagrad": ("row_wise_adagrad", (("accumulator", 0.1, True),)),
+    "adam": ("lazy_adam", (("m", 0.0, False), ("v", 0.0, False))),
+}
+
 
 def ops_step(config, data):
     """embedding_lookup, its gradient and row_update in a tf.function: no layer, no optimizer object."""
+    from keras_largeout.distribute.table import ShardedTable
+    from keras_largeout.ops import row_update as rows
     from keras_largeout.ops.embedding import embedding_lookup
-    from keras_largeout.ops.row_update import row_update
 
-    raise NotImplementedError
+    shape = (config["rows"], config["dim"])
+    (shard,) = ShardedTable(shape, keras.initializers.Constant(config["init"])).shards
+    rule, slots = RULES[config["optimizer"]]
+    slots = [shard.new_slot(name, fill, per_row).value for name, fill, per_row in slots]
+    table, rate = shard.value, config["lr"]
+    grad, ids = tf.constant(load(data, "grad")), tf_common.batches(data, "ids")
+    iterations = tf.Variable(0, dtype=tf.int64)
+
+    def hyper():
+        if rule == "sgd":
+            return rows.sgd_hyper(rate)
+        if rule == "lazy_adam":
+            alpha = rows.adam_alpha(rate, BETA_1, BETA_2, iterations.assign_add(1))
+            return rows.lazy_adam_hyper(alpha, BETA_1, BETA_2, EPSILON)
+        return rows.adagrad_hyper(rate, EPSILON)
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(embedding_lookup(table, batch, combiner="sum") * grad)
+        touched = tape.gradient(loss, table)
+        rows.row_update(rule, table, slots, touched.indices, touched.values, hyper())
+        return loss
+
+    return tf_common.rotate(step, ids)
 
 
 def keras_step(config, data):
     """ShardedEmbedding(combiner="sum") and an optimizer of ours, in the same step function as Keras's own."""
-    import keras_largeout as kl
+    from keras_largeout import layers, optimizers
 
-    optimizers = {
-        "sgd": lambda lr: kl.optimizers.SGD(lr),
-        "adagrad": lambda lr: kl.optimizers.Adagrad(lr, initial_accumulator_value=0.1, epsilon=1e-7),
-        "rowwise_adagrad": lambda lr: kl.optimizers.RowWiseAdagrad(
-            lr, initial_accumulator_value=0.1, epsilon=1e-7
-        ),
-        "adam": lambda lr: kl.optimizers.LazyAdam(lr, epsilon=1e-7),
+    make = {
+        "sgd": lambda lr: optimizers.SGD(lr),
+        "adagrad": lambda lr: optimizers.Adagrad(lr, epsilon=EPSILON),
+        "rowwise_adagrad": lambda lr: optimizers.RowWiseAdagrad(lr, epsilon=EPSILON),
+        "adam": lambda lr: optimizers.LazyAdam(lr, epsilon=EPSILON),
     }
-    layer = kl.layers.ShardedEmbedding(
+    layer = layers.ShardedEmbedding(
         config["rows"],
         config["dim"],
         combiner="sum",
         embeddings_initializer=keras.initializers.Constant(config["init"]),
     )
-    return keras_embedding.train_step(
-        layer, optimizers[config["optimizer"]](config["lr"]), data, lambda rows: rows
-    )
+    optimizer = make[config["optimizer"]](config["lr"])
+    return keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)

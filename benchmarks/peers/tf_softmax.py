@@ -1,6 +1,6 @@
 """TensorFlow's own output layers: the full softmax, sampled softmax, and two levels by `tf.gather`.
 
-All update by plain SGD with TensorFlow's in-place ops, without a Keras optimizer: the cheapest way that stock ops allow.
+All update by plain SGD with TensorFlow's in-place ops, without a Keras optimizer: the cheapest way there is.
 """
 
 import math
@@ -69,7 +69,7 @@ def sampled(config, data):
 def two_level_gather(config, data):
     """sqrt(classes) groups; the words of a token's group are gathered for it: [tokens, group size, dim].
 
-    Tokens go through in chunks of at most `config["gather_bytes"]` of gathered weights, each with its own update.
+    Tokens go through in chunks of at most `gather_bytes` of gathered weights, each with its own update.
     """
     groups = math.ceil(math.sqrt(config["classes"]))
     size = math.ceil(config["classes"] / groups)

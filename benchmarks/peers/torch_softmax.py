@@ -29,6 +29,6 @@ def full(config, data):
 
 
 def adaptive(config, data):
-    """Grave et al. 2017. Its tail clusters are projected to dim / 4, / 16, ...: fewer parameters than ours."""
+    """Grave et al. 2017. Its tail clusters have the widths dim / 4, / 16, ...: fewer weights than ours."""
     layer = torch.nn.AdaptiveLogSoftmaxWithLoss(config["dim"], config["classes"], config["cutoffs"])
     return _train_step(config, data, layer, lambda x, y: layer(x, y).loss)

@@ -10,20 +10,22 @@ from benchmarks import _harness, _machine, _report, _table
 
 def arguments(description):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, few steps: does all run?"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, few steps: does all run?")
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="PATTERN",
-        help='only cases in whose "problem/library" PATTERN occurs (`*` stands for anything); may be repeated',
+        help='only cases whose "problem/library" contains PATTERN (`*`: anything); may be repeated',
     )
     parser.add_argument("--list", action="store_true", help="print the cases and stop")
     parser.add_argument("--rounds", type=int, help="fresh processes a case (default: as the case says)")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables, as in README.md")
+    parser.add_argument(
+        "--markdown",
+        metavar="FILE",
+        help="also write Markdown tables; in a FILE with this benchmark's markers, between them",
+    )
     parser.add_argument("--verbose", action="store_true", help="show the stderr of the processes")
     return parser
 
@@ -40,44 +42,49 @@ def _load():
     return load
 
 
-def main(description, make_cases, reaches, references, row_floats, argv=None):
+def main(name, description, make_cases, with_data, reaches, references, row_floats, argv=None):
     """Measures and reports.
 
     Args:
+        name: The benchmark's name in the markers of a Markdown file.
         description: First line of `--help`.
-        make_cases: `make_cases(quick, folder, wanted)` gives the cases; `wanted(case)` says whether a case is
-            asked for (data need be made for those only).
-        references: `{column: library}`, ours, with whose time the others are compared.
+        make_cases: `make_cases(quick)` gives the cases.
+        with_data: `with_data(quick, folder, cases)` gives those cases again, with their data made in `folder`.
         reaches: Goals, judged on full runs only.
+        references: `{column: library}`, ours, with whose time the others are compared.
         row_floats: Length of the rows for which the machine's random access is measured.
 
     Returns:
-        The exit status: 1 if one of our own cases failed, else 0.
+        The exit status: 0; 1 if one of our own cases failed; 2 where there is nothing to do.
     """
     options = arguments(description).parse_args(argv)
+    cases = [case for case in make_cases(options.quick) if _harness.matches(case, options.only)]
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    if not cases:
+        print(f"no case matches {options.only}; --list shows them all", file=sys.stderr)
+        return 2
+    if options.rounds:
+        cases = [case.but(rounds=options.rounds) for case in cases]
+    load = _load()
+    machine = _machine.limits(row_floats, options.quick)
+    print(f"machine: {_machine.describe(machine)}\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="largeout-bench-") as folder:
-        cases = make_cases(options.quick, folder, lambda case: _harness.matches(case, options.only))
-        if options.list:
-            print("\n".join(case.name for case in cases))
-            return 0
-        if not cases:
-            print(f"no case matches {options.only}; --list shows them all", file=sys.stderr)
-            return 2
-        if options.rounds:
-            cases = [case.but(rounds=options.rounds) for case in cases]
-        load = _load()
-        machine = _machine.limits(row_floats, options.quick)
-        print(f"machine: {_machine.describe(machine)}\n", flush=True)
-        results = _harness.run_cases(cases, options.verbose)
-    draw = _table.markdown if options.markdown else _table.aligned
-    print(draw(*_report.table(results, references)))
+        results = _harness.run_cases(with_data(options.quick, folder, cases), options.verbose)
+    rows = _report.table(results, references)
     limits = _report.limit_lines(results, machine)
-    print("\n" + "\n".join(("- " if options.markdown else "") + line for line in limits))
+    print(_table.aligned(*rows), "\n".join(limits), sep="\n\n")
     goals = [] if options.quick else _report.reach_lines(reaches, results)
     if options.only:
         goals = [goal for goal in goals if goal["verdict"] != "not measured"]
     if goals:
-        print("\n" + draw(*_report.reach_rows(goals)))
+        print("\n" + _table.aligned(*_report.reach_rows(goals)))
+    if options.markdown:
+        lines = [f"Machine: {_machine.describe(machine)}.", _table.markdown(*rows)]
+        lines += ["\n".join(f"- {line}" for line in limits)] if limits else []
+        lines += [_table.markdown(*_report.reach_rows(goals))] if goals else []
+        _table.write_markdown(options.markdown, name, "\n\n".join(lines))
     if options.json:
         _table.write_json(
             options.json,

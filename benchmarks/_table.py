@@ -51,5 +51,14 @@ def gigabytes(size):
     return f"{size / 1e9:.2f}" if size else "-"
 
 
+def write_markdown(path, name, text):
+    """Writes a file, or what stands between `<!-- name -->` and `<!-- end of name -->` in an existing one."""
+    path, begin, end = Path(path), f"<!-- {name} -->", f"<!-- end of {name} -->"
+    old = path.read_text() if path.exists() else ""
+    if begin in old and end in old:
+        text = f"{old.partition(begin)[0]}{begin}\n\n{text}\n\n{end}{old.partition(end)[2]}"
+    path.write_text(text.rstrip() + "\n")
+
+
 def write_json(path, **content):
     Path(path).write_text(json.dumps(content, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """Times one library in this process alone: memory, thread pools and caches are its own.
 
 Started as a script with two arguments, a JSON file that says what to run and the JSON file to write. The
-repository goes to the *end* of sys.path, so that an installed keras_largeout is found before the sources, which
-have no compiled ops.
+repository goes to the *end* of sys.path: an installed keras_largeout is found before its sources, whose ops
+are not compiled.
 """
 
 import gc

@@ -58,39 +58,46 @@ def traffic(unique, dim, outputs, ids, slots):
     return {"bytes": moved, "rows_read": unique, "rows_updated": unique * (1 + slots), "unique_rows": unique}
 
 
-def make_cases(quick, folder, wanted):
-    cases = []
-    for size, rows in (QUICK_SIZES if quick else SIZES).items():
-        todo = [
-            Case(
-                problem=f"{size} {optimizer}",
-                library=library,
-                target=f"benchmarks.peers.{worker}",
-                config={"rows": rows, "dim": DIM, "init": 0.01, "optimizer": name, "lr": rate},
-                needs=needs,
-                ours=library in (OPS, LAYER),
-                rounds=1 if quick else 3,
-                seconds=0.2 if quick else 3.0,
-            )
-            for optimizer, (name, _, rate) in OPTIMIZERS.items()
-            for library, (worker, needs, optimizers) in LIBRARIES.items()
-            if optimizer in optimizers
-        ]
-        todo = [case for case in todo if wanted(case)]
-        if not todo:
-            continue
+def make_cases(quick):
+    return [
+        Case(
+            problem=f"{size} {optimizer}",
+            library=library,
+            target=f"benchmarks.peers.{worker}",
+            config={"rows": rows, "dim": DIM, "init": 0.01, "optimizer": name, "lr": rate},
+            needs=needs,
+            ours=library in (OPS, LAYER),
+            rounds=1 if quick else 3,
+            seconds=0.2 if quick else 3.0,
+        )
+        for size, rows in (QUICK_SIZES if quick else SIZES).items()
+        for optimizer, (name, _, rate) in OPTIMIZERS.items()
+        for library, (worker, needs, optimizers) in LIBRARIES.items()
+        if optimizer in optimizers
+    ]
+
+
+def with_data(quick, folder, cases):
+    """The cases with their batches, the same for all of one table size, and the traffic of a step."""
+    grad = 0.01 * np.random.default_rng(2).standard_normal((BATCH, DIM), dtype=np.float32)
+    arrays, unique = {"grad": grad}, {}
+    for rows in {case.config["rows"] for case in cases}:
         shape = (QUICK_BATCHES if quick else BATCHES, BATCH, COMBINED)
         ids = _data.spread(_data.zipf_ranks(rows, ZIPF, shape, seed=1), rows)
-        unique = float(np.mean([len(np.unique(batch)) for batch in ids]))
-        grad = 0.01 * np.random.default_rng(2).standard_normal((BATCH, DIM), dtype=np.float32)
-        data = _data.save(folder, **{f"ids_{size}": ids, f"grad_{size}": grad})
-        data = {"ids": data[f"ids_{size}"], "grad": data[f"grad_{size}"]}
-        for case in todo:
-            slots = OPTIMIZERS[case.problem.split()[1]][1]
-            notes = traffic(unique, DIM, BATCH, BATCH * COMBINED, slots)
-            cases.append(case.but(data=data, notes=notes))
-    return cases
+        unique[rows] = float(np.mean([len(np.unique(batch)) for batch in ids]))
+        arrays[f"ids_{rows}"] = ids
+    paths = _data.save(folder, **arrays)
+    slots = {name: slots for name, slots, _ in OPTIMIZERS.values()}
+    done = []
+    for case in cases:
+        rows, optimizer = case.config["rows"], case.config["optimizer"]
+        data = {"grad": paths["grad"], "ids": paths[f"ids_{rows}"]}
+        notes = traffic(unique[rows], DIM, BATCH, BATCH * COMBINED, slots[optimizer])
+        done.append(case.but(data=data, notes=notes))
+    return done
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.partition(".")[0], make_cases, REACHES, {"/ ours": LAYER}, DIM))
+    sys.exit(
+        main("embedding", __doc__.partition(".")[0], make_cases, with_data, REACHES, {"/ ours": LAYER}, DIM)
+    )

@@ -99,44 +99,41 @@ def _two_level_cases(problem, classes, tokens, options):
             yield _our_case(problem, name, "two_level", worker, classes, tokens, **options)
 
 
-def _with_data(folder, problem, cases):
-    """The cases with their batches, and ours with the bytes and flops of their trees."""
-    classes, tokens = cases[0].config["classes"], cases[0].config["tokens"]
-    key = problem.replace(" ", "_")
-    hidden = 0.5 * np.random.default_rng(2).standard_normal((4, tokens, DIM), dtype=np.float32)
-    arrays = {
-        "hidden": hidden,
-        "targets": _data.zipf_ranks(classes, ZIPF, (BATCHES, tokens), seed=1),
-        "counts": _data.zipf_counts(classes, ZIPF),
-    }
-    paths = _data.save(folder, **{f"{key}_{name}": array for name, array in arrays.items()})
-    data = {name: paths[f"{key}_{name}"] for name in arrays}
-    notes = {}
-    for case in cases:
-        tree = case.config["tree"]
-        if tree and tree not in notes:
-            report = run_worker("benchmarks.peers.ours_softmax:tree_notes", case.config, data, 0.0, 1, 1)
-            notes[tree] = report.get("notes", {})
-    return [case.but(data=data, notes=notes.get(case.config["tree"], {})) for case in cases]
-
-
-def make_cases(quick, folder, wanted):
+def make_cases(quick):
     usual = {"rounds": 1, "seconds": 0.2} if quick else {"rounds": 3, "seconds": 4.0}
     huge = usual if quick else {"rounds": 2, "seconds": 4.0}
-    groups = {
-        size: list(_size_cases(size, classes, huge if size == "10M" else usual))
-        for size, classes in (QUICK_SIZES if quick else SIZES).items()
-    }
-    problem, classes, tokens = QUICK_TWO_LEVEL if quick else (TWO_LEVEL, TWO_LEVEL_CLASSES, TWO_LEVEL_TOKENS)
-    groups[problem] = list(_two_level_cases(problem, classes, tokens, {**huge, "rounds": 1}))
     cases = []
-    for problem, group in groups.items():
-        asked = [case for case in group if wanted(case)]
-        if asked:
-            cases += _with_data(folder, problem, asked)
+    for size, classes in (QUICK_SIZES if quick else SIZES).items():
+        cases += _size_cases(size, classes, huge if size == "10M" else usual)
+    problem, classes, tokens = QUICK_TWO_LEVEL if quick else (TWO_LEVEL, TWO_LEVEL_CLASSES, TWO_LEVEL_TOKENS)
+    cases += _two_level_cases(problem, classes, tokens, {**huge, "rounds": 1})
     return cases
+
+
+def with_data(quick, folder, cases):
+    """The cases with their batches, and ours with the bytes and flops of their trees."""
+    data = {}
+    for classes, tokens in {(case.config["classes"], case.config["tokens"]) for case in cases}:
+        rotation = 4 if tokens <= TOKENS else 1  # 40 thousand vectors alone are more than any cache holds
+        arrays = {
+            "hidden": 0.5 * np.random.default_rng(2).standard_normal((rotation, tokens, DIM), np.float32),
+            "targets": _data.zipf_ranks(classes, ZIPF, (BATCHES, tokens), seed=1),
+            "counts": _data.zipf_counts(classes, ZIPF),
+        }
+        paths = _data.save(folder, **{f"{name}_{classes}_{tokens}": array for name, array in arrays.items()})
+        data[classes, tokens] = {name: paths[f"{name}_{classes}_{tokens}"] for name in arrays}
+    notes, done = {None: {}}, []
+    for case in cases:
+        classes, tokens, tree = (case.config[name] for name in ("classes", "tokens", "tree"))
+        files = data[classes, tokens]
+        key = tree and (tree, classes, tokens)
+        if key not in notes:
+            report = run_worker("benchmarks.peers.ours_softmax:tree_notes", case.config, files, 0.0, 1, 1)
+            notes[key] = report.get("notes", {})
+        done.append(case.but(data=files, notes=notes[key]))
+    return done
 
 
 if __name__ == "__main__":
     columns = {"/ huffman": HUFFMAN, "/ head_tail": HEAD_TAIL}
-    sys.exit(main(__doc__.partition(".")[0], make_cases, REACHES, columns, DIM))
+    sys.exit(main("tree_softmax", __doc__.partition(".")[0], make_cases, with_data, REACHES, columns, DIM))

@@ -37,26 +37,20 @@ def tree_notes(config, data):
     return Step(lambda i: 0.0, notes)
 
 
-def _head(config, data):
-    from keras_largeout.layers import HierarchicalSoftmax
-
-    head = HierarchicalSoftmax(config["classes"], tree=_tree(config, data))
-    head.build((None, config["dim"]))
-    return head
-
-
 def _rotation(data):
     return tf_common.batches(data, "hidden"), tf_common.batches(data, "targets")
 
 
 def ops_step(config, data):
     """tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer object."""
+    from keras_largeout.distribute.table import ShardedTable
     from keras_largeout.ops.row_update import row_update, sgd_hyper
     from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss
 
-    head = _head(config, data)  # only to make the variables
-    table, bias = head.kernel_table.variable, head.bias_table.variable
-    arrays = TreeArrays(**{name: tf.constant(value) for name, value in head.tree.arrays().items()})
+    tree = _tree(config, data)
+    table = ShardedTable((tree.num_rows, config["dim"]), "uniform").variable
+    bias = ShardedTable((tree.num_rows,), "zeros").variable
+    arrays = TreeArrays(**{name: tf.constant(value) for name, value in tree.arrays().items()})
 
     def step(hidden, targets):
         with tf.GradientTape() as tape:
@@ -73,9 +67,10 @@ def ops_step(config, data):
 
 def keras_step(config, data):
     """HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
-    from keras_largeout import optimizers
+    from keras_largeout import layers, optimizers
 
-    head = _head(config, data)
+    head = layers.HierarchicalSoftmax(config["classes"], tree=_tree(config, data))
+    head.build((None, config["dim"]))
     loss_of, optimizer = head.loss, optimizers.SGD(config["lr"])
     optimizer.build(head.trainable_variables)
 

@@ -49,7 +49,7 @@ def main(name, description, make_cases, with_data, reaches, references, row_floa
         name: The benchmark's name in the markers of a Markdown file.
         description: First line of `--help`.
         make_cases: `make_cases(quick)` gives the cases.
-        with_data: `with_data(quick, folder, cases)` gives those cases again, with their data made in `folder`.
+        with_data: `with_data(quick, folder, cases)` gives them with their data, made in `folder`.
         reaches: Goals, judged on full runs only.
         references: `{column: library}`, ours, with whose time the others are compared.
         row_floats: Length of the rows for which the machine's random access is measured.

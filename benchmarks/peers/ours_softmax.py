@@ -2,6 +2,7 @@
 
 import time
 
+import keras
 import tensorflow as tf
 
 from benchmarks._data import load
@@ -37,6 +38,11 @@ def tree_notes(config, data):
     return Step(lambda i: 0.0, notes)
 
 
+def _initializer():
+    """Seeded, so that the ops and the layer must come to the same losses."""
+    return keras.initializers.RandomUniform(-0.05, 0.05, seed=1)
+
+
 def _rotation(data):
     return tf_common.batches(data, "hidden"), tf_common.batches(data, "targets")
 
@@ -48,7 +54,7 @@ def ops_step(config, data):
     from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss
 
     tree = _tree(config, data)
-    table = ShardedTable((tree.num_rows, config["dim"]), "uniform").variable
+    table = ShardedTable((tree.num_rows, config["dim"]), _initializer()).variable
     bias = ShardedTable((tree.num_rows,), "zeros").variable
     arrays = TreeArrays(**{name: tf.constant(value) for name, value in tree.arrays().items()})
 
@@ -69,7 +75,9 @@ def keras_step(config, data):
     """HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
     from keras_largeout import layers, optimizers
 
-    head = layers.HierarchicalSoftmax(config["classes"], tree=_tree(config, data))
+    head = layers.HierarchicalSoftmax(
+        config["classes"], tree=_tree(config, data), kernel_initializer=_initializer()
+    )
     head.build((None, config["dim"]))
     loss_of, optimizer = head.loss, optimizers.SGD(config["lr"])
     optimizer.build(head.trainable_variables)

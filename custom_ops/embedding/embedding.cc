@@ -10,8 +10,8 @@ namespace {
 
 const IdKernels<int32_t>& Pick(const EmbeddingKernels& k, const int32_t*) { return k.id32; }
 const IdKernels<int64_t>& Pick(const EmbeddingKernels& k, const int64_t*) { return k.id64; }
-const GradKernels<float>& Pick(const EmbeddingKernels& k, const float*) { return k.grad_float; }
-const GradKernels<bfloat16>& Pick(const EmbeddingKernels& k, const bfloat16*) { return k.grad_bfloat16; }
+SumRows<float> Pick(const EmbeddingGradKernels& k, const float*) { return k.of_float; }
+SumRows<bfloat16> Pick(const EmbeddingGradKernels& k, const bfloat16*) { return k.of_bfloat16; }
 const LookupKernels<float, int32_t>& Pick(const EmbeddingKernels& k, const float*, const int32_t*) {
   return k.float_id32;
 }
@@ -134,7 +134,7 @@ void PlanEmbeddingGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows, Pa
 template <typename T>
 void EmbeddingGradRows(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out,
                        Parallel* parallel) {
-  const auto& kernels = Pick(LARGEOUT_SELECT(kEmbeddingKernels), grad);
+  const SumRows<T> sum_rows = Pick(LARGEOUT_SELECT(kEmbeddingGradKernels), grad);
   const Groups& groups = plan.groups;
   const int64_t occurrences = groups.starts[plan.num_unique];
   const int64_t cost = RowCost(dim * sizeof(T)) / 2;
@@ -150,7 +150,7 @@ void EmbeddingGradRows(const EmbeddingGradPlan& plan, const T* grad, int64_t dim
   ForWeighted(
       plan.num_unique, [&](int64_t g) { return args.starts[g]; }, cost, parallel, [&](int64_t first, int64_t last) {
         std::copy(groups.unique.begin() + first, groups.unique.begin() + last, unique_ids + first);
-        kernels.sum_rows(args, grad, first, last, rows_out);
+        sum_rows(args, grad, first, last, rows_out);
       });
   if (occurrences <= args.most) return;
   constexpr int64_t kColumns = 16;
@@ -158,11 +158,11 @@ void EmbeddingGradRows(const EmbeddingGradPlan& plan, const T* grad, int64_t dim
   for (int64_t g = 0; g < plan.num_unique; ++g) {
     const int64_t count = args.starts[g + 1] - args.starts[g];
     if (count <= args.most) continue;
-    parallel->For(pieces, std::max<int64_t>(1, count * cost / pieces), [&, args](int64_t begin, int64_t end) {
+    parallel->For(pieces, std::max<int64_t>(1, count * cost / pieces), [&](int64_t begin, int64_t end) {
       SumRowsArgs part = args;
       part.most = std::numeric_limits<int64_t>::max();
       part.first_column = begin * kColumns, part.last_column = std::min(dim, end * kColumns);
-      kernels.sum_rows(part, grad, g, g + 1, rows_out);
+      sum_rows(part, grad, g, g + 1, rows_out);
     });
   }
 }

@@ -25,11 +25,6 @@ absl::Status CheckedBags(const EmbeddingAttributes& attributes, const BagInputs&
   return absl::OkStatus();
 }
 
-TensorShape WithDim(TensorShape shape, int64_t dim) {
-  shape.AddDim(dim);
-  return shape;
-}
-
 template <typename T, typename Id>
 class EmbeddingLookupOp : public OpKernel {
  public:
@@ -64,12 +59,8 @@ class EmbeddingGradOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &grad = context->input(3), &num_rows = context->input(4);
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(num_rows.shape()),
-                absl::InvalidArgumentError(absl::StrCat("`num_rows` must be a scalar. Received: shape ",
-                                                        num_rows.shape().DebugString())));
-    const int64_t rows = num_rows.scalar<tensorflow::int64>()();
-    OP_REQUIRES(context, rows >= 0,
-                absl::InvalidArgumentError(absl::StrCat("`num_rows` must not be negative. Received: ", rows)));
+    int64_t rows;
+    OP_REQUIRES_OK(context, NumRows(num_rows, &rows));
     Bags<Id> bags;
     TensorShape leading;
     const BagInputs in{context->input(0), context->input(1), context->input(2)};

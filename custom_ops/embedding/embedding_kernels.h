@@ -1,4 +1,4 @@
-// What embedding_simd.cc gives to embedding.cc: the hot loops over a range of outputs, one table a level. Internal.
+// What the _simd.cc files give to embedding.cc: the hot loops over a range of outputs, one table a level. Internal.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_KERNELS_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_KERNELS_H_
 
@@ -43,10 +43,13 @@ struct IdKernels {
   bool (*any_bad)(const Id* ids, int64_t n, int64_t rows);
 };
 
+// The sums of groups [begin, end) into out [groups, dim].
 template <typename T>
-struct GradKernels {
-  // The sums of groups [begin, end) into out [groups, dim].
-  void (*sum_rows)(const SumRowsArgs& args, const T* grad, int64_t begin, int64_t end, T* out);
+using SumRows = void (*)(const SumRowsArgs& args, const T* grad, int64_t begin, int64_t end, T* out);
+
+struct EmbeddingGradKernels {
+  SumRows<float> of_float;
+  SumRows<bfloat16> of_bfloat16;
 };
 
 template <typename T, typename Id>
@@ -60,8 +63,6 @@ struct LookupKernels {
 struct EmbeddingKernels {
   IdKernels<int32_t> id32;
   IdKernels<int64_t> id64;
-  GradKernels<float> grad_float;
-  GradKernels<bfloat16> grad_bfloat16;
   LookupKernels<float, int32_t> float_id32;
   LookupKernels<float, int64_t> float_id64;
   LookupKernels<bfloat16, int32_t> bfloat16_id32;
@@ -69,6 +70,7 @@ struct EmbeddingKernels {
 };
 
 LARGEOUT_DECLARE_LEVELS(EmbeddingKernels, kEmbeddingKernels)
+LARGEOUT_DECLARE_LEVELS(EmbeddingGradKernels, kEmbeddingGradKernels)
 
 }  // namespace largeout
 

@@ -99,6 +99,16 @@ inline absl::Status BadSplit(int64_t position, int64_t split, int64_t num_ids) {
                    ". Received: row_splits[", position, "] = ", split));
 }
 
+inline absl::Status NumRows(const tensorflow::Tensor& num_rows, int64_t* rows) {
+  if (!tensorflow::TensorShapeUtils::IsScalar(num_rows.shape())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`num_rows` must be a scalar. Received: shape ", num_rows.shape().DebugString()));
+  }
+  *rows = num_rows.scalar<tensorflow::int64>()();
+  if (*rows >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`num_rows` must not be negative. Received: ", *rows));
+}
+
 inline absl::Status CheckTableRank(const tensorflow::Tensor& table) {
   if (table.dims() == 2) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -113,6 +123,11 @@ inline absl::Status CheckGradShape(const tensorflow::TensorShape& grad, const te
   return absl::InvalidArgumentError(absl::StrCat("`grad` must have the shape of the lookup's output, ", leading.DebugString(),
                                                  " + [", dim < 0 ? "dim" : absl::StrCat(dim),
                                                  "]. Received: shape ", grad.DebugString()));
+}
+
+inline tensorflow::TensorShape WithDim(tensorflow::TensorShape shape, int64_t dim) {
+  shape.AddDim(dim);
+  return shape;
 }
 
 }  // namespace largeout

@@ -36,7 +36,16 @@ typedef uint32_t VU __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t VH __attribute__((vector_size(kLanes * 2)));
 
 LARGEOUT_INLINE VF Zero() { return VF{}; }
-LARGEOUT_INLINE VF Set(float x) { return VF{} + x; }
+LARGEOUT_INLINE VF Set(float x) {
+  // Not VF{} + x: the compiler would have to add, for the sake of -0.
+#if defined(__AVX512F__)
+  return (VF)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+  return (VF)_mm256_set1_ps(x);
+#else
+  return VF{x, x, x, x};
+#endif
+}
 
 LARGEOUT_INLINE VF Load(const float* p) {
   VF v;
@@ -85,6 +94,17 @@ LARGEOUT_INLINE void StorePart(bfloat16* p, VF v, int n) {
   bfloat16 full[kLanes];
   Store(full, v);
   std::memcpy(p, full, n * sizeof(bfloat16));
+}
+
+// Keeps a loaded vector in its register: the compiler would otherwise fold the load into each instruction that uses it, and
+// a register tile then waits for the load ports.
+LARGEOUT_INLINE VF InRegister(VF v) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(v));
+#elif defined(__SSE2__)
+  __asm__("" : "+x"(v));
+#endif
+  return v;
 }
 
 // a * b + c in one rounding where the level has it.

@@ -60,7 +60,7 @@ static void Tile(const float* const* h, const T* w, int64_t dim, const float* bi
     for (int i = 0; i < M; ++i) hv[i] = Load(h[i] + k);
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
-      const VF wv = Load(w + j * dim + k);
+      const VF wv = InRegister(Load(w + j * dim + k));
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i) acc[i][j] = Fma(hv[i], wv, acc[i][j]);
     }

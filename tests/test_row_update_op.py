@@ -211,3 +211,19 @@ def test_a_reader_keeps_what_it_read():
     ru.row_update("sgd", variable, [], [1], tf.ones((1, 2)), ru.sgd_hyper(1.0))
     assert not before.numpy().any()
     np.testing.assert_array_equal(variable.numpy()[1], [-1, -1])
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 4), (5, 2, 3)])
+@pytest.mark.parametrize("indices", [[3, 1, 3, 0, 1], [0, 1, 3, 4, 7], []])
+def test_merge_rows(rng, shape, indices):
+    values = rng.normal(size=(len(indices),) + shape[1:]).astype("float32")
+    rows, sums = ru.merge_rows(tf.constant(indices, tf.int32), tf.constant(values), 9)
+    assert rows.dtype == tf.int32 and sums.dtype == tf.float32
+    np.testing.assert_array_equal(rows, np.unique(indices))
+    want = [values[np.equal(indices, row)].sum(axis=0) for row in np.unique(indices)]
+    np.testing.assert_allclose(sums, np.reshape(want, (-1,) + shape[1:]), rtol=1e-6, atol=1e-6)
+
+
+def test_merge_rows_names_an_index_out_of_range():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="9"):
+        ru.merge_rows(tf.constant([3, 9, 3]), tf.ones((3, 2)), 9)

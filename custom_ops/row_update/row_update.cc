@@ -21,8 +21,8 @@ bool FindUpdateRule(const char* name, UpdateRule* rule) {
 }
 
 template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices, int64_t n,
-                  const G* values, const float* hyper, Parallel* parallel) {
+int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                  const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel) {
   if (n == 0) return -1;
   // The largest of increasing indices is the last one; others are all looked at before anything is written.
   const bool increasing = StrictlyIncreasing(indices, n);
@@ -59,8 +59,9 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
 
   // With one column, a per-row slot is an element-wise one.
   if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
-  const UpdateRowsFunction update = LARGEOUT_SELECT(kRowUpdateKernels)
-                                        .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
+  const UpdateRowsFunction update =
+      LARGEOUT_SELECT(kRowUpdateKernels)
+          .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
   // About one cache line in 40 cycles where rows are far apart, read and written.
   const int64_t cost = 60 + dim * static_cast<int64_t>(sizeof(T) + info.slots * sizeof(float));
   parallel->For(count, cost, [&](int64_t begin, int64_t end) {
@@ -70,9 +71,9 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   return -1;
 }
 
-#define INSTANTIATE(T, G, Id)                                                                                             \
-  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, const G*,     \
-                                       const float*, Parallel*);
+#define INSTANTIATE(T, G, Id)                                                                               \
+  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, \
+                                       const G*, const float*, Parallel*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

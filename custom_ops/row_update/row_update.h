@@ -1,20 +1,23 @@
-// Optimizer updates of single rows of a table, in place: the rows listed and their slots are read, updated and written once;
-// nothing else is touched. All rules of the optimizers in keras_largeout/optimizers go through this one entry.
+// Optimizer updates of single rows of a table, in place: the rows listed and their slots are read, updated
+// and written once; nothing else is touched. All rules of the optimizers in keras_largeout/optimizers go
+// through this one entry.
 //
 //   table [rows, dim], slots [rows, dim] float32 (row_wise_adagrad: [rows]), indices [n], values [n, dim]
 //   RowUpdate(UpdateRule::kAdagrad, table, rows, dim, slots, indices, n, values, hyper, &parallel);
 //
-// g is the gradient of a row: the sum, in float32 and in order of occurrence, of the values of its index. Arithmetic is
-// float32 without fused multiply-adds, so every instruction-set level and every number of threads gives the same bits.
-// Before its rule, a row decays: w -= w * decay (lazy weight decay: only the rows listed).
+// g is the gradient of a row: the sum, in float32 and in order of occurrence, of the values of its index.
+// Arithmetic is float32 without fused multiply-adds, so every instruction-set level and every number of
+// threads gives the same bits. Before its rule, a row decays: w -= w * decay (lazy weight decay: only the
+// rows listed).
 //
 //   rule              slots        update (Keras 3.15's own formulas, on one row)
 //   sgd               -            w -= g * lr
 //   momentum          m            m = m * momentum - g * lr; w += m
 //   nesterov          m            m = m * momentum - g * lr; w += m * momentum - g * lr
 //   adagrad           a            a += g^2; w -= lr * g / sqrt(a + epsilon)
-//   row_wise_adagrad  a [rows]     a += mean(g^2); w -= lr * g / sqrt(a + epsilon)   (FBGEMM's EXACT_ROWWISE_ADAGRAD)
-//   lazy_adam         m, v         m += (g - m) * (1 - beta_1); v += (g^2 - v) * (1 - beta_2);
+//   row_wise_adagrad  a [rows]     a += mean(g^2); w -= lr * g / sqrt(a + epsilon)   (FBGEMM's
+//   EXACT_ROWWISE_ADAGRAD) lazy_adam         m, v         m += (g - m) * (1 - beta_1); v += (g^2 - v) * (1 -
+//   beta_2);
 //                                  w -= m * alpha / (sqrt(v) + epsilon)
 //   ftrl              a, z         b = a + g^2; z += g + 2 shrinkage w - (b^-power - a^-power) / lr * w;
 //                                  w = (clip(z, -l1, l1) - z) / (b^-power / lr + 2 l2); a = b
@@ -36,16 +39,16 @@ enum Hyper {
   kRate = 0,   // learning rate; lazy_adam: alpha = lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)
   kDecay = 1,  // learning rate * weight decay; 0: none
 };
-enum MomentumHyper { kMomentumFactor = 2 };                      // momentum, nesterov
-enum AdagradHyper { kAdagradEpsilon = 2 };                       // adagrad, row_wise_adagrad
+enum MomentumHyper { kMomentumFactor = 2 };  // momentum, nesterov
+enum AdagradHyper { kAdagradEpsilon = 2 };   // adagrad, row_wise_adagrad
 enum AdamHyper { kOneMinusBeta1 = 2, kOneMinusBeta2 = 3, kAdamEpsilon = 4 };
 enum FtrlHyper { kPower = 2, kL1 = 3, kL2 = 4, kShrinkage = 5 };  // power <= 0; l2 includes beta / (2 lr)
 
 struct UpdateRuleInfo {
   const char* name;
   int slots;
-  int hyper;           // length of `hyper`
-  bool slot_per_row;   // slots are [rows] instead of [rows, dim]
+  int hyper;          // length of `hyper`
+  bool slot_per_row;  // slots are [rows] instead of [rows, dim]
 };
 constexpr UpdateRuleInfo kUpdateRuleInfo[kUpdateRules] = {
     {"sgd", 0, 2, false},     {"momentum", 1, 3, false},        {"nesterov", 1, 3, false},
@@ -56,12 +59,13 @@ constexpr UpdateRuleInfo kUpdateRuleInfo[kUpdateRules] = {
 // The rule called `name` in *rule; false if there is none.
 bool FindUpdateRule(const char* name, UpdateRule* rule);
 
-// Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or bfloat16; n < 2^31.
-// Duplicates are allowed; indices that strictly increase, as our gradients deliver them, are neither sorted nor summed.
-// Returns -1, or the position of the first index outside [0, rows): nothing is changed then.
+// Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or bfloat16;
+// n < 2^31. Duplicates are allowed; indices that strictly increase, as our gradients deliver them, are
+// neither sorted nor summed. Returns -1, or the position of the first index outside [0, rows): nothing is
+// changed then.
 template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices, int64_t n,
-                  const G* values, const float* hyper, Parallel* parallel);
+int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                  const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel);
 
 }  // namespace largeout
 

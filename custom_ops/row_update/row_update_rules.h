@@ -1,5 +1,6 @@
-// Private to row_update_simd.cc: one struct a rule. Step takes g, w and the slots of kLanes elements, updates the slots and
-// returns the new w. Formulas are those of row_update.h, operation by operation, so that NumPy gives the same bits.
+// Private to row_update_simd.cc: one struct a rule. Step takes g, w and the slots of kLanes elements, updates
+// the slots and returns the new w. Formulas are those of row_update.h, operation by operation, so that NumPy
+// gives the same bits.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_RULES_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_RULES_H_
 
@@ -69,7 +70,10 @@ struct RowWiseAdagrad : Rule {
 struct LazyAdam : Rule {
   static constexpr int kSlots = 2;
   explicit inline __attribute__((always_inline)) LazyAdam(const float* hyper)
-      : Rule(hyper), first(Set(hyper[kOneMinusBeta1])), second(Set(hyper[kOneMinusBeta2])), epsilon(Set(hyper[kAdamEpsilon])) {}
+      : Rule(hyper),
+        first(Set(hyper[kOneMinusBeta1])),
+        second(Set(hyper[kOneMinusBeta2])),
+        epsilon(Set(hyper[kAdamEpsilon])) {}
   LARGEOUT_STEP Step(VF g, VF w, VF* slots) const {
     slots[0] = slots[0] + (g - slots[0]) * first;
     slots[1] = slots[1] + (g * g - slots[1]) * second;
@@ -81,7 +85,10 @@ struct LazyAdam : Rule {
 struct Ftrl : Rule {
   static constexpr int kSlots = 2;
   explicit inline __attribute__((always_inline)) Ftrl(const float* hyper)
-      : Rule(hyper), exponent(-hyper[kPower]), l1(Set(hyper[kL1])), two_l2(Set(2.f * hyper[kL2])),
+      : Rule(hyper),
+        exponent(-hyper[kPower]),
+        l1(Set(hyper[kL1])),
+        two_l2(Set(2.f * hyper[kL2])),
         two_shrinkage(Set(2.f * hyper[kShrinkage])) {}
   LARGEOUT_STEP Power(VF x) const {
     if (exponent == 0.5f) return Sqrt(x);

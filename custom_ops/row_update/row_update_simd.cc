@@ -1,5 +1,5 @@
-// The loops of the row update. Rows lie far apart in memory: the time goes into waiting for them, so rows and slots a few
-// indices ahead are always on their way.
+// The loops of the row update. Rows lie far apart in memory: the time goes into waiting for them, so rows and
+// slots a few indices ahead are always on their way.
 #include "common/simd.h"
 #include "row_update/row_update_kernels.h"
 #include "row_update/row_update_rules.h"
@@ -116,7 +116,8 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
   if constexpr (!__is_same(RuleT, RowWiseAdagrad)) {
     if (dim == 1) return UpdateColumn<RuleT, T, G>(rule, task, begin, end);
   }
-  const int64_t table_bytes = dim * static_cast<int64_t>(sizeof(T)), slot_bytes = dim * static_cast<int64_t>(sizeof(float));
+  const int64_t table_bytes = dim * static_cast<int64_t>(sizeof(T)),
+                slot_bytes = dim * static_cast<int64_t>(sizeof(float));
   // A few kilobytes on their way keep the memory busy and stay in the first-level cache.
   constexpr int64_t kBytesAhead = 4096;
   const int64_t ahead = kBytesAhead / (table_bytes + RuleT::kSlots * slot_bytes) + 2;
@@ -127,7 +128,8 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
     PrefetchRow(table + row * dim, table_bytes);
     for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * dim, slot_bytes);
     if constexpr (__is_same(RuleT, RowWiseAdagrad)) Prefetch(task.slots[0] + row);
-    if (task.order != nullptr) PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
+    if (task.order != nullptr)
+      PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
   };
   for (int64_t i = begin; i < end && i < begin + ahead; ++i) prefetch(i);
   for (int64_t i = begin; i < end; ++i) {
@@ -149,8 +151,8 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
 
 #define LARGEOUT_TYPES(RuleT)                                                      \
   {                                                                                \
-    {UpdateRows<RuleT, float, float>, UpdateRows<RuleT, float, bfloat16>},         \
-    {UpdateRows<RuleT, bfloat16, float>, UpdateRows<RuleT, bfloat16, bfloat16>},   \
+      {UpdateRows<RuleT, float, float>, UpdateRows<RuleT, float, bfloat16>},       \
+      {UpdateRows<RuleT, bfloat16, float>, UpdateRows<RuleT, bfloat16, bfloat16>}, \
   }
 
 }  // namespace

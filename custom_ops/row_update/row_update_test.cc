@@ -32,7 +32,8 @@ std::vector<float> HyperOf(UpdateRule rule, float decay) {
 }
 
 // One element by the formulas of row_update.h; mean_square is used by row_wise_adagrad.
-void Element(UpdateRule rule, const std::vector<float>& h, double g, double* w, double* s0, double* s1, double row_sum) {
+void Element(UpdateRule rule, const std::vector<float>& h, double g, double* w, double* s0, double* s1,
+             double row_sum) {
   *w -= *w * h[kDecay];
   switch (rule) {
     case UpdateRule::kSgd:
@@ -88,7 +89,8 @@ void CheckCase(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool incre
   Random random(static_cast<uint64_t>(rows * 1000 + dim * 10 + n));
   const std::vector<T> start = Make<T>(rows * dim, &random, 0.f);
   const int64_t slot_size = info.slot_per_row ? rows : rows * dim;
-  const std::vector<float> slot0 = Make<float>(slot_size, &random, 3.f), slot1 = Make<float>(slot_size, &random, 3.f);
+  const std::vector<float> slot0 = Make<float>(slot_size, &random, 3.f),
+                           slot1 = Make<float>(slot_size, &random, 3.f);
   std::vector<Id> ids(n);
   for (Id& id : ids) id = static_cast<Id>(random.Below(rows));
   if (increasing) {
@@ -126,7 +128,8 @@ void CheckCase(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool incre
       std::vector<T> table = start;
       std::vector<float> s0 = slot0, s1 = slot1;
       float* slots[] = {s0.data(), s1.data()};
-      CHECK_TRUE(RowUpdate(rule, table.data(), rows, dim, slots, ids.data(), n, values.data(), hyper.data(), &parallel) == -1);
+      CHECK_TRUE(RowUpdate(rule, table.data(), rows, dim, slots, ids.data(), n, values.data(), hyper.data(),
+                           &parallel) == -1);
       if (first_table.empty()) {
         first_table = table, first0 = s0, first1 = s1;
         // Ftrl subtracts two roots and divides by the learning rate: its formula loses a digit in float32.
@@ -163,7 +166,8 @@ LARGEOUT_TEST(EveryRuleInBfloat16) {
   for (int rule = 0; rule < kUpdateRules; ++rule) {
     for (int64_t dim : {1, 17, 64}) {
       for (bool increasing : {false, true}) {
-        CheckCase<bfloat16, bfloat16, int32_t>(static_cast<UpdateRule>(rule), 57, dim, 123, increasing, 0.01f);
+        CheckCase<bfloat16, bfloat16, int32_t>(static_cast<UpdateRule>(rule), 57, dim, 123, increasing,
+                                               0.01f);
         CheckCase<bfloat16, float, int64_t>(static_cast<UpdateRule>(rule), 57, dim, 123, increasing, 0.f);
         CheckCase<float, bfloat16, int64_t>(static_cast<UpdateRule>(rule), 57, dim, 123, increasing, 0.f);
       }
@@ -200,8 +204,8 @@ LARGEOUT_TEST(ABadIndexChangesNothing) {
     for (int rule = 0; rule < kUpdateRules; ++rule) {
       std::vector<float> table(4 * 3, 1.f), s0(table), s1(table), values(n * 3, 1.f);
       float* slots[] = {s0.data(), s1.data()};
-      const int64_t bad = RowUpdate(static_cast<UpdateRule>(rule), table.data(), 4, 3, slots, ids.data(), n, values.data(),
-                                    hyper, &serial);
+      const int64_t bad = RowUpdate(static_cast<UpdateRule>(rule), table.data(), 4, 3, slots, ids.data(), n,
+                                    values.data(), hyper, &serial);
       CHECK_TRUE(bad >= 0 && (ids[bad] < 0 || ids[bad] >= 4));
       CHECK_TRUE(SameBits(table, std::vector<float>(12, 1.f)) && SameBits(s0, table) && SameBits(s1, table));
     }
@@ -212,9 +216,11 @@ LARGEOUT_TEST(NothingToUpdate) {
   SerialParallel serial;
   const float hyper[] = {0.1f, 0.f};
   float one = 1.f;
-  CHECK_TRUE((RowUpdate<float, float, int64_t>(UpdateRule::kSgd, &one, 1, 1, nullptr, nullptr, 0, nullptr, hyper, &serial) == -1));
+  CHECK_TRUE((RowUpdate<float, float, int64_t>(UpdateRule::kSgd, &one, 1, 1, nullptr, nullptr, 0, nullptr,
+                                               hyper, &serial) == -1));
   const int64_t id = 0;
-  CHECK_TRUE((RowUpdate<float, float, int64_t>(UpdateRule::kSgd, nullptr, 1, 0, nullptr, &id, 1, nullptr, hyper, &serial) == -1));
+  CHECK_TRUE((RowUpdate<float, float, int64_t>(UpdateRule::kSgd, nullptr, 1, 0, nullptr, &id, 1, nullptr,
+                                               hyper, &serial) == -1));
   CHECK_TRUE(one == 1.f);
 }
 
@@ -225,7 +231,8 @@ LARGEOUT_TEST(NanStaysInItsRow) {
     std::vector<float> table(4 * 3, 1.f), s0(table), s1(table), values(2 * 3, NAN);
     float* slots[] = {s0.data(), s1.data()};
     const int64_t ids[] = {2, 2};
-    RowUpdate(static_cast<UpdateRule>(rule), table.data(), 4, 3, slots, ids, 2, values.data(), hyper.data(), &serial);
+    RowUpdate(static_cast<UpdateRule>(rule), table.data(), 4, 3, slots, ids, 2, values.data(), hyper.data(),
+              &serial);
     for (int i = 0; i < 12; ++i) CHECK_TRUE(i / 3 == 2 ? std::isnan(table[i]) : table[i] == 1.f);
   }
 }

@@ -3,6 +3,8 @@
 Kernel: `custom_ops/row_update/row_update.h`, which also states every rule's formula.
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -45,6 +47,36 @@ def row_update(rule, variable, slots, indices, values, hyper):
         rule=rule,
         dtype=tf.as_dtype(variable.dtype),
     )
+
+
+def merge_rows(indices, values, num_rows):
+    """Every row once, in ascending order, its values summed in float32 in their order of occurrence.
+
+    Args:
+        indices: `[n]`, int32 or int64, in `[0, num_rows)`.
+        values: `[n, ...]`, any float type.
+        num_rows: the rows of the table.
+
+    Returns:
+        `(indices, values)`: `[u]` of the type of `indices`, and float32 `[u, ...]`. Indices that increase
+        strictly are returned as they are.
+    """
+    values = tf.cast(values, tf.float32)
+
+    def merge():
+        # The sum of duplicate rows is the gradient of a lookup without combiner.
+        rows, sums = _library.ops.largeout_embedding_grad(
+            ids=indices,
+            row_splits=tf.zeros([0], tf.int64),
+            weights=tf.zeros([0], tf.float32),
+            grad=tf.reshape(values, [tf.shape(values)[0], math.prod(values.shape[1:])]),
+            num_rows=tf.constant(num_rows, tf.int64),
+            combiner="none",
+            out_of_range="error",
+        )
+        return tf.cast(rows, indices.dtype), tf.reshape(sums, [-1, *values.shape[1:]])
+
+    return tf.cond(tf.reduce_all(indices[1:] > indices[:-1]), lambda: (indices, values), merge)
 
 
 def _hyper(*numbers):

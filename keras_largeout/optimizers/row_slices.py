@@ -5,6 +5,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout.ops.row_update import merge_rows
+
 
 class RowSlices(NamedTuple):
     """`values[i]` belongs to row `indices[i]`: `[n, ...]` (float32, bfloat16) and `[n]` (int32, int64)."""
@@ -16,16 +18,9 @@ class RowSlices(NamedTuple):
         """All values over `number`, in float32."""
         return self._replace(values=tf.cast(self.values, tf.float32) / number)
 
-    def merged(self):
+    def merged(self, num_rows):
         """Every row once, its values summed in float32. Rows that strictly increase are taken as they are."""
-        indices, values = self.indices, tf.cast(self.values, tf.float32)
-
-        def merge():
-            rows, group = tf.unique(indices)
-            return rows, tf.math.unsorted_segment_sum(values, group, tf.size(rows))
-
-        increasing = tf.reduce_all(indices[1:] > indices[:-1])
-        return RowSlices(*tf.cond(increasing, lambda: (indices, values), merge))
+        return RowSlices(*merge_rows(self.indices, self.values, num_rows))
 
 
 def native(variable):

@@ -153,7 +153,7 @@ class RowSparse:
         def update():
             self._update(
                 [((g + total) / steps, v) for (g, v), total in zip(dense, sums)],
-                [(a.with_rows(r).merged().divided_by(steps), v) for (r, v), a in zip(rows, kept)],
+                [(a.with_rows(r).merged(v.shape[0]).divided_by(steps), v) for (r, v), a in zip(rows, kept)],
             )
             for total in sums:
                 total.assign(tf.zeros(total.shape, total.dtype))
@@ -170,7 +170,7 @@ class RowSparse:
     def _update(self, dense, rows):
         """Clip, decay, update."""
         if any((self.clipnorm, self.global_clipnorm, self.clipvalue)):
-            rows = [(r.merged(), v) for r, v in rows]
+            rows = [(r.merged(v.shape[0]), v) for r, v in rows]
             # Norms and limits do not care which rows the values belong to: Keras's own functions do the rest.
             dense_values = [tf.cast(g, tf.float32) for g, _ in dense]
             clipped = self._clip_gradients(dense_values + [r.values for r, _ in rows])

@@ -147,6 +147,30 @@ def test_dtype_policies(rng, policy):
     assert np.all(np.isfinite(history)) and history[-1] < history[0]
 
 
+def test_clone_summary_and_get_weights(rng):
+    model, head = _language_model(TREES["huffman"])
+    clone = keras.models.clone_model(model)
+    clone.summary(print_fn=lambda *args, **kwargs: None)
+    clone.set_weights(model.get_weights())
+    hidden, y = rng.normal(size=(3, 8)).astype("float32"), [1, 5, 59]
+    np.testing.assert_array_equal(clone.layers[-1].log_prob(hidden, y), head.log_prob(hidden, y))
+    config = head.get_config()
+    config["tree_shape"] = {"num_nodes": config["tree_shape"]["num_nodes"], "digest": "unknown"}
+    treeless = kl.layers.HierarchicalSoftmax.from_config(config)
+    treeless.build((None, 8))
+    with pytest.raises(ValueError, match=r"has no tree yet: load its weights first"):
+        treeless.log_prob(hidden, y)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2])
+def test_very_few_classes(num_classes):
+    head = kl.layers.HierarchicalSoftmax(num_classes)
+    head.build((None, 3))
+    log_probs = [head.log_prob(np.ones((2, 3), "float32"), [c, c]) for c in range(num_classes)]
+    np.testing.assert_allclose(np.exp(log_probs).sum(0), 1, rtol=1e-6)
+    assert head.top_k(np.ones((2, 3), "float32"), num_classes)[1].shape == (2, num_classes)
+
+
 def test_sequential_and_subclassed_models(rng):
     x = rng.normal(size=(16, 8)).astype("float32")
     y = rng.integers(0, VOCAB, 16)

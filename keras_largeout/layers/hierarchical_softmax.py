@@ -1,5 +1,8 @@
 """`HierarchicalSoftmax`: a softmax over millions of classes as a walk down a tree."""
 
+import hashlib
+import weakref
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,6 +13,8 @@ from keras_largeout.layers.head import Head
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss, tree_softmax_top_k
+
+_TREES = weakref.WeakValueDictionary()  # digest -> a tree alive in this process, for `clone_model`
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -73,8 +78,10 @@ class HierarchicalSoftmax(Head):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        if tree_shape is not None:  # deserialised: the tree itself comes with the weights
-            self.tree = None
+        if (
+            tree_shape is not None
+        ):  # deserialised: the tree itself comes with the weights, or from a layer cloned
+            self.tree = _TREES.get(tree_shape["digest"])
             self._num_nodes = int(tree_shape["num_nodes"])
         else:
             self.tree = _tree(num_classes, counts, tree)
@@ -133,6 +140,10 @@ class HierarchicalSoftmax(Head):
         return self.kernel_table.variable, bias, TreeArrays(*(v.value for v in self._tree_variables))
 
     def token_losses(self, y_true, hidden, active=None):
+        if self.tree is None:
+            raise ValueError(
+                f"The head {self.name!r} was made from a config and has no tree yet: load its weights first."
+            )
         hidden = self._hidden(hidden)
         lead = tf.shape(hidden)[:-1]
         if not hidden.shape[:-1].is_compatible_with(y_true.shape):
@@ -209,7 +220,7 @@ class HierarchicalSoftmax(Head):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "tree_shape": {"num_nodes": self._num_nodes},
+            "tree_shape": {"num_nodes": self._num_nodes, "digest": _remember(self.tree)},
         }
 
 
@@ -234,6 +245,17 @@ def _tree(num_classes, counts, tree):
     if callable(tree):
         return _tree(num_classes, counts, tree(counts))
     raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
+
+
+def _remember(tree):
+    """The digest by which a layer made from this config finds the tree again while it is alive."""
+    if tree is None:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for array in (tree.class_row, tree.node_start, tree.node_row):
+        digest.update(np.ascontiguousarray(array))
+    _TREES[digest.hexdigest()] = tree
+    return digest.hexdigest()
 
 
 def _unfilled(num_classes, num_nodes):

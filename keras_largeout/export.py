@@ -135,8 +135,8 @@ def _captured_state(serving, concrete):
     for variable in concrete.graph.variables:
         take(variable, variable.handle)
     for layer in serving._flatten_layers():
-        for value in tf.nest.flatten(list(vars(layer).values())):
-            if isinstance(value, tf.saved_model.experimental.TrackableResource):
+        for value in vars(layer).values():
+            if isinstance(value, tf.saved_model.experimental.TrackableResource):  # such as a vocabulary
                 take(value, value.resource_handle)
     if needed:
         raise ValueError(

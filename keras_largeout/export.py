@@ -21,14 +21,15 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
     are streamed to disk once each, only those that the model reads; no table is copied in memory. The folder
     appears under its name when it is complete.
 
-    The signature `serving_default` (and the attribute `serve` of the loaded object) takes the model's inputs
-    by their names, `inputs` (or `inputs_0`, `inputs_1`, ...) where they were not named, and returns a dict:
-    the keys of a model that returns a dict, else `output_0`, `output_1`, ...
+    The signature `serving_default` takes the model's inputs by their names (`inputs`, or `inputs_0`,
+    `inputs_1`, ..., where they were not named) and returns a dict: the keys of a model that returns a dict,
+    else `output_0`, `output_1`, ... The attribute `serve` of the loaded object takes the inputs in order.
 
     Example:
         >>> serving = head.predictor(model, k=10)
         >>> kl.export_saved_model(serving, "export/1")
-        >>> tf.saved_model.load("export/1").serve(tokens)   # in any process, without keras_largeout
+        >>> served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
+        >>> served.serve(tokens)["ids"]
 
     Args:
         serving: `keras.Model` of dense inputs, built. Functional, sequential or subclassed.

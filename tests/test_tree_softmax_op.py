@@ -1,4 +1,4 @@
-"""The tree softmax ops: equal to their references, strict about their input, touched rows only."""
+"""The tree softmax ops: equal to their references, for trees of every shape, touched rows only."""
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_largeout import trees
 from keras_largeout.ops import tree_softmax as ts
-from keras_largeout.ops._library import ops
 
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -93,18 +92,18 @@ class Problem:
 
 @pytest.mark.parametrize("dim", [1, 3, 17, 64, 304])
 @pytest.mark.parametrize("classes", [1, 2, 123, 507])
-@pytest.mark.parametrize("tokens", [1, 252])
-def test_equals_reference(rng, dim, classes, tokens):
-    Problem(rng, random_tree(rng, classes), dim, tokens, bias=dim != 17, weights=classes != 123).check()
+def test_equals_reference(rng, dim, classes):
+    for tokens in (1, 252):
+        Problem(rng, random_tree(rng, classes), dim, tokens, bias=dim != 17, weights=classes != 123).check()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("hidden_dtype", [np.float32, BFLOAT16])
-@pytest.mark.parametrize("targets_dtype", [np.int32, np.int64, np.uint8])
-@pytest.mark.parametrize("graph", [False, True])
-def test_types(rng, dtype, hidden_dtype, targets_dtype, graph):
+def test_types(rng, dtype, hidden_dtype):
     problem = Problem(rng, random_tree(rng, 130), 33, 60, dtype, hidden_dtype=hidden_dtype, weights=False)
-    problem.check(targets_dtype=targets_dtype, graph=graph)
+    for targets_dtype in (np.int32, np.int64, np.uint8):
+        for graph in (False, True):
+            problem.check(targets_dtype=targets_dtype, graph=graph)
 
 
 @pytest.mark.parametrize("max_saved_bytes", [0, 20000, 1 << 28])
@@ -181,8 +180,12 @@ def top_k(problem, k, **options):
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("k", [0, 1, 10, 123])
-@pytest.mark.parametrize("tokens", [0, 1, 57])
-def test_top_k_is_exact(rng, dtype, k, tokens):
+def test_top_k_is_exact(rng, dtype, k):
+    for tokens in (0, 1, 57):
+        check_top_k(rng, dtype, k, tokens)
+
+
+def check_top_k(rng, dtype, k, tokens):
     problem = Problem(rng, random_tree(rng, 123), 17, tokens, dtype, bias=k != 10, weights=False)
     want, want_ids = ts.tree_top_k_reference(problem.hidden, problem.table, problem.bias, problem.numpy, k)
     log_probs, ids = top_k(problem, k, dtype=tf.int64 if k == 1 else tf.int32)
@@ -199,126 +202,3 @@ def test_top_k_ties_by_smaller_id(rng):
     problem = Problem(rng, trees.two_level(64, 8), 4, 3, bias=False, weights=False)
     problem.table[:] = 0
     np.testing.assert_array_equal(top_k(problem, 9)[1], np.tile(np.arange(9), (3, 1)))
-
-
-def error(function, *args, **kwargs):
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)) as info:
-        function(*args, **kwargs)
-    return str(info.value)
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_targets_out_of_range(rng, graph):
-    problem = Problem(rng, random_tree(rng, 30), 4, 10, weights=False)
-    for bad in (30, -1):
-        problem.targets[7] = bad
-        message = error(problem.run, graph=graph)
-        assert "`targets`" in message and f"Received: {bad} at position 7" in message and "[0, 30)" in message
-
-
-def test_wrong_input(rng):
-    problem = Problem(rng, trees.two_level(20), 4, 6, weights=False)
-    table, bias = tf.Variable(problem.table), tf.Variable(problem.bias)
-
-    def loss(hidden=problem.hidden, targets=problem.targets, table=table, bias=bias, weights=None, **arrays):
-        return ts.tree_softmax_loss(hidden, targets, table, bias, problem.arrays._replace(**arrays), weights)
-
-    assert "`hidden`" in error(loss, hidden=problem.hidden[:, :3])
-    assert "`targets`" in error(loss, targets=problem.targets[:5])
-    assert "`targets`" in error(loss, targets=problem.targets.astype("float32"))
-    assert "`weights`" in error(loss, weights=np.ones(5, "float32"))
-    assert "`bias`" in error(loss, bias=tf.Variable(problem.bias[1:]))
-    assert "`table`" in error(loss, table=tf.Variable(problem.table[1:]), bias=None)
-    assert "`table`" in error(loss, table=tf.Variable(problem.table.astype("float64")))
-    with pytest.raises(TypeError, match="`table` must be a"):
-        loss(table=problem.table)
-    for name in ("node_start", "node_parent", "row_hint"):
-        assert f"`{name}`" in error(loss, **{name: getattr(problem.numpy, name)[1:]})
-    assert "`node_parent`" in error(loss, node_parent=np.full_like(problem.numpy.node_parent, 3))
-    assert "`k`" in error(top_k, problem, 21)
-    assert "`k`" in error(top_k, problem, -1)
-
-
-def test_gradient_checks_what_was_saved(rng):
-    problem = Problem(rng, trees.two_level(20), 4, 6, weights=False)
-    table, bias = tf.Variable(problem.table), tf.Variable(problem.bias)
-    options = {"dtype": tf.float32, "use_bias": True}
-    none = tf.zeros([0])
-    saved = ops.largeout_tree_softmax_loss(
-        problem.hidden, problem.targets, none, table.handle, bias.handle, *problem.arrays[:5], **options
-    )
-
-    def grad(**changed):
-        values = [changed.get(name, value) for name, value in saved._asdict().items()][1:]
-        return ops.largeout_tree_softmax_grad(
-            problem.hidden,
-            none,
-            saved.loss,
-            table.handle,
-            bias.handle,
-            problem.arrays.node_start,
-            problem.arrays.node_parent,
-            *values,
-            **options,
-        )
-
-    grad()
-    for name in ("pair_token", "pair_row", "group_node", "group_start"):
-        assert "must be outputs" in error(grad, **{name: getattr(saved, name) + 1000})
-    assert "`probs`" in error(grad, probs=saved.probs[1:])
-    assert "`pair_lse`" in error(grad, pair_lse=saved.pair_lse[1:])
-
-
-def shapes(hidden, targets, table, arrays):
-    with tf.Graph().as_default():
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=table)
-        bias = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=table[:1] if table.rank else None)
-        hold = [tf.raw_ops.Placeholder(dtype=tf.int32, shape=s) for s in arrays]
-        hidden = tf.raw_ops.Placeholder(dtype=tf.float32, shape=hidden)
-        out = ops.largeout_tree_softmax_loss(
-            hidden,
-            tf.raw_ops.Placeholder(dtype=tf.int32, shape=targets),
-            tf.zeros([0]),
-            handle,
-            bias,
-            *hold[:5],
-            dtype=tf.float32,
-            use_bias=True,
-        )
-        grads = ops.largeout_tree_softmax_grad(
-            hidden,
-            tf.zeros([0]),
-            out.loss,
-            handle,
-            bias,
-            hold[1],
-            hold[3],
-            *out[1:],
-            dtype=tf.float32,
-            use_bias=True,
-        )
-        best = ops.largeout_tree_top_k(
-            hidden, 7, handle, bias, hold[1], hold[5], dtype=tf.float32, use_bias=True
-        )
-        return [x.shape for x in (*out, *grads, *best)]
-
-
-def test_shape_functions():
-    unknown = tf.TensorShape(None)
-    arrays = [[20], [6], [5], [5], [2], [24]]
-    vector = tf.TensorShape([None]).as_list()
-    got = shapes([9, 4], [9], tf.TensorShape([24, 4]), arrays)
-    want = [[9]] + [vector] * 6 + [[9, 4], vector, [None, 4], vector, [9, 7], [9, 7]]
-    assert [s.as_list() for s in got] == want
-    got = shapes(unknown, unknown, unknown, [unknown] * 6)
-    assert [s.rank for s in got] == [1] * 7 + [2, 1, 2, 1, 2, 2]
-    for bad in (
-        ([9, 4, 1], [9], [24, 4], arrays),
-        ([9, 5], [9], [24, 4], arrays),
-        ([9, 4], [8], [24, 4], arrays),
-        ([9, 4], [9, 1], [24, 4], arrays),
-        ([9, 4], [9], [25, 4], arrays),
-        *(([9, 4], [9], [24, 4], [[7] if i == j else s for j, s in enumerate(arrays)]) for i in range(6)),
-    ):
-        with pytest.raises(ValueError, match=r"must|Dimension|Shape"):
-            shapes(bad[0], bad[1], tf.TensorShape(bad[2]), bad[3])

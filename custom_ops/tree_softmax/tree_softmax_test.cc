@@ -1,5 +1,5 @@
-// Loss, gradient and top-k against float64 sums over the path, for trees of every shape, at every instruction-set level,
-// with any number of threads.
+// Loss and gradient against float64 sums over the path, for trees of every shape, at every instruction-set level, with any
+// number of threads.
 #include "tree_softmax/tree_softmax.h"
 
 #include <cstring>
@@ -8,39 +8,10 @@
 
 #include "common/check.h"
 #include "common/isa.h"
-#include "tree_softmax/tree_softmax_testing.h"
+#include "tree_softmax/tree_softmax_problem.h"
 
 namespace largeout {
 namespace {
-
-template <typename T>
-struct Problem {
-  Problem(TestTree t, int64_t dim, int64_t tokens, uint64_t seed, bool use_bias = true, bool use_weights = true)
-      : tree(std::move(t)), arrays(tree.arrays()), dim(dim), tokens(tokens), table(arrays.rows * dim),
-        hidden(tokens * dim), bias(use_bias ? arrays.rows : 0), weights(use_weights ? tokens : 0), grad_loss(tokens),
-        targets(tokens) {
-    Random random(seed);
-    for (T& x : table) FromFloat(random.Normalish(), &x);
-    for (float& x : hidden) x = random.Normalish();
-    for (float& x : bias) x = random.Normalish();
-    for (float& x : weights) x = random.Below(4) == 0 ? 0.f : random.Normalish();
-    for (float& x : grad_loss) x = random.Normalish();
-    for (int32_t& x : targets) {  // many tokens on few classes
-      x = static_cast<int32_t>(random.Below(2) ? random.Below(arrays.classes) : random.Below(std::min<int64_t>(3, arrays.classes)));
-    }
-    for (int64_t i = 0; i < tokens && use_weights; ++i) {
-      if (weights[i] == 0.f) targets[i] = -5;  // never looked at
-    }
-  }
-  TreeTable<T> Table() const { return {table.data(), bias.empty() ? nullptr : bias.data(), dim}; }
-
-  const TestTree tree;
-  const TreeArrays arrays;
-  const int64_t dim, tokens;
-  std::vector<T> table;
-  std::vector<float> hidden, bias, weights, grad_loss;
-  std::vector<int32_t> targets;
-};
 
 template <typename T>
 struct Result {
@@ -82,21 +53,6 @@ Result<T> Compute(const Problem<T>& p, Parallel* parallel, int64_t scratch_bytes
   TreeSoftmaxGrad(p.arrays, p.Table(), p.hidden.data(), weights, p.grad_loss.data(), p.tokens, saved, scratch_bytes,
                   r.d_hidden.data(), r.rows.data(), r.row_grads.data(), p.bias.empty() ? nullptr : r.bias_grads.data(), parallel);
   return r;
-}
-
-// log softmax of a node's rows, in float64.
-template <typename T>
-std::vector<double> NodeLogProbs(const Problem<T>& p, int64_t node, int64_t token) {
-  std::vector<double> x;
-  double sum = 0.0;
-  for (int64_t r = p.arrays.node_start[node]; r < p.arrays.node_start[node + 1]; ++r) {
-    double dot = p.bias.empty() ? 0.0 : p.bias[r];
-    for (int64_t k = 0; k < p.dim; ++k) dot += double{ToFloat(p.table[r * p.dim + k])} * p.hidden[token * p.dim + k];
-    x.push_back(dot);
-    sum += std::exp(dot);
-  }
-  for (double& v : x) v -= std::log(sum);
-  return x;
 }
 
 template <typename T>
@@ -231,69 +187,6 @@ LARGEOUT_TEST(ExtremeLogits) {
   masked.targets[0] = 19;
   for (int i = 1; i < 19; ++i) masked.bias[1 + i] = -INFINITY;
   for (const int64_t scratch : {-1, 1 << 20}) CHECK_TRUE(std::isfinite(Compute(masked, &serial, scratch).loss[0]));
-}
-
-template <typename T>
-void CheckTopK(const Problem<T>& p, int64_t k) {
-  std::vector<float> log_probs(p.tokens * k);
-  std::vector<int64_t> ids(p.tokens * k), again(p.tokens * k);
-  ThreadParallel threads(3);
-  SerialParallel serial;
-  CHECK_TRUE(TreeTopK(p.arrays, p.tree.row_child.data(), p.Table(), p.hidden.data(), p.tokens, k, log_probs.data(), again.data(), &threads));
-  CHECK_TRUE(TreeTopK(p.arrays, p.tree.row_child.data(), p.Table(), p.hidden.data(), p.tokens, k, log_probs.data(), ids.data(), &serial));
-  CHECK_TRUE(ids == again);
-  for (int64_t t = 0; t < p.tokens; ++t) {
-    std::vector<double> row_log_prob(p.arrays.rows);
-    for (int64_t n = 0; n < p.arrays.nodes; ++n) {
-      const double above = n == 0 ? 0.0 : row_log_prob[p.arrays.node_row[n]];
-      const auto here = NodeLogProbs(p, n, t);
-      for (size_t j = 0; j < here.size(); ++j) row_log_prob[p.arrays.node_start[n] + j] = above + here[j];
-    }
-    std::vector<std::pair<double, int64_t>> best;
-    for (int64_t c = 0; c < p.arrays.classes; ++c) best.push_back({-row_log_prob[p.arrays.class_row[c]], c});
-    std::sort(best.begin(), best.end());
-    std::vector<char> seen(p.arrays.classes);
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t id = ids[t * k + i];
-      CHECK_TRUE(id >= 0 && id < p.arrays.classes && !seen[id]);
-      seen[id] = 1;
-      CHECK_CLOSE(log_probs[t * k + i], -best[i].first, 3e-6);
-      CHECK_CLOSE(log_probs[t * k + i], row_log_prob[p.arrays.class_row[id]], 3e-6);
-      if (i > 0) CHECK_TRUE(log_probs[t * k + i] <= log_probs[t * k + i - 1]);
-    }
-  }
-}
-
-LARGEOUT_TEST(TopKIsExact) {
-  Random random(11);
-  for (const Isa isa : {Isa::kGeneric, Isa::kV3, Isa::kV4}) {
-    if (SetIsa(isa) != isa) continue;
-    for (const int64_t dim : {1, 17, 64}) {
-      CheckTopK(Problem<float>(RandomTree(507, 100, &random), dim, 29, dim), 10);
-      CheckTopK(Problem<bfloat16>(RandomTree(252, 100, &random), dim, 5, dim), 252);
-      CheckTopK(Problem<float>(HuffmanTree(123, 3), dim, 30, dim, false), 1);
-      CheckTopK(Problem<float>(TwoLevelTree(3000, 1), dim, 3, dim), 3);
-    }
-  }
-  CheckTopK(Problem<float>(TwoLevelTree(1, 1), 4, 2, 1), 1);
-  SetIsa(Isa::kV4);
-}
-
-LARGEOUT_TEST(TopKOfTiesAndNaN) {
-  Problem<float> p(TwoLevelTree(64, 8), 5, 3, 1, false);
-  std::fill(p.table.begin(), p.table.end(), 0.f);  // every class ties
-  p.hidden[0] = NAN;
-  SerialParallel serial;
-  std::vector<float> log_probs(3 * 9);
-  std::vector<int32_t> ids(3 * 9);
-  CHECK_TRUE(TreeTopK(p.arrays, p.tree.row_child.data(), p.Table(), p.hidden.data(), 3, 9, log_probs.data(), ids.data(), &serial));
-  for (int i = 0; i < 27; ++i) {
-    if (i < 9) CHECK_TRUE(std::isnan(log_probs[i]));
-    if (i >= 9) CHECK_TRUE(ids[i] == i % 9);
-  }
-  std::vector<int32_t> broken = p.tree.row_child;
-  broken[2] = ~0;  // a cycle
-  CHECK_TRUE(!TreeTopK(p.arrays, broken.data(), p.Table(), p.hidden.data(), 1, 9, log_probs.data(), ids.data(), &serial));
 }
 
 }  // namespace largeout

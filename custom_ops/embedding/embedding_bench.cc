@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/huge_pages.h"
 #include "common/isa.h"
 #include "embedding/embedding.h"
 
@@ -57,6 +58,7 @@ std::vector<int64_t> Zipf(int64_t n, int64_t rows, Random* random) {
 void Run(int64_t rows, int64_t dim) {
   Random random(1);
   std::unique_ptr<float[]> table(new float[rows * dim]);
+  AdviseHugePages(table.get(), rows * dim * sizeof(float));  // as ShardedTable does
   for (int64_t i = 0; i < rows * dim; ++i) table[i] = static_cast<float>(i % 1000);
   std::vector<std::vector<int64_t>> batches;
   for (int i = 0; i < kBatches; ++i) batches.push_back(Zipf(kIds, rows, &random));

@@ -16,33 +16,32 @@ struct PairTotals {
   long long bad;  // the smallest 2 * position (+ 1: the tree's fault), or LLONG_MAX
 };
 
-// The node that holds `row`, or -1 where row or the tree's arrays make no sense.
+// The node that holds `row` (WalkPath checks that it does), or -1 where row or the hint is out of range.
 __device__ int NodeOfRow(const TreeArrays& tree, int64_t row) {
   if (row < 0 || row >= tree.rows) return -1;
   int64_t node = tree.row_hint[row / 16];
-  if (node < 0 || node >= tree.nodes || tree.node_start[node] > row) return -1;
-  for (int step = 0; step <= 16; ++step, ++node) {
-    if (node >= tree.nodes) return -1;
-    if (tree.node_start[node + 1] > row) return tree.node_start[node] <= row ? static_cast<int>(node) : -1;
-  }
-  return -1;
+  if (node < 0 || node >= tree.nodes) return -1;
+  for (int step = 0; step < 16 && node + 1 < tree.nodes && tree.node_start[node + 1] <= row; ++step) ++node;
+  return static_cast<int>(node);
 }
 
-// Calls emit(node, row) from leaf to root; the length, or -1 where the path does not end in the root. Rows decrease on a
-// path, so it ends.
+// Calls emit(node, row) from leaf to root; the length, or -1 where the arrays make no path. Nodes decrease on a path, so it
+// ends.
 template <typename Emit>
 __device__ int WalkPath(const TreeArrays& tree, int64_t target, Emit emit) {
   int length = 0;
-  int64_t row = tree.class_row[target];
-  for (;;) {
-    const int node = NodeOfRow(tree, row);
+  int32_t row = tree.class_row[target];
+  for (int32_t node = NodeOfRow(tree, row);;) {
     if (node < 0) return -1;
-    emit(node, static_cast<int>(row));
+    const int64_t first = tree.node_start[node], last = tree.node_start[node + 1];
+    if (first < 0 || row < first || row >= last || last > tree.rows) return -1;
+    emit(node, row);
     ++length;
-    if (node == 0) return length;
-    const int64_t next = tree.node_row[node];
-    if (next >= tree.node_start[node]) return -1;
-    row = next;
+    const int32_t parent = tree.node_parent[node];
+    if (parent < 0) return length;
+    if (parent >= node) return -1;
+    row = tree.node_row[node];
+    node = parent;
   }
 }
 

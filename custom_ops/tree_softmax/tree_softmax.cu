@@ -1,4 +1,5 @@
-// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids, partial sums.
+// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids,
+// partial sums.
 #include <algorithm>
 
 #include "tree_softmax/tree_softmax_work.cuh"
@@ -11,8 +12,8 @@ constexpr int kThreads = 256;
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
 
 // token_start is null when there are no pairs at all.
-__global__ void SumPaths(const float* pair_loss, const int32_t* token_start, const float* weights, int64_t tokens,
-                         float* loss) {
+__global__ void SumPaths(const float* pair_loss, const int32_t* token_start, const float* weights,
+                         int64_t tokens, float* loss) {
   const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (token >= tokens) return;
   float sum = 0.f;
@@ -23,8 +24,8 @@ __global__ void SumPaths(const float* pair_loss, const int32_t* token_start, con
   loss[token] = weight == 0.f ? 0.f : weight * sum;
 }
 
-__global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, const float* weights, int64_t pairs,
-                           float* scale) {
+__global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, const float* weights,
+                           int64_t pairs, float* scale) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
   const int token = pair_token[p];
@@ -32,8 +33,8 @@ __global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, co
 }
 
 // A warp a group.
-__global__ void WriteRowIds(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets, int64_t groups,
-                            int64_t* rows) {
+__global__ void WriteRowIds(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets,
+                            int64_t groups, int64_t* rows) {
   const int64_t g = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   if (g >= groups) return;
   const int64_t row = tree.node_start[group_node[g]];
@@ -41,7 +42,8 @@ __global__ void WriteRowIds(TreeArrays tree, const int32_t* group_node, const Tr
   for (int64_t j = threadIdx.x % 32; j < count; j += 32) rows[begin + j] = row + j;
 }
 
-__global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, int64_t pairs, int32_t* pair_group) {
+__global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, int64_t pairs,
+                                  int32_t* pair_group) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
   int64_t low = 0, high = groups;
@@ -92,12 +94,23 @@ __global__ void __launch_bounds__(kSumWarps * 32)
   }
 }
 
-// How many chunks of at most scratch_bytes the probabilities are computed in, and how long a chunk is. A chunk takes the
-// slices that begin in it, so its memory is up to a slice longer.
+__global__ void Widen(const bfloat16* in, int64_t n, float* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < n) out[i] = GpuToFloat(in[i]);
+}
+
+__global__ void Round(const float* in, int64_t n, bfloat16* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < n) GpuFromFloat(in[i], out + i);
+}
+
+// How many chunks of at most scratch_bytes the probabilities are computed in, and how long a chunk is. A
+// chunk takes the slices that begin in it, so its memory is up to a slice longer.
 struct Chunks {
   int64_t count, length, bytes;
   Chunks(const TreeWork& work, int64_t scratch_bytes) {
-    const int64_t most = scratch_bytes / static_cast<int64_t>(sizeof(float)), slice = kSlice * work.max_children;
+    const int64_t most = scratch_bytes / static_cast<int64_t>(sizeof(float)),
+                  slice = kSlice * work.max_children;
     length = work.probs <= most ? work.probs : std::max(most - slice, slice);
     count = CeilDiv(work.probs, length);
     bytes = std::min(work.probs, length + slice) * static_cast<int64_t>(sizeof(float));
@@ -106,24 +119,37 @@ struct Chunks {
 
 }  // namespace
 
-#define LARGEOUT_RETURN_ERROR(call)     \
-  do {                                  \
-    const int error_ = (call);          \
-    if (error_ != 0) return error_;     \
+int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream) {
+  if (n > 0) Widen<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
+  return static_cast<int>(cudaGetLastError());
+}
+
+int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
+  if (n > 0) Round<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
+  return static_cast<int>(cudaGetLastError());
+}
+
+#define LARGEOUT_RETURN_ERROR(call) \
+  do {                              \
+    const int error_ = (call);      \
+    if (error_ != 0) return error_; \
   } while (0)
 
 template <typename T>
-int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out, GpuStream stream) {
+int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
+                GpuStream stream) {
   if (work.sum_rows == 0) return 0;
-  const dim3 grid(static_cast<unsigned>(work.sum_rows), static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
+  const dim3 grid(static_cast<unsigned>(work.sum_rows),
+                  static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
   SumParts<T><<<grid, kSumWarps * 32, 0, stream>>>(batch, work.sum_group, work.keep_partials, out);
   return static_cast<int>(cudaGetLastError());
 }
 
 template <typename T>
-int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
-                        const float* weights, int64_t tokens, const TreeLossOutputs& outputs, int64_t scratch_bytes,
-                        GpuScratch* scratch, GpuStream stream) {
+int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, int64_t tokens,
+                        const TreeLossOutputs& outputs, int64_t scratch_bytes, GpuScratch* scratch,
+                        GpuStream stream) {
   if (tokens == 0) {
     if (outputs.group_start != nullptr) {
       LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
@@ -134,10 +160,18 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
   if (plan.pairs > 0) {
     pair_loss = static_cast<float*>(scratch->Allocate(plan.pairs * sizeof(float)));
     if (pair_loss == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    const TreeBatch<T> batch{tree, table, hidden, plan.pair_token, plan.pair_row, plan.work.group_node, plan.work.group_start,
-                             plan.work.offsets, outputs.pair_lse};
+    const TreeBatch<T> batch{tree,
+                             table,
+                             hidden,
+                             plan.pair_token,
+                             plan.pair_row,
+                             plan.work.group_node,
+                             plan.work.group_start,
+                             plan.work.offsets,
+                             outputs.pair_lse};
     const ProbChunk all{outputs.probs, 0, plan.probs};
-    LARGEOUT_RETURN_ERROR(NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
+    LARGEOUT_RETURN_ERROR(
+        NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
     if (plan.work.wide_slices > 0 && outputs.probs != nullptr) {
       LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, all, true, pair_loss, stream));
     } else if (plan.work.wide_slices > 0) {
@@ -161,16 +195,16 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
   } else if (outputs.group_start != nullptr) {
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
   }
-  SumPaths<<<Blocks(tokens), kThreads, 0, stream>>>(pair_loss, plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens,
-                                                    outputs.loss);
+  SumPaths<<<Blocks(tokens), kThreads, 0, stream>>>(pair_loss, plan.pairs > 0 ? plan.token_start : nullptr,
+                                                    weights, tokens, outputs.loss);
   return static_cast<int>(cudaGetLastError());
 }
 
 template <typename T>
-int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
-                        const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
-                        int64_t scratch_bytes, float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads,
-                        GpuScratch* scratch, GpuStream stream) {
+int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                        const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
+                        T* row_grads, float* bias_grads, GpuScratch* scratch, GpuStream stream) {
   const TreeWork& work = plan.work;
   if (tokens == 0) return 0;
   // Tokens without pairs get no other value.
@@ -183,10 +217,19 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr))) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  ScalePairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.pair_token, grad_loss, weights, saved.pairs, pair_scale);
-  WriteRowIds<<<Blocks(work.groups * 32), kThreads, 0, stream>>>(tree, saved.group_node, work.offsets, work.groups, rows);
-  const TreeBatch<T> batch{tree, table, hidden, saved.pair_token, saved.pair_row, saved.group_node, saved.group_start,
-                           work.offsets, const_cast<float*>(saved.pair_lse)};
+  ScalePairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.pair_token, grad_loss, weights, saved.pairs,
+                                                           pair_scale);
+  WriteRowIds<<<Blocks(work.groups * 32), kThreads, 0, stream>>>(tree, saved.group_node, work.offsets,
+                                                                 work.groups, rows);
+  const TreeBatch<T> batch{tree,
+                           table,
+                           hidden,
+                           saved.pair_token,
+                           saved.pair_row,
+                           saved.group_node,
+                           saved.group_start,
+                           work.offsets,
+                           const_cast<float*>(saved.pair_lse)};
   const TreeGradOutputs<T> out{pair_scale, d_hidden, row_grads, bias_grads, partials, bias_partials};
   int64_t chunk_count = 1, chunk_length = work.probs;
   float* data = const_cast<float*>(saved.probs);
@@ -197,7 +240,8 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
     data = static_cast<float*>(scratch->Allocate(chunks.bytes));
     pair_group = static_cast<int32_t*>(scratch->Allocate(saved.pairs * sizeof(int32_t)));
     if (data == nullptr || pair_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    ListGroupsOfPairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.group_start, work.groups, saved.pairs, pair_group);
+    ListGroupsOfPairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.group_start, work.groups,
+                                                                    saved.pairs, pair_group);
   }
   LARGEOUT_CUDA_RETURN(cudaGetLastError());
   for (int64_t i = 0; i < chunk_count; ++i) {
@@ -206,24 +250,27 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
       LARGEOUT_RETURN_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
       LARGEOUT_RETURN_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
     }
-    // A token is in one node of a depth, so the launches of one depth write different rows of d_hidden, and each waits for
-    // the depth above it.
+    // A token is in one node of a depth, so the launches of one depth write different rows of d_hidden, and
+    // each waits for the depth above it.
     for (int64_t level = 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
-      if ((work.narrow_levels & bit) != 0) LARGEOUT_RETURN_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
-      if ((work.wide_levels & bit) != 0) LARGEOUT_RETURN_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
+      if ((work.narrow_levels & bit) != 0)
+        LARGEOUT_RETURN_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
+      if ((work.wide_levels & bit) != 0)
+        LARGEOUT_RETURN_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
     }
     LARGEOUT_RETURN_ERROR(WideRowGrad(batch, work, chunk, out, stream));
   }
   return SumPartials(batch, work, out, stream);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                                           \
-  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&, const float*,          \
-                                      const float*, int64_t, const TreeLossOutputs&, int64_t, GpuScratch*, GpuStream);    \
-  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&, const float*,          \
-                                      const float*, const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*,   \
-                                      T*, float*, GpuScratch*, GpuStream);
+#define LARGEOUT_INSTANTIATE(T)                                                                             \
+  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,          \
+                                      const float*, const float*, int64_t, const TreeLossOutputs&, int64_t, \
+                                      GpuScratch*, GpuStream);                                              \
+  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,          \
+                                      const float*, const float*, const float*, int64_t, const TreeSaved&,  \
+                                      int64_t, float*, int64_t*, T*, float*, GpuScratch*, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

@@ -1,4 +1,5 @@
-// Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece -> group.
+// Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
+// -> group.
 #include <cub/device/device_scan.cuh>
 
 #include "tree_softmax/tree_softmax_work.cuh"
@@ -22,8 +23,9 @@ struct AddOffsets {
 };
 
 // Sizes of group g, zero from *groups on.
-__global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const int32_t* group_start, int64_t max_groups,
-                            int64_t dim, bool keep_partials, TreeTotals* totals, TreeOffsets* sizes) {
+__global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                            int64_t max_groups, int64_t dim, bool keep_partials, TreeTotals* totals,
+                            TreeOffsets* sizes) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (g > max_groups) return;
   TreeOffsets s = {};
@@ -45,7 +47,8 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
       s.partial_rows = slices > 1 ? slices * c : 0;
     }
     s.sum_rows = s.partial_rows > 0 ? c : 0;
-    atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children), static_cast<unsigned long long>(c));
+    atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children),
+              static_cast<unsigned long long>(c));
   }
   sizes[g] = s;
 }
@@ -54,9 +57,10 @@ __global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTot
   totals->sums = offsets[max_groups];
 }
 
-// Depth of every group; where it changes, the level's first group. Parents have smaller numbers, so walks end.
-__global__ void FindLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start, int64_t groups,
-                           TreeTotals* totals, int32_t* level_start) {
+// Depth of every group; where it changes, the level's first group. Parents have smaller numbers, so walks
+// end.
+__global__ void FindLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                           int64_t groups, TreeTotals* totals, int32_t* level_start) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (g >= groups || totals->bad != 0) return;
   const auto depth = [&](int node) {
@@ -88,8 +92,8 @@ __global__ void FindLevels(TreeArrays tree, const int32_t* group_node, const int
   if ((*mask & bit) == 0) atomicOr(mask, bit);  // the plain read only saves atomics
 }
 
-// owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride] pieces come
-// before group g.
+// owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride]
+// pieces come before group g.
 constexpr int64_t kStride = sizeof(TreeOffsets) / sizeof(int64_t);
 
 __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, int32_t* owner) {
@@ -113,7 +117,8 @@ int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, GpuScratch* sc
   if (pieces > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
   int32_t* owner = static_cast<int32_t*>(scratch->Allocate(pieces * sizeof(int32_t)));
   if (owner == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-  ListPieces<<<static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0, stream>>>(sums, groups, pieces, owner);
+  ListPieces<<<static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0, stream>>>(sums, groups, pieces,
+                                                                                        owner);
   *list = owner;
   return static_cast<int>(cudaGetLastError());
 }
@@ -127,8 +132,8 @@ __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, int64_t tokens, Tre
   }
   if (i >= saved.groups) return;
   const int64_t node = saved.group_node[i], begin = saved.group_start[i], end = saved.group_start[i + 1];
-  bool good = node >= 0 && node < tree.nodes && (i == 0 || saved.group_node[i - 1] < node) && begin >= 0 && begin < end &&
-              end <= saved.pairs;
+  bool good = node >= 0 && node < tree.nodes && (i == 0 || saved.group_node[i - 1] < node) && begin >= 0 &&
+              begin < end && end <= saved.pairs;
   if (good) {
     const int64_t row = tree.node_start[node], next = tree.node_start[node + 1];
     good = row >= 0 && row < next && next <= tree.rows;
@@ -150,22 +155,24 @@ __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens
   }
   const int64_t node = saved.group_node[low], row = saved.pair_row[p], token = saved.pair_token[p];
   // Tokens of a node increase: no token is twice in it, so no two warps add to one element of d_hidden.
-  const bool good = token >= 0 && token < tokens && row >= tree.node_start[node] && row < tree.node_start[node + 1] &&
+  const bool good = token >= 0 && token < tokens && row >= tree.node_start[node] &&
+                    row < tree.node_start[node + 1] &&
                     (p == saved.group_start[low] || saved.pair_token[p - 1] < token);
   if (!good) totals->bad = 1;
 }
 
 }  // namespace
 
-int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start, int64_t max_groups,
-                  TreeTotals* device_totals, int64_t dim, bool keep_partials, bool with_levels, GpuScratch* scratch,
-                  GpuStream stream, TreeWork* work, TreeTotals* totals) {
+int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
+                  int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
+                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  TreeTotals* totals) {
   const int64_t n = max_groups + 1;
   const unsigned blocks = static_cast<unsigned>(CeilDiv(n, kThreads));
   size_t temp_bytes = 0;
   TreeOffsets* none = nullptr;
-  LARGEOUT_CUDA_RETURN(
-      cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(), TreeOffsets{}, n, stream));
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(),
+                                                      TreeOffsets{}, n, stream));
   auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
@@ -173,16 +180,18 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   if (sizes == nullptr || offsets == nullptr || temp == nullptr || (with_levels && level_start == nullptr)) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  CountPieces<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, dim, keep_partials, device_totals,
-                                               sizes);
-  LARGEOUT_CUDA_RETURN(
-      cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(), TreeOffsets{}, n, stream));
+  CountPieces<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, dim, keep_partials,
+                                               device_totals, sizes);
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
+                                                      TreeOffsets{}, n, stream));
   ReadSums<<<1, 1, 0, stream>>>(offsets, max_groups, device_totals);
   if (with_levels) {
-    FindLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, device_totals, level_start);
+    FindLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, device_totals,
+                                                level_start);
   }
   LARGEOUT_CUDA_RETURN(cudaGetLastError());
-  LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));
+  LARGEOUT_CUDA_RETURN(
+      cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
   if (totals->bad != 0) return 0;
 
@@ -210,14 +219,16 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   };
   int error = make_list(&offsets->wide_slices, sums.wide_slices, &work->wide_group);
   if (error == 0) error = make_list(&offsets->tiles, sums.tiles, &work->tile_group);
-  if (error == 0 && with_levels) error = make_list(&offsets->narrow_slices, sums.narrow_slices, &work->narrow_group);
-  if (error == 0 && with_levels) error = make_list(&offsets->weight_tiles, sums.weight_tiles, &work->weight_group);
+  if (error == 0 && with_levels)
+    error = make_list(&offsets->narrow_slices, sums.narrow_slices, &work->narrow_group);
+  if (error == 0 && with_levels)
+    error = make_list(&offsets->weight_tiles, sums.weight_tiles, &work->weight_group);
   if (error == 0 && with_levels) error = make_list(&offsets->sum_rows, sums.sum_rows, &work->sum_group);
   return error;
 }
 
-int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim, bool round_rows,
-                     GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan) {
+int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+                     bool round_rows, GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan) {
   *plan = TreeGradPlan();
   plan->work.pairs = saved.pairs;
   if (saved.pairs == 0 || saved.groups == 0) {
@@ -227,14 +238,15 @@ int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tok
   auto* device_totals = static_cast<TreeTotals*>(scratch->Allocate(sizeof(TreeTotals)));
   if (device_totals == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_totals, 0, sizeof(TreeTotals), stream));
-  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(tree, saved, tokens,
-                                                                                             device_totals);
-  CheckSavedPairs<<<static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)), kThreads, 0, stream>>>(tree, saved, tokens,
-                                                                                                 device_totals);
+  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(
+      tree, saved, tokens, device_totals);
+  CheckSavedPairs<<<static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)), kThreads, 0, stream>>>(
+      tree, saved, tokens, device_totals);
   LARGEOUT_CUDA_RETURN(cudaGetLastError());
   TreeTotals totals;
-  const int error = CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,
-                                  round_rows && saved.probs == nullptr, true, scratch, stream, &plan->work, &totals);
+  const int error =
+      CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,
+                    round_rows && saved.probs == nullptr, true, scratch, stream, &plan->work, &totals);
   plan->ok = totals.bad == 0;
   return error;
 }

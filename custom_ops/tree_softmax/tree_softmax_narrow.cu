@@ -1,8 +1,8 @@
 // Narrow nodes: softmax, and gradients, by warps that read the node's rows straight from the table.
 //
-// Forward, a warp takes four consecutive pairs; those of one node share every load of a row. Backward, a warp takes a slice
-// (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their gradients stay in registers while the
-// tokens go by, so a row is read once and its gradient written once.
+// Forward, a warp takes four consecutive pairs; those of one node share every load of a row. Backward, a warp
+// takes a slice (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their gradients stay
+// in registers while the tokens go by, so a row is read once and its gradient written once.
 #include <algorithm>
 
 #include "tree_softmax/tree_softmax_work.cuh"
@@ -15,15 +15,17 @@ constexpr int kPairs = 4;  // of a warp, forward
 
 // kTokens pairs from `first` on, all of `group`. logits: [kTokens][kNarrowChildren], of this warp.
 template <typename T, int kVec, int kTokens>
-__device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, int count, const int32_t* pair_slot,
-                             const ProbChunk& chunk, float* pair_loss, float* logits) {
+__device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, int count,
+                             const int32_t* pair_slot, const ProbChunk& chunk, float* pair_loss,
+                             float* logits) {
   const int lane = threadIdx.x & 31;
   const int node = batch.group_node[group];
   const int64_t row = batch.tree.node_start[node], dim = batch.table.dim;
   const int children = static_cast<int>(batch.tree.node_start[node + 1] - row);
   const float* hidden[kTokens];
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) hidden[t] = batch.hidden + batch.pair_token[first + min(t, count - 1)] * dim;
+  for (int t = 0; t < kTokens; ++t)
+    hidden[t] = batch.hidden + batch.pair_token[first + min(t, count - 1)] * dim;
   for (int j = 0; j < children; j += 8) {
     float logit[kTokens];
     EightLogits<T, kVec, kTokens>(batch.table.rows + (row + j) * dim, children - j, dim, hidden, logit);
@@ -35,7 +37,8 @@ __device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, in
     }
   }
   __syncwarp();
-  const int64_t prob = batch.offsets[group].probs + static_cast<int64_t>(first - batch.group_start[group]) * children;
+  const int64_t prob =
+      batch.offsets[group].probs + static_cast<int64_t>(first - batch.group_start[group]) * children;
   for (int t = 0; t < count; ++t) {
     const float* x = logits + t * kNarrowChildren;
     const int p = first + t;
@@ -63,8 +66,8 @@ __device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, in
 
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kWarps * 32, 2)
-    NarrowSoftmax(TreeBatch<T> batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot, ProbChunk chunk,
-                  float* pair_loss) {
+    NarrowSoftmax(TreeBatch<T> batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
+                  ProbChunk chunk, float* pair_loss) {
   __shared__ float all_logits[kWarps * kPairs * kNarrowChildren];
   const int warp = threadIdx.x / 32;
   float* logits = all_logits + warp * kPairs * kNarrowChildren;
@@ -80,19 +83,22 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     const bool wide = IsWide(batch.group_start[group + 1] - first, s.children);
     if (!wide && (pair_loss != nullptr || Inside(chunk, s.prob))) {
       if (count == 1) {
-        SoftmaxPairs<T, kVec, 1>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss, logits);
+        SoftmaxPairs<T, kVec, 1>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss,
+                                 logits);
       } else {
-        SoftmaxPairs<T, kVec, 4>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss, logits);
+        SoftmaxPairs<T, kVec, 4>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss,
+                                 logits);
       }
     }
     p += count;
   }
 }
 
-// Where the gradients of `children` rows go: the output, or partial sums where other slices add to the same rows.
+// Where the gradients of `children` rows go: the output, or partial sums where other slices add to the same
+// rows.
 template <typename T, int kVec>
-__device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool partial, int64_t row, int64_t dim, int64_t k,
-                                         const float (&v)[kVec]) {
+__device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool partial, int64_t row,
+                                         int64_t dim, int64_t k, const float (&v)[kVec]) {
   if (partial) {
     StoreVec<kVec>(out.partials + row * dim + k, v);
   } else {
@@ -102,8 +108,8 @@ __device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool par
 
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kWarps * 32, 2)
-    NarrowGradients(TreeBatch<T> batch, const int32_t* narrow_group, const int32_t* level_start, int64_t level,
-                    ProbChunk chunk, TreeGradOutputs<T> out) {
+    NarrowGradients(TreeBatch<T> batch, const int32_t* narrow_group, const int32_t* level_start,
+                    int64_t level, ProbChunk chunk, TreeGradOutputs<T> out) {
   __shared__ float all_grads[kWarps * kSlice * 8];
   __shared__ int all_tokens[kWarps * kSlice];
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -142,7 +148,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
       if (active) {
         float w[8][kVec], sum[8][kVec] = {};
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {  // beyond the last child g is 0: any finite row will do, but a NaN must not spread
+        for (int j = 0; j < 8;
+             ++j) {  // beyond the last child g is 0: any finite row will do, but a NaN must not spread
           if (j0 + j < s.children) {
             LoadVec<kVec>(batch.table.rows + (s.row + j0 + j) * dim + k, w[j]);
           } else {
@@ -193,22 +200,18 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
-template <typename T>
-bool Aligned(const TreeBatch<T>& batch) {
-  const auto address = reinterpret_cast<uintptr_t>(batch.table.rows) | reinterpret_cast<uintptr_t>(batch.hidden);
-  return batch.table.dim % 4 == 0 && address % 16 == 0;
-}
-
 }  // namespace
 
 template <typename T>
 int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                 const ProbChunk& chunk, float* pair_loss, GpuStream stream) {
   const unsigned blocks = static_cast<unsigned>(CeilDiv(pairs, kWarps * kPairs));
-  if (Aligned(batch)) {
-    NarrowSoftmax<T, 4><<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
+  if (RowsAligned(batch.table.dim, batch.table.rows, batch.hidden)) {
+    NarrowSoftmax<T, 4>
+        <<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
   } else {
-    NarrowSoftmax<T, 1><<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
+    NarrowSoftmax<T, 1>
+        <<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
   }
   return static_cast<int>(cudaGetLastError());
 }
@@ -217,8 +220,8 @@ template <typename T>
 int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                const TreeGradOutputs<T>& out, GpuStream stream) {
   // The number of slices of one level is not known here: at most this many blocks, which take turns.
-  const bool aligned = Aligned(batch) && (reinterpret_cast<uintptr_t>(out.d_hidden) |
-                                          reinterpret_cast<uintptr_t>(out.row_grads)) % 16 == 0;
+  const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
+                       RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
   const int64_t units = work.narrow_slices * CeilDiv(batch.table.dim, aligned ? 128 : 32);
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(units, kWarps), 132 * 8));
   if (aligned) {
@@ -231,11 +234,11 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
   return static_cast<int>(cudaGetLastError());
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                                          \
-  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*, const ProbChunk&, float*,    \
-                              GpuStream);                                                                                \
-  template int NarrowGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, const TreeGradOutputs<T>&, \
-                             GpuStream);
+#define LARGEOUT_INSTANTIATE(T)                                                               \
+  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*,   \
+                              const ProbChunk&, float*, GpuStream);                           \
+  template int NarrowGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, \
+                             const TreeGradOutputs<T>&, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

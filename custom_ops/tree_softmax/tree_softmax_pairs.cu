@@ -1,4 +1,5 @@
-// Pairs of a batch on the device: every token's path (counted, then written), sorted by node, cut into groups.
+// Pairs of a batch on the device: every token's path (counted, then written), sorted by node, cut into
+// groups.
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -25,8 +26,8 @@ __device__ int NodeOfRow(const TreeArrays& tree, int64_t row) {
   return static_cast<int>(node);
 }
 
-// Calls emit(node, row) from leaf to root; the length, or -1 where the arrays make no path. Nodes decrease on a path, so it
-// ends.
+// Calls emit(node, row) from leaf to root; the length, or -1 where the arrays make no path. Nodes decrease on
+// a path, so it ends.
 template <typename Emit>
 __device__ int WalkPath(const TreeArrays& tree, int64_t target, Emit emit) {
   int length = 0;
@@ -51,8 +52,8 @@ __global__ void ClearTotals(PairTotals* totals) {
 }
 
 template <typename Id>
-__global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weights, int64_t tokens, int32_t* lengths,
-                           PairTotals* totals) {
+__global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weights, int64_t tokens,
+                           int32_t* lengths, PairTotals* totals) {
   const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   int length = 0;
   if (token < tokens && (weights == nullptr || weights[token] != 0.f)) {
@@ -91,7 +92,8 @@ __global__ void WritePaths(TreeArrays tree, const Id* targets, const int32_t* to
 
 // After the sort: fetches token and row of every pair, and flags the first pair of every node.
 __global__ void GatherPairs(const int32_t* slot_row, const int32_t* slot_token, const int32_t* pair_slot,
-                            const int32_t* pair_node, int64_t pairs, int32_t* pair_token, int32_t* pair_row, int32_t* first) {
+                            const int32_t* pair_node, int64_t pairs, int32_t* pair_token, int32_t* pair_row,
+                            int32_t* first) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
   const int slot = pair_slot[p];
@@ -132,26 +134,30 @@ int BitsOf(int64_t n) {
 
 }  // namespace
 
-#define LARGEOUT_SCRATCH(type, name, count)                                                           \
-  type* name = static_cast<type*>(scratch->Allocate(static_cast<int64_t>(sizeof(type)) * (count)));   \
+#define LARGEOUT_SCRATCH(type, name, count)                                                         \
+  type* name = static_cast<type*>(scratch->Allocate(static_cast<int64_t>(sizeof(type)) * (count))); \
   if (name == nullptr) return static_cast<int>(cudaErrorMemoryAllocation)
 
 template <typename Id>
-int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens, int64_t dim,
-                     GpuScratch* scratch, GpuStream stream, TreeLossPlan* plan) {
+int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
+                     int64_t dim, GpuScratch* scratch, GpuStream stream, TreeLossPlan* plan) {
   *plan = TreeLossPlan();
   if (tokens == 0) return 0;
   LARGEOUT_SCRATCH(PairTotals, pair_totals, 1);
   LARGEOUT_SCRATCH(int32_t, lengths, tokens + 1);
   LARGEOUT_SCRATCH(int32_t, token_start, tokens + 1);
   ClearTotals<<<1, 1, 0, stream>>>(pair_totals);
-  CountPaths<Id><<<Blocks(tokens + 1), kThreads, 0, stream>>>(tree, targets, weights, tokens, lengths, pair_totals);
+  CountPaths<Id>
+      <<<Blocks(tokens + 1), kThreads, 0, stream>>>(tree, targets, weights, tokens, lengths, pair_totals);
   size_t temp_bytes = 0;
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, lengths, token_start, tokens + 1, stream));
+  LARGEOUT_CUDA_RETURN(
+      cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, lengths, token_start, tokens + 1, stream));
   LARGEOUT_SCRATCH(char, scan_temp, temp_bytes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(scan_temp, temp_bytes, lengths, token_start, tokens + 1, stream));
+  LARGEOUT_CUDA_RETURN(
+      cub::DeviceScan::ExclusiveSum(scan_temp, temp_bytes, lengths, token_start, tokens + 1, stream));
   PairTotals counted;
-  LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&counted, pair_totals, sizeof(counted), cudaMemcpyDeviceToHost, stream));
+  LARGEOUT_CUDA_RETURN(
+      cudaMemcpyAsync(&counted, pair_totals, sizeof(counted), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
   if (counted.bad != 0x7fffffffffffffffll) {
     plan->status = counted.bad % 2 == 0 ? TreeStatus::kBadTarget : TreeStatus::kBadTree;
@@ -180,28 +186,31 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   LARGEOUT_SCRATCH(int32_t, group_start, pairs + 1);
   LARGEOUT_SCRATCH(TreeTotals, totals, 1);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(totals, 0, sizeof(TreeTotals), stream));
-  WritePaths<Id><<<Blocks(tokens), kThreads, 0, stream>>>(tree, targets, token_start, tokens, slot_node, slot_row,
-                                                          slot_token, slots);
-  // Slots are in the order of the tokens and the sort is stable: within a node, pairs are in the order of the tokens.
+  WritePaths<Id><<<Blocks(tokens), kThreads, 0, stream>>>(tree, targets, token_start, tokens, slot_node,
+                                                          slot_row, slot_token, slots);
+  // Slots are in the order of the tokens and the sort is stable: within a node, pairs are in the order of the
+  // tokens.
   const int bits = BitsOf(tree.nodes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(nullptr, temp_bytes, slot_node, pair_node, slots, pair_slot,
-                                                       static_cast<int>(pairs), 0, bits, stream));
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(nullptr, temp_bytes, slot_node, pair_node, slots,
+                                                       pair_slot, static_cast<int>(pairs), 0, bits, stream));
   LARGEOUT_SCRATCH(char, sort_temp, temp_bytes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slots, pair_slot,
-                                                       static_cast<int>(pairs), 0, bits, stream));
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slots,
+                                                       pair_slot, static_cast<int>(pairs), 0, bits, stream));
   int32_t* first = slot_node;  // the keys are not needed any more
-  GatherPairs<<<Blocks(pairs), kThreads, 0, stream>>>(slot_row, slot_token, pair_slot, pair_node, pairs, pair_token,
-                                                      pair_row, first);
+  GatherPairs<<<Blocks(pairs), kThreads, 0, stream>>>(slot_row, slot_token, pair_slot, pair_node, pairs,
+                                                      pair_token, pair_row, first);
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, first, pair_group, pairs, stream));
   LARGEOUT_SCRATCH(char, flag_temp, temp_bytes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, pairs, stream));
-  WriteGroups<<<Blocks(pairs), kThreads, 0, stream>>>(pair_node, pairs, pair_group, group_node, group_start, totals);
+  LARGEOUT_CUDA_RETURN(
+      cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, pairs, stream));
+  WriteGroups<<<Blocks(pairs), kThreads, 0, stream>>>(pair_node, pairs, pair_group, group_node, group_start,
+                                                      totals);
   ShiftGroups<<<Blocks(pairs), kThreads, 0, stream>>>(pair_group, pairs);
   LARGEOUT_CUDA_RETURN(cudaGetLastError());
   TreeTotals read;
   plan->work.pairs = pairs;
-  const int error =
-      CutTreeGroups(tree, group_node, group_start, pairs, totals, dim, false, false, scratch, stream, &plan->work, &read);
+  const int error = CutTreeGroups(tree, group_node, group_start, pairs, totals, dim, false, false, scratch,
+                                  stream, &plan->work, &read);
   if (error != 0) return error;
   plan->groups = plan->work.groups;
   plan->probs = plan->work.probs;
@@ -212,9 +221,9 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   return 0;
 }
 
-template int PlanTreeLossCuda<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t, int64_t, GpuScratch*,
-                                       GpuStream, TreeLossPlan*);
-template int PlanTreeLossCuda<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t, int64_t, GpuScratch*,
-                                       GpuStream, TreeLossPlan*);
+template int PlanTreeLossCuda<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t, int64_t,
+                                       GpuScratch*, GpuStream, TreeLossPlan*);
+template int PlanTreeLossCuda<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t, int64_t,
+                                       GpuScratch*, GpuStream, TreeLossPlan*);
 
 }  // namespace largeout

@@ -1,5 +1,5 @@
-// The CUDA twin against the CPU kernels and against float64, on trees of every shape; each step runs twice and must leave
-// the same bits. Exit code 77 without a GPU.
+// The CUDA twin against the CPU kernels and against float64, on trees of every shape; each step runs twice
+// and must leave the same bits. Exit code 77 without a GPU.
 #include <cmath>
 #include <limits>
 
@@ -18,22 +18,31 @@ StepResult<T> CpuStep(const CudaProblem<T>& p, int64_t scratch_bytes) {
   r.status = BuildTreePairs(p.arrays, p.targets.data(), weights, p.tokens, &parallel, &pairs);
   r.bad_position = pairs.bad_position;
   if (r.status != TreeStatus::kOk) return r;
-  r.pair_token = pairs.token, r.pair_row = pairs.row, r.group_node = pairs.group_node, r.group_start = pairs.group_start;
+  r.pair_token = pairs.token, r.pair_row = pairs.row, r.group_node = pairs.group_node,
+  r.group_start = pairs.group_start;
   r.loss.resize(p.tokens);
   r.lse.resize(pairs.token.size());
   r.probs.resize(scratch_bytes < 0 ? pairs.prob_count : 0);
   float* probs = scratch_bytes < 0 ? r.probs.data() : nullptr;
-  TreeSoftmaxLoss(p.arrays, p.Table(), p.hidden.data(), weights, p.tokens, pairs, r.loss.data(), r.lse.data(), probs, &parallel);
-  const TreeSaved saved{r.pair_token.data(), r.pair_row.data(), r.group_node.data(), r.group_start.data(), r.lse.data(), probs,
-                        static_cast<int64_t>(r.pair_token.size()), static_cast<int64_t>(r.group_node.size())};
+  TreeSoftmaxLoss(p.arrays, p.Table(), p.hidden.data(), weights, p.tokens, pairs, r.loss.data(), r.lse.data(),
+                  probs, &parallel);
+  const TreeSaved saved{r.pair_token.data(),
+                        r.pair_row.data(),
+                        r.group_node.data(),
+                        r.group_start.data(),
+                        r.lse.data(),
+                        probs,
+                        static_cast<int64_t>(r.pair_token.size()),
+                        static_cast<int64_t>(r.group_node.size())};
   int64_t unique = 0, prob_count = 0;
   CHECK_TRUE(CheckTreeSaved(p.arrays, saved, p.tokens, &unique, &prob_count));
   r.d_hidden.resize(p.tokens * p.dim);
   r.rows.resize(unique);
   r.row_grads.resize(unique * p.dim);
   r.bias_grads.resize(p.bias.empty() ? 0 : unique);
-  TreeSoftmaxGrad(p.arrays, p.Table(), p.hidden.data(), weights, p.grad_loss.data(), p.tokens, saved, scratch_bytes,
-                  r.d_hidden.data(), r.rows.data(), r.row_grads.data(), p.bias.empty() ? nullptr : r.bias_grads.data(), &parallel);
+  TreeSoftmaxGrad(p.arrays, p.Table(), p.hidden.data(), weights, p.grad_loss.data(), p.tokens, saved,
+                  scratch_bytes, r.d_hidden.data(), r.rows.data(), r.row_grads.data(),
+                  p.bias.empty() ? nullptr : r.bias_grads.data(), &parallel);
   return r;
 }
 
@@ -52,7 +61,8 @@ void CheckAgainstTruth(const CudaProblem<T>& p, const StepResult<T>& r) {
       double top = -std::numeric_limits<double>::infinity(), sum = 0.0;
       for (int64_t i = starts[node]; i < starts[node + 1]; ++i) {
         double dot = p.bias.empty() ? 0.0 : p.bias[i];
-        for (int64_t k = 0; k < p.dim; ++k) dot += double{ToFloat(p.table[i * p.dim + k])} * p.hidden[t * p.dim + k];
+        for (int64_t k = 0; k < p.dim; ++k)
+          dot += double{ToFloat(p.table[i * p.dim + k])} * p.hidden[t * p.dim + k];
         x.push_back(dot);
         top = std::max(top, dot);
       }
@@ -74,13 +84,15 @@ void CheckAgainstTruth(const CudaProblem<T>& p, const StepResult<T>& r) {
   }
   for (size_t u = 0; u < r.rows.size(); ++u) {
     for (int64_t k = 0; k < p.dim; ++k) {
-      CHECK_CLOSE(ToFloat(r.row_grads[u * p.dim + k]), row_grads[r.rows[u] * p.dim + k], sizeof(T) == 2 ? 5e-3 : 3e-5);
+      CHECK_CLOSE(ToFloat(r.row_grads[u * p.dim + k]), row_grads[r.rows[u] * p.dim + k],
+                  sizeof(T) == 2 ? 5e-3 : 3e-5);
     }
     if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[u], bias_grads[r.rows[u]], 3e-5);
   }
 }
 
-void CheckAllClose(const std::vector<float>& got, const std::vector<float>& want, double tolerance, const char* what) {
+void CheckAllClose(const std::vector<float>& got, const std::vector<float>& want, double tolerance,
+                   const char* what) {
   CHECK_TRUE(got.size() == want.size());
   double worst = 0.0;
   for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
@@ -116,7 +128,8 @@ LARGEOUT_TEST(RandomTrees) {
   int64_t seed = 100;
   for (const int64_t dim : {1, 3, 17, 64, 304}) {
     for (const int64_t classes : {1, 2, 9, 123, 507}) {
-      CheckProblem(CudaProblem<float>(RandomTree(classes, 400, &random), dim, 37, ++seed, classes % 2 == 0, classes % 3 != 0));
+      CheckProblem(CudaProblem<float>(RandomTree(classes, 400, &random), dim, 37, ++seed, classes % 2 == 0,
+                                      classes % 3 != 0));
     }
     CheckProblem(CudaProblem<bfloat16>(RandomTree(252, 40, &random), dim, 41, ++seed));
   }
@@ -127,13 +140,15 @@ LARGEOUT_TEST(WideNodes) {
   CheckProblem(CudaProblem<float>(HeadTailTree(700, 90, 9, 5), 36, 301, 1));
   CheckProblem(CudaProblem<float>(TwoLevelTree(1200, 3), 100, 150, 2, false, false));
   CheckProblem(CudaProblem<bfloat16>(TwoLevelTree(600, 2), 50, 301, 3));
-  CheckProblem(CudaProblem<float>(TwoLevelTree(520, 40), 132, 700, 4));  // 40 x 13 children, hundreds of tokens
+  CheckProblem(
+      CudaProblem<float>(TwoLevelTree(520, 40), 132, 700, 4));  // 40 x 13 children, hundreds of tokens
   CheckProblem(CudaProblem<bfloat16>(TwoLevelTree(520, 40), 132, 700, 5, true, false));
   CheckProblem(CudaProblem<float>(TwoLevelTree(2100, 1), 12, 9, 6));
 }
 
 LARGEOUT_TEST(HuffmanTrees) {
-  for (const int64_t arity : {2, 8}) CheckProblem(CudaProblem<float>(HuffmanTree(1000, arity), 20, 507, arity));
+  for (const int64_t arity : {2, 8})
+    CheckProblem(CudaProblem<float>(HuffmanTree(1000, arity), 20, 507, arity));
 }
 
 LARGEOUT_TEST(EmptyBatchAndSkippedTokens) {
@@ -143,7 +158,8 @@ LARGEOUT_TEST(EmptyBatchAndSkippedTokens) {
     CudaProblem<float> skipped(HuffmanTree(10, 3), 4, 5, 1);
     std::fill(skipped.weights.begin(), skipped.weights.end(), 0.f);
     const auto zeros = CudaStep(skipped, scratch);
-    CHECK_TRUE(zeros.loss == std::vector<float>(5) && zeros.d_hidden == std::vector<float>(20) && zeros.rows.empty());
+    CHECK_TRUE(zeros.loss == std::vector<float>(5) && zeros.d_hidden == std::vector<float>(20) &&
+               zeros.rows.empty());
     CHECK_TRUE(zeros.group_start == std::vector<int32_t>(1));
   }
 }
@@ -156,15 +172,18 @@ LARGEOUT_TEST(BadTargetsTreesAndSavedTensors) {
   Random random(5);
   for (int i = 0; i < 300; ++i) {  // broken arrays are found, or harmless
     TestTree broken = HuffmanTree(50, 4);
-    std::vector<int32_t>* arrays[] = {&broken.class_row, &broken.node_start, &broken.node_row, &broken.node_parent, &broken.row_hint};
+    std::vector<int32_t>* arrays[] = {&broken.class_row, &broken.node_start, &broken.node_row,
+                                      &broken.node_parent, &broken.row_hint};
     std::vector<int32_t>& array = *arrays[i % 5];
-    array[random.Below(array.size())] = static_cast<int32_t>(random.Below(2) ? random.Below(80) - 10 : random.Next());
+    array[random.Below(array.size())] =
+        static_cast<int32_t>(random.Below(2) ? random.Below(80) - 10 : random.Next());
     CudaProblem<float> q(broken, 1, 40, i, false, false);
     const GpuTree tree(broken);
     const GpuArray<int32_t> targets(q.targets);
     FreshScratch scratch;
     TreeLossPlan plan;
-    CUDA_OK(PlanTreeLossCuda(tree.arrays(), targets.data(), nullptr, q.tokens, q.dim, &scratch, nullptr, &plan));
+    CUDA_OK(
+        PlanTreeLossCuda(tree.arrays(), targets.data(), nullptr, q.tokens, q.dim, &scratch, nullptr, &plan));
     CHECK_TRUE(plan.status == TreeStatus::kBadTree || plan.status == TreeStatus::kOk);
   }
   CudaProblem<float> good(HuffmanTree(50, 4), 4, 40, 2, true, false);
@@ -193,7 +212,8 @@ LARGEOUT_TEST(ExtremeLogits) {
   p.hidden[4] = INFINITY;
   for (const int64_t scratch : {-1, 1 << 20}) {
     const auto r = CudaStep(p, scratch);
-    CHECK_TRUE(std::isnan(r.loss[0]) && std::isnan(r.loss[1]) && std::isfinite(r.loss[2]) && std::isfinite(r.d_hidden[8]));
+    CHECK_TRUE(std::isnan(r.loss[0]) && std::isnan(r.loss[1]) && std::isfinite(r.loss[2]) &&
+               std::isfinite(r.d_hidden[8]));
   }
   CudaProblem<float> masked(TwoLevelTree(200, 1), 3, 1, 9, true, false);  // all but two classes shut off
   masked.targets[0] = 199;

@@ -1,5 +1,6 @@
-// One block's tile of a matrix product in float32: shared memory, FFMA, the next piece on its way to registers while the
-// current one is multiplied. Operands are functors, so one routine serves gathered rows, the table and probabilities.
+// One block's tile of a matrix product in float32: shared memory, FFMA, the next piece on its way to
+// registers while the current one is multiplied. Operands are functors, so one routine serves gathered rows,
+// the table and probabilities.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TILE_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TILE_CUH_
 
@@ -15,7 +16,8 @@ template <int M, int N, int TM, int TN>
 struct TileShape {
   static constexpr int kM = M, kN = N, kTM = TM, kTN = TN;
   static constexpr int kColumns = N / TN;  // threads side by side
-  static_assert(M / TM * kColumns == kTileThreads && TM % 4 == 0 && TN % 4 == 0, "128 threads, 16-byte pieces");
+  static_assert(M / TM * kColumns == kTileThreads && TM % 4 == 0 && TN % 4 == 0,
+                "128 threads, 16-byte pieces");
   static constexpr int kShared = kTileK * (M + 4 + N + 4);  // floats
   // The thread's i-th row and j-th column. Quads of neighbouring threads are neighbours: no bank conflicts.
   static __device__ int Row(int i) { return i / 4 * (4 * M / TM) + threadIdx.x / kColumns * 4 + i % 4; }
@@ -52,8 +54,8 @@ struct GradOperand {
   const float* probs;  // of pair 0, child 0
   const int32_t* pair_row;
   const float* scale;
-  int64_t first_row;   // the table row of child 0
-  int64_t stride;      // children of the node
+  int64_t first_row;  // the table row of child 0
+  int64_t stride;     // children of the node
   int pairs, children;
   __device__ __forceinline__ float4 operator()(int pair, int child) const {
     float v[4] = {};
@@ -70,8 +72,8 @@ struct GradOperand {
   }
 };
 
-// Fetches and stores a kTileK x kSize piece. kAlongK: the operand's second index runs along k (it is transposed on its way
-// to shared memory), else its first.
+// Fetches and stores a kTileK x kSize piece. kAlongK: the operand's second index runs along k (it is
+// transposed on its way to shared memory), else its first.
 template <int kSize, bool kAlongK, typename Operand>
 struct Piece {
   static constexpr int kQuads = kTileK * kSize / 4;
@@ -103,8 +105,8 @@ struct Piece {
   }
 };
 
-// acc[i][j] += sum over k in [begin, end) of A(Row(i), k) * B(Column(j), k), in the order of k. Operands give zeros beyond
-// their ends, so `end` is rounded up. each_k(shared_a) sees every piece of A: [kTileK][kM + 4].
+// acc[i][j] += sum over k in [begin, end) of A(Row(i), k) * B(Column(j), k), in the order of k. Operands give
+// zeros beyond their ends, so `end` is rounded up. each_k(shared_a) sees every piece of A: [kTileK][kM + 4].
 template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B, typename EachK>
 __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, int end, float* shared,
                                              float (&acc)[Shape::kTM][Shape::kTN], const EachK& each_k) {
@@ -130,12 +132,14 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
       float x[Shape::kTM], y[Shape::kTN];
 #pragma unroll
       for (int i = 0; i < Shape::kTM; i += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(shared_a + kk * (Shape::kM + 4) + m + i / 4 * (4 * Shape::kM / Shape::kTM));
+        const float4 v = *reinterpret_cast<const float4*>(shared_a + kk * (Shape::kM + 4) + m +
+                                                          i / 4 * (4 * Shape::kM / Shape::kTM));
         x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
       }
 #pragma unroll
       for (int j = 0; j < Shape::kTN; j += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(shared_b + kk * (Shape::kN + 4) + n + j / 4 * (4 * Shape::kColumns));
+        const float4 v = *reinterpret_cast<const float4*>(shared_b + kk * (Shape::kN + 4) + n +
+                                                          j / 4 * (4 * Shape::kColumns));
         y[j] = v.x, y[j + 1] = v.y, y[j + 2] = v.z, y[j + 3] = v.w;
       }
 #pragma unroll

@@ -1,9 +1,10 @@
-// Exact top-k, best first: a block searches for one query. Its four warps compute the logits of the most probable open node;
-// the first warp turns them into scores and keeps two heaps: the k best classes and the open nodes. The search ends when
-// the most probable open node cannot hold a better class. The order of the search does not change the answer.
+// Exact top-k, best first: a block searches for one query. Its four warps compute the logits of the most
+// probable open node; the first warp turns them into scores and keeps two heaps: the k best classes and the
+// open nodes. The search ends when the most probable open node cannot hold a better class. The order of the
+// search does not change the answer.
 #include <algorithm>
 
-#include "tree_softmax/tree_softmax_work.cuh"
+#include "tree_softmax/tree_softmax_heap.cuh"
 
 namespace largeout {
 namespace {
@@ -14,58 +15,6 @@ constexpr int kOpen = 1024;        // open nodes in shared memory
 constexpr int kSharedWords = 512;  // the k best classes in shared memory up to this k
 constexpr int64_t kFallbackBytes = int64_t{256} << 20;
 constexpr int kFallbackBlocks = 64;
-
-struct Entry {
-  float score;  // log probability, may be NaN
-  int32_t id;   // class or node
-};
-
-__device__ __forceinline__ float Key(float score) { return score != score ? -INFINITY : score; }
-__device__ __forceinline__ bool Better(const Entry& a, const Entry& b) {
-  const float x = Key(a.score), y = Key(b.score);
-  return x > y || (x == y && a.id < b.id);
-}
-
-// A binary heap with the best (kBest) or the worst entry on top; one thread works on it.
-template <bool kBest>
-struct Heap {
-  Entry* entries;
-  int count;
-  __device__ static bool Above(const Entry& a, const Entry& b) { return kBest ? Better(a, b) : Better(b, a); }
-  __device__ void SiftDown(int at, Entry x) {
-    for (;;) {
-      int child = 2 * at + 1;
-      if (child >= count) break;
-      if (child + 1 < count && Above(entries[child + 1], entries[child])) ++child;
-      if (!Above(entries[child], x)) break;
-      entries[at] = entries[child];
-      at = child;
-    }
-    entries[at] = x;
-  }
-  __device__ void Push(const Entry& x) {
-    int at = count++;
-    while (at > 0 && Above(x, entries[(at - 1) / 2])) {
-      entries[at] = entries[(at - 1) / 2];
-      at = (at - 1) / 2;
-    }
-    entries[at] = x;
-  }
-  __device__ Entry Pop() {
-    const Entry top = entries[0], last = entries[--count];
-    if (count > 0) SiftDown(0, last);
-    return top;
-  }
-  // Drops what is below `key`.
-  __device__ void Drop(float key) {
-    int kept = 0;
-    for (int i = 0; i < count; ++i) {
-      if (Key(entries[i].score) >= key) entries[kept++] = entries[i];
-    }
-    count = kept;
-    for (int i = count / 2 - 1; i >= 0; --i) SiftDown(i, entries[i]);
-  }
-};
 
 struct SearchStatus {
   int bad, overflows;
@@ -79,9 +28,9 @@ struct SearchTask {
   const float* hidden;
   int64_t queries;
   int k;
-  Entry* words;           // [queries, k], or null: shared memory
-  int32_t* overflowed;    // [queries] the queries to be searched again
-  Entry* open;            // fallback: [blocks, open_size]
+  Entry* words;         // [queries, k], or null: shared memory
+  int32_t* overflowed;  // [queries] the queries to be searched again
+  Entry* open;          // fallback: [blocks, open_size]
   int64_t open_size;
   SearchStatus* status;
 };
@@ -89,8 +38,8 @@ struct SearchTask {
 enum State { kGoOn = 0, kFinished = 1, kOverflow = 2, kBad = 3 };
 
 // One child; thread 0 alone. cur: the node it is a child of.
-__device__ int Insert(const Entry& child, int k, const TreeArrays& tree, int cur, int64_t open_size, Heap<true>* open,
-                      Heap<false>* words) {
+__device__ int Insert(const Entry& child, int k, const TreeArrays& tree, int cur, int64_t open_size,
+                      Heap<true>* open, Heap<false>* words) {
   const bool full = words->count == k;
   if (full && Key(child.score) < Key(words->entries[0].score)) return kGoOn;
   if (child.id >= 0) {
@@ -149,7 +98,8 @@ __global__ void __launch_bounds__(kThreads)
             EightLogits<T, kVec, 1>(task.table.rows + (first + base + j) * dim, m - j, dim, hidden, logit);
             const int child = j + (lane >> 2);
             if ((lane & 3) == 0 && child < m) {
-              logits[child] = logit[0] + (task.table.bias == nullptr ? 0.f : task.table.bias[first + base + child]);
+              logits[child] =
+                  logit[0] + (task.table.bias == nullptr ? 0.f : task.table.bias[first + base + child]);
             }
           }
           __syncthreads();
@@ -179,9 +129,11 @@ __global__ void __launch_bounds__(kThreads)
               while (mask != 0) {
                 const int from = __ffs(mask) - 1;
                 mask &= mask - 1;
-                const Entry x{__shfl_sync(0xffffffffu, child.score, from), __shfl_sync(0xffffffffu, child.id, from)};
+                const Entry x{__shfl_sync(0xffffffffu, child.score, from),
+                              __shfl_sync(0xffffffffu, child.id, from)};
                 if (lane == 0 && my_state == kGoOn) {
-                  my_state = Insert(x, task.k, task.tree, node, fallback ? task.open_size : kOpen, &open, &words);
+                  my_state =
+                      Insert(x, task.k, task.tree, node, fallback ? task.open_size : kOpen, &open, &words);
                 }
               }
               words.count = __shfl_sync(0xffffffffu, words.count, 0);
@@ -192,7 +144,8 @@ __global__ void __launch_bounds__(kThreads)
       }
       if (threadIdx.x == 0) {
         if (my_state == kGoOn) {
-          // Equal scores go on: a class below may tie and have the smaller id. At -inf that would walk the whole tree.
+          // Equal scores go on: a class below may tie and have the smaller id. At -inf that would walk the
+          // whole tree.
           const bool full = words.count == task.k;
           if (open.count == 0 || (full && (Key(open.entries[0].score) < Key(words.entries[0].score) ||
                                            Key(open.entries[0].score) == -INFINITY))) {
@@ -227,27 +180,31 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <typename T, typename Id>
-int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
-                 int64_t queries, int64_t k, float* log_probs, Id* ids, GpuScratch* scratch, GpuStream stream, bool* ok) {
+int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
+                 const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
+                 GpuScratch* scratch, GpuStream stream, bool* ok) {
   *ok = true;
   if (queries == 0 || k == 0) return 0;
   if (queries > 0x7fffffff || k > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
-  SearchTask<T> task{tree, row_child, table, hidden, queries, static_cast<int>(k), nullptr, nullptr, nullptr, 0, nullptr};
+  SearchTask<T> task{tree,    row_child, table,   hidden, queries, static_cast<int>(k),
+                     nullptr, nullptr,   nullptr, 0,      nullptr};
   if (k > kSharedWords) {
     task.words = static_cast<Entry*>(scratch->Allocate(queries * k * sizeof(Entry)));
     if (task.words == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   }
   task.overflowed = static_cast<int32_t*>(scratch->Allocate(queries * sizeof(int32_t)));
   task.status = static_cast<SearchStatus*>(scratch->Allocate(sizeof(SearchStatus)));
-  if (task.overflowed == nullptr || task.status == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+  if (task.overflowed == nullptr || task.status == nullptr)
+    return static_cast<int>(cudaErrorMemoryAllocation);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(task.status, 0, sizeof(SearchStatus), stream));
-  const bool aligned = table.dim % 4 == 0 && (reinterpret_cast<uintptr_t>(table.rows) |
-                                              reinterpret_cast<uintptr_t>(hidden)) % 16 == 0;
+  const bool aligned = RowsAligned(table.dim, table.rows, hidden);
   const auto launch = [&](int64_t blocks, bool fallback) {
     if (aligned) {
-      Search<T, 4, Id><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
+      Search<T, 4, Id>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
     } else {
-      Search<T, 1, Id><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
+      Search<T, 1, Id>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
     }
     return static_cast<int>(cudaGetLastError());
   };
@@ -266,16 +223,17 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
     if (task.open == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
     error = launch(blocks, true);
     if (error != 0) return error;
-    LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
+    LARGEOUT_CUDA_RETURN(
+        cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
     LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
   }
   *ok = status.bad == 0;
   return 0;
 }
 
-#define LARGEOUT_TREE_TOPK(T, Id)                                                                                         \
-  template int TreeTopKCuda<T, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, const float*, int64_t, int64_t, \
-                                   float*, Id*, GpuScratch*, GpuStream, bool*);
+#define LARGEOUT_TREE_TOPK(T, Id)                                                                        \
+  template int TreeTopKCuda<T, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, const float*, \
+                                   int64_t, int64_t, float*, Id*, GpuScratch*, GpuStream, bool*);
 LARGEOUT_TREE_TOPK(float, int32_t)
 LARGEOUT_TREE_TOPK(float, int64_t)
 LARGEOUT_TREE_TOPK(bfloat16, int32_t)

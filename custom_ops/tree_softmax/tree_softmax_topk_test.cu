@@ -1,4 +1,5 @@
-// TreeTopKCuda against the CPU search: scores one by one, ids where no two scores are close. Exit code 77 without a GPU.
+// TreeTopKCuda against the CPU search: scores one by one, ids where no two scores are close. Exit code 77
+// without a GPU.
 #include <cmath>
 
 #include "common/parallel.h"
@@ -23,8 +24,9 @@ TopKResult<Id> CudaTopK(const CudaProblem<T>& p, int64_t k, const std::vector<in
   const GpuArray<Id> ids(p.tokens * k);
   FreshScratch scratch;
   TopKResult<Id> r;
-  CUDA_OK((TreeTopKCuda<T, Id>(tree.arrays(), children.data(), {table.data(), bias.data(), p.dim}, hidden.data(), p.tokens, k,
-                               log_probs.data(), ids.data(), &scratch, nullptr, &r.ok)));
+  CUDA_OK(
+      (TreeTopKCuda<T, Id>(tree.arrays(), children.data(), {table.data(), bias.data(), p.dim}, hidden.data(),
+                           p.tokens, k, log_probs.data(), ids.data(), &scratch, nullptr, &r.ok)));
   CUDA_OK(cudaDeviceSynchronize());
   r.log_probs = log_probs.Download(), r.ids = ids.Download();
   return r;
@@ -37,7 +39,8 @@ void CheckTopK(const CudaProblem<T>& p, int64_t k) {
   std::vector<float> want(p.tokens * k);
   std::vector<Id> ids(p.tokens * k);
   SerialParallel parallel;
-  CHECK_TRUE(TreeTopK(p.arrays, p.tree.row_child.data(), p.Table(), p.hidden.data(), p.tokens, k, want.data(), ids.data(), &parallel));
+  CHECK_TRUE(TreeTopK(p.arrays, p.tree.row_child.data(), p.Table(), p.hidden.data(), p.tokens, k, want.data(),
+                      ids.data(), &parallel));
   for (int64_t t = 0; t < p.tokens; ++t) {
     std::vector<char> seen(p.arrays.classes);
     for (int64_t i = t * k; i < (t + 1) * k; ++i) {
@@ -61,10 +64,12 @@ LARGEOUT_TEST(TopKIsExact) {
     CheckTopK<int32_t>(CudaProblem<float>(RandomTree(507, 100, &random), dim, 29, dim), 10);
     CheckTopK<int64_t>(CudaProblem<bfloat16>(RandomTree(252, 100, &random), dim, 5, dim), 252);
     CheckTopK<int64_t>(CudaProblem<float>(HuffmanTree(123, 3), dim, 30, dim, false), 1);
-    CheckTopK<int32_t>(CudaProblem<float>(TwoLevelTree(3000, 1), dim, 3, dim), 3);  // more children than fit at once
+    CheckTopK<int32_t>(CudaProblem<float>(TwoLevelTree(3000, 1), dim, 3, dim),
+                       3);  // more children than fit at once
   }
   CheckTopK<int32_t>(CudaProblem<float>(TwoLevelTree(1, 1), 4, 2, 1), 1);
-  CheckTopK<int32_t>(CudaProblem<bfloat16>(HuffmanTree(900, 8), 8, 6, 2), 700);  // the k best in device memory
+  CheckTopK<int32_t>(CudaProblem<bfloat16>(HuffmanTree(900, 8), 8, 6, 2),
+                     700);  // the k best in device memory
 }
 
 // A flat distribution opens more nodes than the heap in shared memory holds: the second search must answer.
@@ -94,7 +99,9 @@ LARGEOUT_TEST(TiesNaNAndBrokenTrees) {
   CudaProblem<float> masked(TwoLevelTree(3000, 1), 3, 2, 9, true);  // the first chunk of logits is all -inf
   for (int i = 1; i < 2000; ++i) masked.bias[i] = -INFINITY;
   CheckTopK<int32_t>(masked, 5);
-  CHECK_TRUE((CudaTopK<int32_t>(CudaProblem<float>(HuffmanTree(10, 3), 4, 0, 1), 2, HuffmanTree(10, 3).row_child).ok));
+  CHECK_TRUE(
+      (CudaTopK<int32_t>(CudaProblem<float>(HuffmanTree(10, 3), 4, 0, 1), 2, HuffmanTree(10, 3).row_child)
+           .ok));
 }
 
 }  // namespace largeout

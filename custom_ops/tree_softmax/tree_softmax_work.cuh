@@ -1,9 +1,9 @@
 // What the CUDA files of tree_softmax share: how a batch is cut, and small device helpers.
 //
-// A group (one node, n pairs, c children) is *wide* where tiled GEMMs pay, else *narrow*: then a warp holds sums of eight
-// children at a time and reads the node's rows straight from the table (they come from L1 when many tokens share them).
-// Pairs of a group are cut into slices of 64. Probabilities lie in one array in the order of the pairs; when it is too
-// large to be kept, it is computed in chunks of consecutive slices.
+// A group (one node, n pairs, c children) is *wide* where tiled GEMMs pay, else *narrow*: then a warp holds
+// sums of eight children at a time and reads the node's rows straight from the table (they come from L1 when
+// many tokens share them). Pairs of a group are cut into slices of 64. Probabilities lie in one array in the
+// order of the pairs; when it is too large to be kept, it is computed in chunks of consecutive slices.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 
@@ -11,11 +11,11 @@
 
 namespace largeout {
 
-constexpr int kSlice = 64;           // pairs of a slice
+constexpr int kSlice = 64;            // pairs of a slice
 constexpr int kNarrowChildren = 128;  // a narrow node has fewer
-constexpr int kTileChildren = 128;   // children of a tile of logits
-constexpr int kTileRows = 64;        // rows of a tile of row gradients
-constexpr int kTileDims = 128;       // elements of a row in a tile of gradients
+constexpr int kTileChildren = 128;    // children of a tile of logits
+constexpr int kTileRows = 64;         // rows of a tile of row gradients
+constexpr int kTileDims = 128;        // elements of a row in a tile of gradients
 
 // Running sums over the groups, in their order.
 struct TreeOffsets {
@@ -28,8 +28,8 @@ __host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
   return c >= kNarrowChildren || (c >= 32 && n >= 16);
 }
 
-// Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256 pairs. It
-// depends on nothing but the sizes, so the order of summation is the same everywhere.
+// Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
+// pairs. It depends on nothing but the sizes, so the order of summation is the same everywhere.
 __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t dim) {
   const int64_t tiles = CeilDiv(c, kTileRows) * CeilDiv(dim, kTileDims);
   const int64_t most = tiles >= 512 ? 1 : 512 / tiles;
@@ -48,11 +48,11 @@ template <typename T>
 struct TreeBatch {
   TreeArrays tree;
   TreeTable<T> table;
-  const float* hidden;                              // [tokens, dim]
-  const int32_t *pair_token, *pair_row;             // [pairs]
-  const int32_t *group_node, *group_start;          // [groups] [groups + 1]
-  const TreeOffsets* offsets;                       // [groups + 1]
-  float* pair_lse;                                  // [pairs]
+  const float* hidden;                      // [tokens, dim]
+  const int32_t *pair_token, *pair_row;     // [pairs]
+  const int32_t *group_node, *group_start;  // [groups] [groups + 1]
+  const TreeOffsets* offsets;               // [groups + 1]
+  float* pair_lse;                          // [pairs]
 };
 
 // Up to 64 pairs of one node.
@@ -114,8 +114,8 @@ __device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
 #pragma unroll
   for (int i = 0; i < kVec; ++i) GpuFromFloat(v[i], &x[i]);
   if constexpr (kVec == 4) {
-    *reinterpret_cast<uint2*>(p) =
-        make_uint2(x[0].bits | static_cast<uint32_t>(x[1].bits) << 16, x[2].bits | static_cast<uint32_t>(x[3].bits) << 16);
+    *reinterpret_cast<uint2*>(p) = make_uint2(x[0].bits | static_cast<uint32_t>(x[1].bits) << 16,
+                                              x[2].bits | static_cast<uint32_t>(x[3].bits) << 16);
   } else {
     *p = x[0];
   }
@@ -134,12 +134,12 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// The logits of children [0, 8) of `rows` for kTokens vectors, one warp. Lane l ends up with child (l >> 2) in out[t]
-// (the same value in four lanes). Children from `children` on repeat the last one. The order of summation does not depend
-// on kTokens.
+// The logits of children [0, 8) of `rows` for kTokens vectors, one warp. Lane l ends up with child (l >> 2)
+// in out[t] (the same value in four lanes). Children from `children` on repeat the last one. The order of
+// summation does not depend on kTokens.
 template <typename T, int kVec, int kTokens>
-__device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t dim, const float* const (&hidden)[kTokens],
-                                            float (&out)[kTokens]) {
+__device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t dim,
+                                            const float* const (&hidden)[kTokens], float (&out)[kTokens]) {
   const int lane = threadIdx.x & 31;
   float sum[kTokens][8] = {};
   for (int64_t k = lane * kVec; k < dim; k += 32 * kVec) {
@@ -157,7 +157,8 @@ __device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t
       }
     }
   }
-  // Each step halves the children that a lane is responsible for: 4 + 2 + 1 + 1 + 1 shuffles instead of 8 * 5.
+  // Each step halves the children that a lane is responsible for: 4 + 2 + 1 + 1 + 1 shuffles instead of 8
+  // * 5.
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
 #pragma unroll
@@ -176,27 +177,35 @@ __device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t
   }
 }
 
+// Whether rows may be read in 16-byte pieces (8 for bfloat16).
+inline bool RowsAligned(int64_t dim, const void* a, const void* b, const void* c = nullptr) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return dim % 4 == 0 && (address(a) | address(b) | address(c)) % 16 == 0;
+}
+
 // ---- Launchers between the files.
 
-// Writes the running sums of the groups and lists of pieces; `groups` is known to the device alone (*device_groups) and is
-// at most max_groups. The totals are read back with whatever the caller put into `extra` (8 bytes): one wait.
+// Writes the running sums of the groups and lists of pieces; `groups` is known to the device alone
+// (*device_groups) and is at most max_groups. The totals are read back with whatever the caller put into
+// `extra` (8 bytes): one wait.
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels, bad;
   unsigned long long narrow_levels, wide_levels;
 };
-int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start, int64_t max_groups,
-                  TreeTotals* device_totals, int64_t dim, bool keep_partials, bool with_levels, GpuScratch* scratch,
-                  GpuStream stream, TreeWork* work, TreeTotals* totals);
+int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
+                  int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
+                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  TreeTotals* totals);
 
-// Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities where
-// chunk.data is not null; without: reads pair_lse and writes probabilities.
+// Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities
+// where chunk.data is not null; without: reads pair_lse and writes probabilities.
 template <typename T>
 int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                 const ProbChunk& chunk, float* pair_loss, GpuStream stream);
 template <typename T>
-int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_slot, const ProbChunk& chunk, bool keep,
-              float* pair_loss, GpuStream stream);
+int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_slot,
+              const ProbChunk& chunk, bool keep, float* pair_loss, GpuStream stream);
 
 template <typename T>
 struct TreeGradOutputs {
@@ -217,11 +226,12 @@ int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t leve
                    const TreeGradOutputs<T>& out, GpuStream stream);
 // Row gradients of all wide nodes, from the pairs of a chunk.
 template <typename T>
-int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk, const TreeGradOutputs<T>& out,
-                GpuStream stream);
+int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk,
+                const TreeGradOutputs<T>& out, GpuStream stream);
 // Sums what several slices or splits left in partials.
 template <typename T>
-int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out, GpuStream stream);
+int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
+                GpuStream stream);
 
 }  // namespace largeout
 

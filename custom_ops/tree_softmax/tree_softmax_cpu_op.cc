@@ -67,7 +67,9 @@ class TreeSoftmaxLossOp : public OpKernel {
     ContextParallel parallel(context);
     TreePairs pairs;
     const auto* ids = Data<Ttargets>(targets);
-    OP_REQUIRES_OK(context, BadPairs(BuildTreePairs(tree, ids, WeightsOf(weights), tokens, &parallel, &pairs), ids, tree, pairs));
+    const TreeStatus status = BuildTreePairs(tree, ids, WeightsOf(weights), tokens, &parallel, &pairs);
+    OP_REQUIRES_OK(context, BadPairs(status, tree.classes, pairs.bad_position < 0 ? -1 : ids[pairs.bad_position],
+                                     pairs.bad_position));
     const int64_t count = static_cast<int64_t>(pairs.token.size());
     const bool save = pairs.prob_count <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
     Tensor *loss, *lse, *probs, storage;
@@ -86,23 +88,6 @@ class TreeSoftmaxLossOp : public OpKernel {
   }
 
  private:
-  static absl::Status BadPairs(TreeStatus status, const Ttargets* targets, const TreeArrays& tree, const TreePairs& pairs) {
-    switch (status) {
-      case TreeStatus::kOk:
-        return absl::OkStatus();
-      case TreeStatus::kBadTarget:
-        return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", tree.classes, "), the classes of the tree. ",
-                                                       "Received: ", targets[pairs.bad_position], " at position ",
-                                                       pairs.bad_position));
-      case TreeStatus::kBadTree:
-        return absl::InvalidArgumentError(absl::StrCat(
-            "`class_row`, `node_start`, `node_row`, `node_parent` and `row_hint` must describe one tree. ",
-            "Received: arrays in which the path of class ", targets[pairs.bad_position], " does not lead to the root"));
-      default:
-        return absl::InvalidArgumentError("`targets` must have less than 2^31 (token, node) pairs. Received: more");
-    }
-  }
-
   bool use_bias_;
   int64_t max_saved_bytes_;
 };
@@ -132,8 +117,7 @@ class TreeSoftmaxGradOp : public OpKernel {
     int64_t unique, prob_count;
     const bool good = CheckTreeSaved(tree, saved, tokens, &unique, &prob_count);
     OP_REQUIRES(context, good && (saved.probs == nullptr || context->input(12).NumElements() == prob_count),
-                absl::InvalidArgumentError("`pair_token`, `pair_row`, `group_node`, `group_start` and `probs` must be outputs "
-                                           "of the loss op for the same tree. Received: values out of range"));
+                BadSaved());
 
     ContextParallel parallel(context);
     Tensor *d_hidden, *rows, *bias_grads, row_grads, hidden_storage, d_hidden_storage;
@@ -189,34 +173,24 @@ class TreeTopKOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &hidden = context->input(0), &k_tensor = context->input(1);
+    const Tensor& hidden = context->input(0);
     LockedTable variables;
     OP_REQUIRES_OK(context, variables.Open(context, 2, tensorflow::DataTypeToEnum<T>::value, use_bias_));
     OP_REQUIRES_OK(context, variables.Check(hidden));
-    const int64_t queries = hidden.dim_size(0), rows = variables.table().dim_size(0);
-    OP_REQUIRES_OK(context, CheckVector(context->input(5), rows, "row_child"));
-    const Tensor& starts = context->input(4);
-    const int64_t nodes = starts.NumElements() - 1, classes = rows - nodes + 1;
-    OP_REQUIRES(context, starts.dims() == 1 && nodes >= 1 && classes >= 1,
-                absl::InvalidArgumentError(absl::StrCat("`node_start` must have rank 1 and 2 to ", rows + 1,
-                                                        " values. Received: shape ", starts.shape().DebugString())));
-    OP_REQUIRES(context, k_tensor.dims() == 0,
-                absl::InvalidArgumentError(absl::StrCat("`k` must be a scalar. Received: shape ", k_tensor.shape().DebugString())));
-    const int64_t k = k_tensor.scalar<int32_t>()();
-    OP_REQUIRES(context, k >= 0 && k <= classes,
-                absl::InvalidArgumentError(absl::StrCat("`k` must be in [0, ", classes, "], the number of classes. Received: k=", k)));
+    const int64_t queries = hidden.dim_size(0);
+    TreeArrays tree;
+    int64_t k;
+    OP_REQUIRES_OK(context, OpenTopK(context, variables.table().dim_size(0), &tree, &k));
     Tensor *log_probs, *ids, storage;
     OP_REQUIRES_OK(context, context->allocate_output(0, {queries, k}, &log_probs));
     OP_REQUIRES_OK(context, context->allocate_output(1, {queries, k}, &ids));
     ContextParallel parallel(context);
     const float* values;
     OP_REQUIRES_OK(context, FloatHidden<Thidden>(context, hidden, &parallel, &storage, &values));
-    const TreeArrays tree{nullptr, Data<int32_t>(starts), nullptr, nullptr, nullptr, classes, nodes, rows};
     OP_REQUIRES(context,
                 TreeTopK(tree, Data<int32_t>(context->input(5)), TableOf<T>(variables), values, queries, k,
                          Data<float>(log_probs), Data<Tids>(ids), &parallel),
-                absl::InvalidArgumentError("`node_start` and `row_child` must describe one tree. Received: arrays that name rows, "
-                                           "nodes or classes that do not exist"));
+                BadTopKTree());
   }
 
  private:

@@ -116,6 +116,55 @@ inline absl::Status OpenSaved(tensorflow::OpKernelContext* context, int at, Tree
   return absl::OkStatus();
 }
 
+// What went wrong with the paths of the targets. target: the one at `position`.
+inline absl::Status BadPairs(TreeStatus status, int64_t classes, int64_t target, int64_t position) {
+  switch (status) {
+    case TreeStatus::kOk:
+      return absl::OkStatus();
+    case TreeStatus::kBadTarget:
+      return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", classes, "), the classes of the tree. ",
+                                                     "Received: ", target, " at position ", position));
+    case TreeStatus::kBadTree:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "`class_row`, `node_start`, `node_row`, `node_parent` and `row_hint` must describe one tree. ",
+          "Received: arrays in which the path of class ", target, " does not lead to the root"));
+    default:
+      return absl::InvalidArgumentError("`targets` must have less than 2^31 (token, node) pairs. Received: more");
+  }
+}
+
+inline absl::Status BadSaved() {
+  return absl::InvalidArgumentError("`pair_token`, `pair_row`, `group_node`, `group_start` and `probs` must be outputs "
+                                    "of the loss op for the same tree. Received: values out of range");
+}
+
+// k, node_start and row_child at inputs 1, 4 and 5 of TreeTopK, for a table with `rows` rows.
+inline absl::Status OpenTopK(tensorflow::OpKernelContext* context, int64_t rows, TreeArrays* tree, int64_t* k) {
+  TF_RETURN_IF_ERROR(CheckVector(context->input(5), rows, "row_child"));
+  const tensorflow::Tensor &starts = context->input(4), &k_tensor = context->input(1);
+  const int64_t nodes = starts.NumElements() - 1, classes = rows - nodes + 1;
+  if (starts.dims() != 1 || nodes < 1 || classes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("`node_start` must have rank 1 and 2 to ", rows + 1,
+                                                   " values. Received: shape ", starts.shape().DebugString()));
+  }
+  if (k_tensor.dims() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`k` must be a scalar. Received: shape ", k_tensor.shape().DebugString()));
+  }
+  *k = k_tensor.scalar<int32_t>()();
+  if (*k < 0 || *k > classes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`k` must be in [0, ", classes, "], the number of classes. Received: k=", *k));
+  }
+  *tree = {nullptr, Data<int32_t>(starts), nullptr, nullptr, nullptr, classes, nodes, rows};
+  return absl::OkStatus();
+}
+
+inline absl::Status BadTopKTree() {
+  return absl::InvalidArgumentError("`node_start` and `row_child` must describe one tree. Received: arrays that name rows, "
+                                    "nodes or classes that do not exist");
+}
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_

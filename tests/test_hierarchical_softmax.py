@@ -63,6 +63,17 @@ def test_probabilities_sum_to_one_and_top_k_is_exact(rng, tree, use_bias):
         )
 
 
+@pytest.mark.parametrize("tree", TREES)
+def test_untrained_head_predicts_the_frequencies(rng, tree):
+    head = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, tree=TREES[tree])
+    head.build((None, 5))
+    log_probs = head.log_prob(np.zeros((VOCAB, 5), "float32"), np.arange(VOCAB))
+    np.testing.assert_allclose(log_probs, np.log(COUNTS / COUNTS.sum()), rtol=1e-5, atol=1e-5)
+    zeros = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, bias_initializer="zeros")
+    zeros.build((None, 5))
+    assert not np.any(zeros.bias_table.variable.numpy())
+
+
 def test_any_leading_shape(rng):
     head = _built(rng)
     hidden, y = rng.normal(size=(2, 3, 4, 5)).astype("float32"), rng.integers(0, VOCAB, (2, 3, 4))

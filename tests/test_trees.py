@@ -322,6 +322,22 @@ def test_cost_matches_simulation():
     np.testing.assert_allclose(cost.rows_touched, np.mean(seen), rtol=0.02)
 
 
+def test_log_frequencies_multiply_to_the_frequencies():
+    counts = 1 / np.arange(1.0, 124.0)
+    for tree in (
+        trees.huffman(counts, arity=3),
+        trees.two_level(123),
+        trees.head_tail(counts, head=9, clusters=4),
+    ):
+        logs = tree.log_frequencies(counts)
+        assert logs.dtype == np.float32 and logs.shape == (tree.num_rows,)
+        np.testing.assert_allclose(np.add.reduceat(np.exp(logs), tree.node_start[:-1]), 1.0, rtol=1e-5)
+        for word in (0, 57, 122):
+            assert np.isclose(logs[tree.path(word)[1]].sum(), np.log(counts[word] / counts.sum()), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`counts` must have 123 values\. Received: 3"):
+        tree.log_frequencies([1, 2, 3])
+
+
 def test_memory_near_eight_bytes_a_class():
     tree = trees.huffman(zipf(200_000))
     assert tree.nbytes <= 8 * tree.num_classes

@@ -31,14 +31,15 @@ class HierarchicalSoftmax(Head):
 
     Args:
         num_classes: int > 0.
-        counts: optional array `[num_classes]` of positive class frequencies, from which the default tree is
-            built. Without them (and without `tree`) classes are taken to be sorted by falling frequency, as 1
-            / rank.
+        counts: optional array `[num_classes]` of positive class frequencies, from which the default tree and
+            the first biases are made. Without them (and without `tree`) classes are taken to be sorted by
+            falling frequency, as 1 / rank.
         tree: a `keras_largeout.trees.Tree`, or a function from counts to one, such as `trees.huffman`. It is
             saved with the weights.
         use_bias: bool, whether every row has a bias.
         kernel_initializer: initializer of the rows `[num_rows, dim]`, drawn in chunks.
-        bias_initializer: initializer of the biases `[num_rows]`.
+        bias_initializer: initializer of the biases `[num_rows]`. None: such that an untrained head predicts
+            the frequencies of `counts` (most models learn much faster from there), zeros without `counts`.
         kernel_constraint: constraint that acts row by row.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -68,7 +69,7 @@ class HierarchicalSoftmax(Head):
         tree=None,
         use_bias=True,
         kernel_initializer="uniform",
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_constraint=None,
         tree_shape=None,
         **kwargs,
@@ -86,6 +87,7 @@ class HierarchicalSoftmax(Head):
         else:
             self.tree = _tree(num_classes, counts, tree)
             self._num_nodes = self.tree.num_nodes
+        self._counts = None if counts is None else np.asarray(counts)  # until the biases are made
 
     @property
     def num_rows(self):
@@ -110,7 +112,7 @@ class HierarchicalSoftmax(Head):
             constraint=self.kernel_constraint,
         )
         self.bias_table = (
-            ShardedTable((self.num_rows,), self.bias_initializer, name="bias", trainable=self.trainable)
+            ShardedTable((self.num_rows,), self._first_biases(), name="bias", trainable=self.trainable)
             if self.use_bias
             else None
         )
@@ -127,6 +129,14 @@ class HierarchicalSoftmax(Head):
             for field in TreeArrays._fields
         ]
         self.built = True
+
+    def _first_biases(self):
+        if self.bias_initializer is not None:
+            return self.bias_initializer
+        if self._counts is None:
+            return "zeros"
+        biases, self._counts = self.tree.log_frequencies(self._counts), None
+        return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
     def _initialized(self):

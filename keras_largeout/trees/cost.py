@@ -35,8 +35,8 @@ class TreeCost:
     bytes_touched: float
 
 
-def node_probabilities(tree, counts):
-    """float64 `[num_nodes]`: the probability that a token passes each node."""
+def probabilities(tree, counts):
+    """float64 `[num_rows]`, `[num_nodes]`: how probably a token takes each row, passes each node."""
     row_mass = np.zeros(tree.num_rows)
     row_mass[tree.class_row] = counts / counts.sum()
     node_mass = np.empty(tree.num_nodes)
@@ -45,7 +45,13 @@ def node_probabilities(tree, counts):
         node_mass[first:last] = np.add.reduceat(row_mass[: start[last]], start[first:last])
         if first:
             row_mass[tree.node_row[first:last]] = node_mass[first:last]
-    return np.minimum(node_mass, 1.0)
+    return row_mass, np.minimum(node_mass, 1.0)
+
+
+def log_frequencies(tree, counts):
+    """float32 `[num_rows]`; see `Tree.log_frequencies`."""
+    row_mass, node_mass = probabilities(tree, counts)
+    return (np.log(row_mass) - np.log(np.repeat(node_mass, tree.node_sizes))).astype(np.float32)
 
 
 def passed_by_batch(probability, tokens):
@@ -56,7 +62,7 @@ def passed_by_batch(probability, tokens):
 
 def expected_cost(tree, counts, dim, tokens):
     """The `TreeCost` of a tree; arguments are checked by the caller."""
-    mass, sizes = node_probabilities(tree, counts), tree.node_sizes
+    mass, sizes = probabilities(tree, counts)[1], tree.node_sizes
     rows = float(mass @ sizes)
     touched = float(passed_by_batch(mass, tokens) @ sizes)
     return TreeCost(

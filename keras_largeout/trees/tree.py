@@ -6,7 +6,7 @@ import functools
 import numpy as np
 
 from keras_largeout.trees import _assemble, _check
-from keras_largeout.trees.cost import expected_cost
+from keras_largeout.trees.cost import expected_cost, log_frequencies
 
 #: The node of a row is found by starting at the hint of its block and walking at most this far.
 HINT_STRIDE = 16
@@ -169,17 +169,32 @@ class Tree:
         Returns:
             A `TreeCost`. Its docstring states the model.
         """
-        counts = _check.class_counts(counts)
-        if len(counts) != self.num_classes:
-            raise ValueError(f"`counts` must have {self.num_classes} values. Received: {len(counts)}")
-        return expected_cost(
-            self, counts, _check.positive_int("dim", dim), _check.positive_int("tokens", tokens)
-        )
+        dim, tokens = _check.positive_int("dim", dim), _check.positive_int("tokens", tokens)
+        return expected_cost(self, self._class_counts(counts), dim, tokens)
+
+    def log_frequencies(self, counts):
+        """How often each row is taken by the tokens that pass its node, when they are drawn by `counts`.
+
+        These are the logits of a model that knows the classes' frequencies and nothing else.
+
+        Args:
+            counts: positive numbers `[num_classes]`.
+
+        Returns:
+            float32 `[num_rows]`, logarithms; the exps of one node's rows sum to one.
+        """
+        return log_frequencies(self, self._class_counts(counts))
 
     def validate(self):
         """Checks that the arrays describe a tree, and returns it. Raises ValueError naming what is wrong."""
         _assemble.check_arrays(self.class_row, self.node_start, self.node_row)
         return self
+
+    def _class_counts(self, counts):
+        counts = _check.class_counts(counts)
+        if len(counts) != self.num_classes:
+            raise ValueError(f"`counts` must have {self.num_classes} values. Received: {len(counts)}")
+        return counts
 
     def _node_of(self, rows):
         return (np.searchsorted(self.node_start, rows, side="right") - 1).astype(np.int32)

@@ -34,8 +34,8 @@ class RowSparse:
     A model of Keras's own layers alone must be compiled with `jit_compile=False` on GPUs: the op is not for
     XLA.
 
-    Works inside `keras.optimizers.MultiOptimizer` and `LossScaleOptimizer`. The latter looks for NaN in a dense
-    copy of every gradient; `loss_scale_factor`, for tables too large for that, does without.
+    Works inside `keras.optimizers.MultiOptimizer` and `LossScaleOptimizer`. The latter looks for NaN in a
+    dense copy of every gradient; `loss_scale_factor`, for tables too large for that, does without.
 
     A subclass provides `row_rule` and `row_hyper`.
     """

@@ -92,7 +92,7 @@ class Head(keras.layers.Layer):
             log-probabilities. It shares the weights of `model`.
         """
         outputs = TopK(self, k, position)(model.output)
-        return keras.Model(model.inputs, outputs, name=f"{model.name}_predictor")
+        return keras.Model(model.input, outputs, name=f"{model.name}_predictor")
 
     def check_k(self, k):
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= self.num_classes:

@@ -1,11 +1,24 @@
 """What the tree is compared with: Keras's own `Dense` over all words and its sparse cross-entropy."""
 
 import keras
+import numpy as np
 
 
 @keras.saving.register_keras_serializable(package="language_model")
 class DenseSoftmax(keras.layers.Dense):
-    """`keras.layers.Dense(num_classes)` whose outputs are logits, spoken to like a head of keras_largeout."""
+    """`keras.layers.Dense(num_classes)` whose outputs are logits, spoken to like a head of keras_largeout.
+
+    Like the tree it starts out with the frequencies of `counts`: learning these first would take it long.
+    """
+
+    def __init__(self, units, counts=None, **kwargs):
+        super().__init__(units, **kwargs)
+        self._counts = None if counts is None else np.asarray(counts)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        if self._counts is not None:
+            self.bias.assign(np.log(self._counts / self._counts.sum()))
 
     @property
     def loss(self):

@@ -37,7 +37,7 @@ def training(folder, head, history):
     axes.text(
         0.99,
         0.97,
-        "dots: validation, after each epoch\\nthin lines: training batches",
+        "dots: validation, after each epoch\nthin lines: training batches",
         color="#555",
         transform=axes.transAxes,
         ha="right",

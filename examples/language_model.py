@@ -96,13 +96,13 @@ def make_head(args, counts, documents=None):
     """The output layer: a tree of the words, or Keras's `Dense`."""
     vocab = len(counts)
     if args.head == "dense":
-        return DenseSoftmax(vocab)
+        return DenseSoftmax(vocab, counts=counts)
     if args.head == "huffman":
-        return kl.layers.HierarchicalSoftmax(vocab, tree=kl.trees.huffman(counts, arity=8))
+        return kl.layers.HierarchicalSoftmax(vocab, counts=counts, tree=kl.trees.huffman(counts, arity=8))
     # Words that occur in similar places share branches of the tree.
     vectors = None if documents is None else kl.trees.cooccurrence_vectors(documents, vocab)
     tree = kl.trees.head_tail(counts, vectors, dim=args.units, tokens=args.batch * args.steps)
-    return kl.layers.HierarchicalSoftmax(vocab, tree=tree)
+    return kl.layers.HierarchicalSoftmax(vocab, counts=counts, tree=tree)
 
 
 def build(args, head, vocab):
@@ -199,13 +199,13 @@ def arguments():
     add("--validation", nargs="+", metavar="FILE", help="held-out text; default: the end of each corpus file")
     add("--head", choices=("tree", "huffman", "dense"), default="tree", help="the output layer")
     add("--epochs", type=int, default=4)
-    add("--epoch-tokens", type=int, default=1_500_000, help="words in an epoch, if the corpus has more")
+    add("--epoch-tokens", type=int, default=1_700_000, help="words in an epoch, if the corpus has more")
     add("--minutes", type=float, default=4, help="training stops after so many minutes")
     add("--batch", type=int, default=64, help="windows in a batch")
     add("--steps", type=int, default=50, help="words in a window")
     add("--dim", type=int, default=128, help="width of the embedding")
     add("--units", type=int, default=256, help="width of the GRU")
-    add("--learning-rate", type=float, default=2e-3)
+    add("--learning-rate", type=float, default=5e-3)
     add("--validation-tokens", type=int, default=100_000, help="validate on at most so many words")
     add("--seed", type=int, default=0)
     add("--quick", action="store_true", help="a little text, one short epoch: does everything work?")

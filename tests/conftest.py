@@ -1,4 +1,4 @@
-"""Shared fixtures. TensorFlow must be quiet and take few threads: the suite runs in parallel processes."""
+"""Shared fixtures. The suite runs in parallel processes: TensorFlow must be quiet."""
 
 import os
 
@@ -10,10 +10,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _fresh_keras():
+def _seeded():
     keras.utils.set_random_seed(0)
-    yield
-    keras.backend.clear_session()
 
 
 @pytest.fixture

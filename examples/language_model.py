@@ -117,7 +117,7 @@ def build(args, head, vocab):
 def fit(args, model, head, train, validation, tokens_per_step, steps):
     """Trains; returns what the plots need."""
     epoch = steps * tokens_per_step
-    title = f"Training: {args.epochs} epochs of {epoch / 1e6:.2f} M words, at most {args.minutes:g} minutes"
+    title = f"Training: {args.epochs} x {epoch / 1e6:.2f} M words, at most {args.minutes:g} minutes"
     with stage(title):
         speed = Speed(tokens_per_step, args.minutes)
         perplexity = Perplexity(validation, head.make_loss(reduction="sum"))

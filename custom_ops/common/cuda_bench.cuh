@@ -1,9 +1,9 @@
-// What the CUDA benches share: the machine's own limits, times by events, one line a measurement (also as
-// JSON).
+// What the CUDA benches share: the machine's own limits, times by events, one line a measurement (also as JSON).
 //
-//   Bench bench("embedding", argc, argv);          // [--json FILE] [--quick]; Bench::HasGpu() first, else
-//   return 77 const Times t = bench.Time([&](int i) { Lookup(inputs[i % sets]); }); bench.Report("10 x 1.68M
-//   x 128", "lookup", t, bytes, flops);
+//   if (!Bench::HasGpu()) return 77;
+//   Bench bench("embedding", argc, argv);  // [--json FILE] [--quick]
+//   const Times t = bench.Time([&](int i) { Lookup(inputs[i % sets]); });
+//   bench.Report("10 x 1.68M x 128", "lookup", t, bytes, flops);
 #ifndef LARGEOUT_COMMON_CUDA_BENCH_CUH_
 #define LARGEOUT_COMMON_CUDA_BENCH_CUH_
 

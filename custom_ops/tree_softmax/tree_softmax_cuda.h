@@ -1,17 +1,19 @@
-// The CUDA twin of tree_softmax.h: the same tensors, all in device memory (the tree's arrays too), the same
-// results up to float32 rounding, and the same bits on every run and every GPU. Any dim; rows are read in
-// 16-byte pieces (8 for bfloat16) where dim is a multiple of 4.
+// The CUDA twin of tree_softmax.h: the same tensors, all in device memory (the tree's arrays too), and the same
+// bits on every run: no float atomics, sums have an order that depends on the sizes alone. Any dim; rows are
+// read in 16-byte pieces (8 for bfloat16) where dim is a multiple of 4. Products are float32 multiply-adds; wide
+// nodes of bfloat16 tables use tensor cores, where float32 factors keep 16 bits of their mantissa.
 //
-//   TreeLossPlan plan;                                                     // pairs, groups and sizes
-//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream
-//   twice
-//   ... check plan.status; allocate loss, plan.pairs, plan.groups, plan.probs ...
-//   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, scratch_bytes, &scratch,
-//   stream); PlanTreeGradCuda(tree, saved, tokens, dim, ..., &grad_plan);           // waits once: the number
-//   of touched rows TreeSoftmaxGradCuda(grad_plan, tree, table, hidden, ...);              // does not wait
+//   TreeLossPlan plan;  // pairs, groups, sizes
+//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream, twice
+//   // look at plan.status; allocate the outputs of plan.pairs, plan.groups and plan.probs elements
+//   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, bytes, &scratch, stream);
 //
-// Every function returns the first CUDA error as an int (0: success). What it cost to know sizes on the host
-// is said with each function; everything else is asynchronous on `stream`.
+//   TreeGradPlan grad;  // the number of touched rows
+//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits, once
+//   TreeSoftmaxGradCuda(grad, tree, table, hidden, weights, grad_loss, tokens, saved, bytes, ...);
+//
+// Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function says
+// that it waits; everything else is asynchronous on `stream`.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
 

@@ -4,6 +4,8 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TILE_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TILE_CUH_
 
+#include <type_traits>
+
 #include "tree_softmax/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -14,7 +16,9 @@ constexpr int kTileK = 16;
 // kM x kN elements by 128 threads, kTM x kTN each.
 template <int M, int N, int TM, int TN>
 struct TileShape {
+  static constexpr bool kTensorCores = false;
   static constexpr int kM = M, kN = N, kTM = TM, kTN = TN;
+  static constexpr int kRun = 4;           // neighbouring columns of a thread
   static constexpr int kColumns = N / TN;  // threads side by side
   static_assert(M / TM * kColumns == kTileThreads && TM % 4 == 0 && TN % 4 == 0,
                 "128 threads, 16-byte pieces");
@@ -23,12 +27,19 @@ struct TileShape {
   static __device__ int Row(int i) { return i / 4 * (4 * M / TM) + threadIdx.x / kColumns * 4 + i % 4; }
   static __device__ int Column(int j) { return j / 4 * (4 * kColumns) + threadIdx.x % kColumns * 4 + j % 4; }
 };
-using TallTile = TileShape<64, 128, 8, 8>;  // more than 16 rows
-using FlatTile = TileShape<16, 128, 4, 4>;  // up to 16
+
+// For tables of type T: Tall for more than 16 rows, Flat for up to 16. bfloat16: tree_softmax_mma_tile.cuh.
+constexpr int kFlatRows = 16;
+template <typename T>
+struct Tiles {
+  using Tall = TileShape<64, 128, 8, 8>;
+  using Flat = TileShape<kFlatRows, 128, 4, 4>;
+};
 
 // Rows (of the table, or hidden vectors through an index) with zeros outside [rows, columns].
 template <typename T>
 struct RowOperand {
+  static constexpr bool kBfloat16 = std::is_same<T, bfloat16>::value;  // its values are
   const T* base;
   int64_t stride;
   const int32_t* index;  // or null: row r is base + r * stride
@@ -51,6 +62,7 @@ struct RowOperand {
 
 // (probability - 1 at the path's child) * scale, for pairs x children.
 struct GradOperand {
+  static constexpr bool kBfloat16 = false;
   const float* probs;  // of pair 0, child 0
   const int32_t* pair_row;
   const float* scale;
@@ -106,8 +118,9 @@ struct Piece {
 };
 
 // acc[i][j] += sum over k in [begin, end) of A(Row(i), k) * B(Column(j), k), in the order of k. Operands give
-// zeros beyond their ends, so `end` is rounded up. each_k(shared_a) sees every piece of A: [kTileK][kM + 4].
-template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B, typename EachK>
+// zeros beyond their ends, so `end` is rounded up. each_k sees every piece of A, as a function of (row, k).
+template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B, typename EachK,
+          std::enable_if_t<!Shape::kTensorCores, int> = 0>
 __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, int end, float* shared,
                                              float (&acc)[Shape::kTM][Shape::kTN], const EachK& each_k) {
   float* shared_a = shared;
@@ -126,7 +139,7 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
       piece_a.Fetch(a, k + kTileK);
       piece_b.Fetch(b, k + kTileK);
     }
-    each_k(shared_a);
+    each_k([&](int row, int kk) { return shared_a[kk * (Shape::kM + 4) + row]; });
 #pragma unroll
     for (int kk = 0; kk < kTileK; ++kk) {
       float x[Shape::kTM], y[Shape::kTN];
@@ -152,7 +165,8 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
 }
 
 struct NothingEachK {
-  __device__ __forceinline__ void operator()(const float*) const {}
+  template <typename Get>
+  __device__ __forceinline__ void operator()(const Get&) const {}
 };
 
 }  // namespace largeout

@@ -1,7 +1,7 @@
 // Wide nodes, forward: logits as tiled matrix products over slices of pairs, then softmax in place. The
 // logits of a chunk of slices are in memory once; nothing is gathered but the hidden vectors on their way to
 // shared memory.
-#include "tree_softmax/tree_softmax_tile.cuh"
+#include "tree_softmax/tree_softmax_mma_tile.cuh"
 
 namespace largeout {
 namespace {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void LogitTile(const TreeBatch<T>& batch, const TreeS
 template <typename T, bool kExp>
 __global__ void __launch_bounds__(kTileThreads, 3)
     WideLogits(TreeBatch<T> batch, const int32_t* tile_group, ProbChunk chunk, bool aligned) {
-  __shared__ __align__(16) float shared[TallTile::kShared];
+  __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
   const int group = tile_group[blockIdx.x];
   const int node = batch.group_node[group];
   const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   if (!Inside(chunk, s.prob)) return;
   const int child = static_cast<int>(local % wide) * kTileChildren;
   float* data = chunk.data + (s.prob - chunk.begin);
-  if (s.count > FlatTile::kM) {
-    LogitTile<T, TallTile, kExp>(batch, s, child, data, shared, aligned);
+  if (s.count > kFlatRows) {
+    LogitTile<T, typename Tiles<T>::Tall, kExp>(batch, s, child, data, shared, aligned);
   } else {
-    LogitTile<T, FlatTile, kExp>(batch, s, child, data, shared, aligned);
+    LogitTile<T, typename Tiles<T>::Flat, kExp>(batch, s, child, data, shared, aligned);
   }
 }
 

@@ -1,26 +1,26 @@
 // Wide nodes, backward: both gradients as tiled matrix products with the probabilities of a chunk of slices.
 #include <algorithm>
 
-#include "tree_softmax/tree_softmax_tile.cuh"
+#include "tree_softmax/tree_softmax_mma_tile.cuh"
 
 namespace largeout {
 namespace {
 
-// Four neighbouring elements of an output row, `left` of which exist.
-template <typename Out>
-__device__ __forceinline__ void StoreQuad(Out* p, float (&v)[4], int64_t left, bool aligned, bool add) {
+// Neighbouring elements of an output row, `left` of which exist.
+template <int kRun, typename Out>
+__device__ __forceinline__ void StoreRun(Out* p, float (&v)[kRun], int64_t left, bool aligned, bool add) {
   if (left <= 0) return;
-  if (aligned && left >= 4) {
+  if (aligned && left >= kRun) {
     if (add) {
-      float old[4];
-      LoadVec<4>(p, old);
+      float old[kRun];
+      LoadVec<kRun>(p, old);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] += old[i];
+      for (int i = 0; i < kRun; ++i) v[i] += old[i];
     }
-    StoreVec<4>(p, v);
+    StoreVec<kRun>(p, v);
   } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kRun; ++i) {
       if (i < left) GpuFromFloat(add ? v[i] + GpuToFloat(p[i]) : v[i], p + i);
     }
   }
@@ -35,10 +35,12 @@ __device__ __forceinline__ void StoreTile(float (&acc)[Shape::kTM][Shape::kTN], 
     if (row >= rows) continue;
     Out* p = row_pointer(row);
 #pragma unroll
-    for (int j = 0; j < Shape::kTN; j += 4) {
-      float v[4] = {acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]};
+    for (int j = 0; j < Shape::kTN; j += Shape::kRun) {
+      float v[Shape::kRun];
+#pragma unroll
+      for (int n = 0; n < Shape::kRun; ++n) v[n] = acc[i][j + n];
       const int column = Shape::Column(j);
-      StoreQuad(p + column, v, columns - column, aligned, add);
+      StoreRun<Shape::kRun>(p + column, v, columns - column, aligned, add);
     }
   }
 }
@@ -68,7 +70,7 @@ template <typename T>
 __global__ void __launch_bounds__(kTileThreads, 3)
     WideHidden(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
                ProbChunk chunk, TreeGradOutputs<T> out, bool aligned) {
-  __shared__ __align__(16) float shared[TallTile::kShared];
+  __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
   const int64_t parts = CeilDiv(batch.table.dim, kTileDims);
   const int64_t begin = batch.offsets[level_start[level]].wide_slices * parts;
   const int64_t end = batch.offsets[level_start[level + 1]].wide_slices * parts;
@@ -77,10 +79,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const int group = wide_group[slice];
     const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices);
     if (!Inside(chunk, s.prob)) continue;
-    if (s.count > FlatTile::kM) {
-      HiddenTile<T, TallTile>(batch, s, column, level > 0, chunk, out, shared, aligned);
+    if (s.count > kFlatRows) {
+      HiddenTile<T, typename Tiles<T>::Tall>(batch, s, column, level > 0, chunk, out, shared, aligned);
     } else {
-      HiddenTile<T, FlatTile>(batch, s, column, level > 0, chunk, out, shared, aligned);
+      HiddenTile<T, typename Tiles<T>::Flat>(batch, s, column, level > 0, chunk, out, shared, aligned);
     }
   }
 }
@@ -114,10 +116,9 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T>& batch, const RowPiec
   float bias = 0.f;
   const bool wants_bias = column == 0 && out.bias_grads != nullptr && threadIdx.x < Shape::kM;
   MultiplyTile<Shape, false, false>(a, b, 0, static_cast<int>(piece.count), shared, acc,
-                                    [&](const float* grads) {
+                                    [&](const auto& grad) {
                                       if (wants_bias) {
-                                        for (int k = 0; k < kTileK; ++k)
-                                          bias += grads[k * (Shape::kM + 4) + threadIdx.x];
+                                        for (int k = 0; k < kTileK; ++k) bias += grad(threadIdx.x, k);
                                       }
                                     });
   if (piece.partial) {
@@ -139,7 +140,7 @@ template <typename T>
 __global__ void __launch_bounds__(kTileThreads, 3)
     WideRows(TreeBatch<T> batch, const int32_t* weight_group, bool keep_partials, ProbChunk chunk,
              TreeGradOutputs<T> out, bool aligned) {
-  __shared__ __align__(16) float shared[TallTile::kShared];
+  __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
   RowPiece piece;
   piece.group = weight_group[blockIdx.x];
   const TreeOffsets& offsets = batch.offsets[piece.group];
@@ -168,10 +169,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   piece.out_row =
       (piece.partial ? offsets.partial_rows + split * piece.children : offsets.rows) + piece.child;
   const int64_t column = blockIdx.y * static_cast<int64_t>(kTileDims);
-  if (piece.children - piece.child > FlatTile::kM) {
-    RowTile<T, TallTile>(batch, piece, column, chunk, out, shared, aligned);
+  if (piece.children - piece.child > kFlatRows) {
+    RowTile<T, typename Tiles<T>::Tall>(batch, piece, column, chunk, out, shared, aligned);
   } else {
-    RowTile<T, FlatTile>(batch, piece, column, chunk, out, shared, aligned);
+    RowTile<T, typename Tiles<T>::Flat>(batch, piece, column, chunk, out, shared, aligned);
   }
 }
 

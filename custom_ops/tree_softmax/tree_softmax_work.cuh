@@ -80,12 +80,15 @@ __device__ __forceinline__ bool Inside(const ProbChunk& chunk, int64_t prob) {
   return prob >= chunk.begin && prob < chunk.end;
 }
 
-// Elements p[0 .. kVec), kVec 1 or 4; p is aligned to kVec elements.
+// Elements p[0 .. kVec), kVec 1, 2 or 4; p is aligned to kVec elements.
 template <int kVec>
 __device__ __forceinline__ void LoadVec(const float* p, float (&v)[kVec]) {
   if constexpr (kVec == 4) {
     const float4 x = *reinterpret_cast<const float4*>(p);
     v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+  } else if constexpr (kVec == 2) {
+    const float2 x = *reinterpret_cast<const float2*>(p);
+    v[0] = x.x, v[1] = x.y;
   } else {
     v[0] = *p;
   }
@@ -96,6 +99,9 @@ __device__ __forceinline__ void LoadVec(const bfloat16* p, float (&v)[kVec]) {
     const uint2 x = *reinterpret_cast<const uint2*>(p);
     v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
     v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
+  } else if constexpr (kVec == 2) {
+    const uint32_t x = *reinterpret_cast<const uint32_t*>(p);
+    v[0] = __uint_as_float(x << 16), v[1] = __uint_as_float(x & 0xffff0000u);
   } else {
     v[0] = GpuToFloat(*p);
   }
@@ -104,6 +110,8 @@ template <int kVec>
 __device__ __forceinline__ void StoreVec(float* p, const float (&v)[kVec]) {
   if constexpr (kVec == 4) {
     *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+  } else if constexpr (kVec == 2) {
+    *reinterpret_cast<float2*>(p) = make_float2(v[0], v[1]);
   } else {
     *p = v[0];
   }
@@ -116,6 +124,8 @@ __device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
   if constexpr (kVec == 4) {
     *reinterpret_cast<uint2*>(p) = make_uint2(x[0].bits | static_cast<uint32_t>(x[1].bits) << 16,
                                               x[2].bits | static_cast<uint32_t>(x[3].bits) << 16);
+  } else if constexpr (kVec == 2) {
+    *reinterpret_cast<uint32_t*>(p) = x[0].bits | static_cast<uint32_t>(x[1].bits) << 16;
   } else {
     *p = x[0];
   }
@@ -185,9 +195,8 @@ inline bool RowsAligned(int64_t dim, const void* a, const void* b, const void* c
 
 // ---- Launchers between the files.
 
-// Writes the running sums of the groups and lists of pieces; `groups` is known to the device alone
-// (*device_groups) and is at most max_groups. The totals are read back with whatever the caller put into
-// `extra` (8 bytes): one wait.
+// Writes the running sums of the groups and the lists of pieces. The number of groups is on the device
+// (device_totals->groups, at most max_groups); all totals are read back: one wait.
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels, bad;

@@ -150,6 +150,7 @@ print((status("VmHWM") - before) // 1024)
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": root},
+        cwd="/",
     )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout.split()[-1]) < 128  # MB, beside a table of 512

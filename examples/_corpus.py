@@ -90,8 +90,8 @@ def index(name, train, validation):
         for side in (train, validation)
     )
     train, validation = ([d for d in side if len(d)] for side in (train, validation))
-    if not train:
-        raise ValueError(f"No words to train on in: {name}")
+    if not train or not validation:
+        raise ValueError(f"No words {'to validate' if train else 'to train'} on in: {name}")
     counts = np.bincount(np.concatenate(train), minlength=len(order_seen)).astype(np.float64)
     known = np.flatnonzero(counts[len(first) :]) + len(first)
     kept = np.concatenate([first, known[np.argsort(-counts[known], kind="stable")]])

@@ -140,12 +140,12 @@ def show_predictions(args, corpus, predictor, examples=6, shown=5):
     with stage("What comes next? (probabilities of the model; in brackets what the text says)"):
         contexts = []
         for _ in range(examples):
-            document = corpus.validation[rng.integers(len(corpus.validation))]
-            at = rng.integers(min(args.steps, len(document) - 1), len(document))
-            context = document[max(0, at - args.steps) : at]
+            text = np.append(_corpus.END, corpus.validation[rng.integers(len(corpus.validation))])
+            at = rng.integers(min(args.steps, len(text) - 1), len(text))
+            context = text[max(0, at - args.steps) : at]
             contexts.append(np.pad(context, (0, args.steps - len(context))))
             answer = predictor.predict(contexts[-1][None], verbose=0)
-            print(f"   ... {corpus.text(context[-12:])} [{corpus.words[document[at]]}]")
+            print(f"   ... {corpus.text(context[-12:])} [{corpus.words[text[at]]}]")
             best = zip(np.exp(answer["scores"][0, :shown]), answer["ids"][0, :shown])
             print("       " + "   ".join(f"{p:.0%} {corpus.words[i]}" for p, i in best))
     return np.stack(contexts)
@@ -213,6 +213,8 @@ def arguments():
     add("--save", metavar="FILE.keras", help="keep the model; default: saved for a test, then removed")
     add("--export", metavar="DIR", help="keep the exported model; default: likewise")
     args = parser.parse_args()
+    if args.validation and not args.corpus:
+        parser.error("--validation goes with --corpus")
     args.share = 0.05 if args.quick else 1.0
     if args.quick:
         args.epochs, args.epoch_tokens, args.validation_tokens = 1, 100_000, 10_000

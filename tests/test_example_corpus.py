@@ -45,6 +45,8 @@ def test_a_text_that_marks_unknown_words_keeps_its_rare_ones(corpora):
 def test_index_refuses_an_empty_text(corpora):
     with pytest.raises(ValueError, match="No words to train on in: nothing"):
         corpora.index("nothing", [[]], [words("a")])
+    with pytest.raises(ValueError, match="No words to validate on in: half"):
+        corpora.index("half", [words("a")], [[]])
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9])

@@ -141,6 +141,7 @@ def show_predictions(args, corpus, predictor, examples=6, shown=5):
         contexts = []
         for _ in range(examples):
             text = np.append(_corpus.END, corpus.validation[rng.integers(len(corpus.validation))])
+            text = text.astype(np.int32)
             at = rng.integers(min(args.steps, len(text) - 1), len(text))
             context = text[max(0, at - args.steps) : at]
             contexts.append(np.pad(context, (0, args.steps - len(context))))

@@ -156,7 +156,7 @@ def batches(windows, batch, first_rare=None, seed=None):
         # Nothing is predicted after the last word, so it is not read either: one mask serves both.
         return tf.where(targets == PAD, PAD, rows[:, :-1]), targets
 
-    return dataset.batch(batch).map(split, num_parallel_calls=2).prefetch(4)
+    return dataset.batch(batch).map(split).prefetch(4)
 
 
 def _draw(name):

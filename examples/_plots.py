@@ -39,7 +39,8 @@ def training(folder, head, history):
             axes.plot(x, validation, "o-", color=_COLORS[name], markersize=6, linewidth=2, label=label)
     by_time.set_yscale("log")
     by_time.set_xlim(left=0)
-    by_epoch.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    by_epoch.set_xlim(0.5, round(by_epoch.dataLim.x1) + 0.5)
+    by_epoch.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
     by_time.legend(frameon=False, labelcolor="linecolor", handlelength=0, loc="upper right")
     by_epoch.text(
         0.98,

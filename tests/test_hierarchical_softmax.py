@@ -247,3 +247,83 @@ def test_bad_input_names_argument_rule_and_value(rng):
         kl.layers.HierarchicalSoftmax(3, tree="huffman")
     with pytest.raises(ValueError, match=r"`inputs` must be hidden vectors of a known length"):
         kl.layers.HierarchicalSoftmax(3).build((None, None))
+
+
+def test_a_step_that_fails_changes_nothing(rng):
+    model, head = _language_model()
+    optimizer = kl.optimizers.LazyAdam(0.01, clipnorm=1.0)
+    model.compile(optimizer, loss=head.loss)
+    x, y = _corpus(rng, rows=4)
+    model.train_on_batch(x, y)
+    before = [w.numpy() for w in [*model.weights, *optimizer.variables]]
+    for bad_x, bad_y in ((x, np.full_like(y, VOCAB)), (np.where(x > 0, VOCAB, 0), y)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(VOCAB)):
+            model.train_on_batch(bad_x, bad_y)
+    for a, b in zip(before, [*model.weights, *optimizer.variables]):
+        np.testing.assert_array_equal(a, b.numpy(), err_msg=b.path)
+
+
+def test_a_frozen_head_can_be_unfrozen(rng):
+    x, y = rng.normal(size=(8, 5)).astype("float32"), rng.integers(0, VOCAB, 8)
+    head = kl.layers.HierarchicalSoftmax(VOCAB, trainable=False)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(5), head])
+    assert len(model.trainable_variables) == 2
+    head.trainable = True
+    assert len(model.trainable_variables) == 4
+    model.compile(kl.optimizers.SGD(0.1), loss=head.loss)
+    before = head.kernel_table.numpy()
+    model.fit(x, y, verbose=0)
+    assert (head.kernel_table.numpy() != before).any()
+    assert head.predictor(model, k=np.int64(3)).predict(x, verbose=0)["ids"].shape == (8, 3)
+
+
+def test_keras_export_and_checkpoints_after_training(rng, tmp_path):
+    model, head = _language_model()
+    model.compile(kl.optimizers.LazyAdam(0.01), loss=head.loss)
+    x, y = _corpus(rng, rows=8)
+    model.fit(x, y, verbose=0)
+    model.export(tmp_path / "export", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "export"))
+    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), atol=1e-5)
+    kernel = head.kernel_table.numpy()
+    checkpoint = tf.train.Checkpoint(model=model)
+    path = checkpoint.save(str(tmp_path / "checkpoint"))
+    head.kernel_table.assign(np.zeros_like(kernel))
+    checkpoint.restore(path)
+    np.testing.assert_array_equal(head.kernel_table.numpy(), kernel)
+
+
+def test_weights_that_do_not_fit_change_nothing(rng):
+    with_bias, without = _built(rng), _built(rng, use_bias=False)
+    before = with_bias.kernel_table.numpy()
+    for source, target in ((without, with_bias), (with_bias, without)):
+        store = {}
+        source.save_own_variables(store)
+        with pytest.raises(ValueError, match="bias"):
+            target.load_own_variables(store)
+    np.testing.assert_array_equal(with_bias.kernel_table.numpy(), before)
+
+
+def test_set_weights_brings_the_tree(rng):
+    head = _built(rng, tree=TREES["huffman"])
+    config = head.get_config()
+    config["tree_shape"]["digest"] = "unknown"
+    other = kl.layers.HierarchicalSoftmax.from_config(config)
+    other.build((None, 5))
+    other.set_weights(head.get_weights())
+    hidden = rng.normal(size=(3, 5)).astype("float32")
+    np.testing.assert_array_equal(other.log_prob(hidden, [1, 2, 3]), head.log_prob(hidden, [1, 2, 3]))
+
+
+def test_targets_and_weights_of_changing_rank(rng):
+    model, head = _language_model()
+    model.compile(kl.optimizers.SGD(0.1), loss=head.loss)
+    x, y = _corpus(rng, rows=8)
+    y, w = np.maximum(y, 0), rng.random(8).astype("float32")
+    want = model.evaluate(x, y, sample_weight=np.repeat(w[:, None], 6, 1), verbose=0)
+    for y_variant in (y, y[..., None]):
+        for w_variant in (w, w[:, None], np.repeat(w[:, None], 6, 1)):
+            got = model.evaluate(x, y_variant, sample_weight=w_variant, verbose=0)
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"`sample_weight` must have the shape of `y_true`"):
+        head.loss(y, np.zeros((8, 6, 8), "float32"), sample_weight=np.zeros((8, 6, 2)))

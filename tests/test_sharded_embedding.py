@@ -149,3 +149,26 @@ def test_empty_batch(rng):
     assert _layer(rng)(np.zeros([0, 4], "int32")).shape == (0, 4, 3)
     assert _layer(rng, combiner="mean")(np.zeros([0, 4], "int32")).shape == (0, 3)
     np.testing.assert_array_equal(_layer(rng, combiner="mean")(np.zeros([2, 0], "int32")), np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_sequential_without_an_input_keeps_large_ids(policy):
+    rows = 2**24 + 10 if policy == "float32" else 5000
+    layer = ShardedEmbedding(rows, 1, embeddings_initializer="zeros", dtype=policy)
+    model = keras.Sequential([layer, keras.layers.Flatten()])
+    ids = np.arange(rows - 9, rows, dtype="int32")[:, None]
+    layer.build()
+    layer.embeddings.value.scatter_update(
+        tf.IndexedSlices(np.arange(1.0, 10)[:, None].astype("float32"), ids[:, 0])
+    )
+    np.testing.assert_array_equal(model.predict(ids, verbose=0)[:, 0], np.arange(1.0, 10))
+
+
+def test_ids_of_other_integer_types(rng):
+    layer = _layer(rng)
+    want = layer(np.array([[1, 8]]))
+    for dtype in ("uint8", "int16", "uint32", "int64", "float32"):
+        np.testing.assert_array_equal(layer(np.array([[1, 8]], dtype)), want)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=str(2**32 + 1)):
+        layer(np.array([[2**32 + 1]], "uint64"))
+    assert ShardedEmbedding(np.int64(4), np.int32(2)).get_config()["input_dim"] == 4

@@ -158,19 +158,27 @@ def load_rows(store, key, variable):
         ValueError: the store holds no such rows, or rows of another shape; `variable` is then unchanged.
     """
     native = variable.value if isinstance(variable, keras.Variable) else variable
-    shape = tuple(native.shape)
-    names = []
-    while _key(key, len(names)) in store:
-        names.append(_key(key, len(names)))
-    saved = (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else None
-    if saved is None and 0 not in shape:
-        raise ValueError(f"The weights file holds no rows for `{key}`. Expected an array of shape {shape}.")
-    if saved is not None and tuple(saved) != shape:
-        raise ValueError(
-            f"The weights file does not fit `{key}`: expected shape {shape}. Received: shape {tuple(saved)}."
-        )
     start = 0
-    for name in names:
+    for name in check_rows(store, key, tuple(native.shape)):
         rows = np.asarray(store[name])
         write(native, start, rows)
         start += rows.shape[0]
+
+
+def check_rows(store, key, shape):
+    """The names of the chunks that `save_rows` wrote, in order.
+
+    Raises:
+        ValueError: the store holds no such rows, or rows of another shape.
+    """
+    names = []
+    while _key(key, len(names)) in store:
+        names.append(_key(key, len(names)))
+    if not names and 0 not in shape:
+        raise ValueError(f"The weights file holds no rows for `{key}`. Expected an array of shape {shape}.")
+    saved = (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else shape
+    if tuple(saved) != shape:
+        raise ValueError(
+            f"The weights file does not fit `{key}`: expected shape {shape}. Received: shape {tuple(saved)}."
+        )
+    return names

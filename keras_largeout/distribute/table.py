@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_largeout.distribute import chunks
 from keras_largeout.distribute.chunks import load_rows, save_rows
 
-__all__ = ["ShardVariable", "ShardedTable", "load_rows", "save_rows"]
+__all__ = ["ShardVariable", "ShardedTable", "give_shards", "load_rows", "save_rows"]
 
 
 class ShardVariable(keras.Variable):
@@ -103,11 +103,18 @@ class ShardVariable(keras.Variable):
         return f"<ShardVariable path={self.path}, shape={tuple(self._shape)}, dtype={self._dtype}>"
 
 
+def give_shards(layer, *tables):
+    """Makes the shards of `tables` weights of `layer`: tracked, saved by it, frozen where it is frozen."""
+    layer.shards = [shard for table in tables for shard in table.shards]  # Keras tracks attributes
+    if not layer.trainable:
+        for shard in layer.shards:
+            shard.trainable = False
+
+
 class ShardedTable:
     """A logical `[rows, dim]` (or `[rows]`) array, cut into shards.
 
-    The layer that owns the table assigns `table.shards` to an attribute of its own, which makes Keras track
-    them.
+    `give_shards` makes its shards weights of a layer.
 
     Args:
         shape: tuple of ints, `(rows, dim)` or `(rows,)`.
@@ -163,13 +170,19 @@ class ShardedTable:
             ValueError: the file holds another shape; the table is then unchanged.
         """
         (shard,) = self.shards
+        self.check(store)
         for key in (self.name, "0"):
             if key in store:
-                values = np.asarray(store[key])
-                if tuple(values.shape) != self.shape:
-                    raise ValueError(
-                        f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "
-                        f"Received: shape {tuple(values.shape)}."
-                    )
-                return shard.assign(values)
+                return shard.assign(np.asarray(store[key]))
         load_rows(store, self.name, shard)
+
+    def check(self, store):
+        """Raises ValueError unless `load` could read this table from `store`."""
+        whole = [key for key in (self.name, "0") if key in store]
+        if not whole:
+            chunks.check_rows(store, self.name, self.shape)
+        elif tuple(store[whole[0]].shape) != self.shape:
+            raise ValueError(
+                f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "
+                f"Received: shape {tuple(store[whole[0]].shape)}."
+            )

@@ -4,7 +4,10 @@ import abc
 import weakref
 
 import keras
+import numpy as np
 import tensorflow as tf
+
+from keras_largeout.layers._check import positive_int
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
 
@@ -16,17 +19,15 @@ class Head(keras.layers.Layer):
     are never formed. `head.loss` compares `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the
     head's weights with the model.
 
+    The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
+    (its exponential is the perplexity) and at `top_k`.
+
     Subclasses implement `token_losses`, `log_prob` and `top_k`.
     """
 
     def __init__(self, num_classes, **kwargs):
-        if not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes <= 0:
-            raise ValueError(
-                f"`num_classes` must be a positive integer. Received: num_classes={num_classes} "
-                f"(of type {type(num_classes).__name__})."
-            )
         super().__init__(**kwargs)
-        self.num_classes = num_classes
+        self.num_classes = positive_int("num_classes", num_classes)
         self.supports_masking = True
         self.supports_jit = False  # custom ops
         _HEADS[self.name] = self
@@ -90,14 +91,26 @@ class Head(keras.layers.Layer):
         Returns:
             A model with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`, scores being
             log-probabilities. It shares the weights of `model`.
+
+        Raises:
+            ValueError: `model` has not one known output, as a subclassed model has none.
         """
-        outputs = TopK(self, k, position)(model.output)
-        return keras.Model(model.input, outputs, name=f"{model.name}_predictor")
+        known = getattr(model, "inputs", None) and getattr(model, "outputs", None)
+        if not known or len(model.outputs) != 1:
+            raise ValueError(
+                "`model` must be a built functional or sequential model that ends in this head alone. "
+                f"Received: {model!r} with the outputs {getattr(model, 'outputs', None)}"
+            )
+        # A sequential model knows its tensors, but not as `input` and `output` before it was called.
+        inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        outputs = TopK(self, k, position)(model.outputs[0])
+        return keras.Model(inputs, outputs, name=f"{model.name}_predictor")
 
     def check_k(self, k):
-        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= self.num_classes:
+        whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+        if not whole or not 1 <= k <= self.num_classes:
             raise ValueError(
-                f"`k` must be an integer in 1 .. num_classes={self.num_classes}. Received: k={k}"
+                f"`k` must be an integer in 1 .. num_classes={self.num_classes}. Received: k={k!r}"
             )
 
     def get_config(self):
@@ -136,7 +149,7 @@ class HeadLoss(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         hidden = tf.convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
-        y_true = _class_ids(y_true, hidden.shape.rank)
+        y_true = _class_ids(y_true, hidden)
         sample_weight = _weights_like(y_true, sample_weight)
         losses = self.resolve_head().token_losses(y_true, hidden, _active(y_true, mask, sample_weight))
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
@@ -153,12 +166,15 @@ class HeadLoss(keras.losses.Loss):
         return {**super().get_config(), "head_name": self.head_name}
 
 
-def _class_ids(y_true, hidden_rank):
+def _class_ids(y_true, hidden):
     """Class ids as integers, without the trailing axis of length 1 that Keras allows."""
     y_true = tf.convert_to_tensor(y_true)
     if y_true.dtype not in (tf.int32, tf.int64):
         y_true = tf.cast(y_true, tf.int64)
-    if hidden_rank is not None and y_true.shape.rank == hidden_rank and y_true.shape[-1] == 1:
+    rank = hidden.shape.rank
+    if rank is not None and y_true.shape.rank is None:  # batches of several ranks were seen
+        return tf.ensure_shape(tf.reshape(y_true, tf.shape(hidden)[:-1]), hidden.shape[:-1])
+    if rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1:
         y_true = tf.squeeze(y_true, -1)
     return y_true
 
@@ -168,9 +184,16 @@ def _weights_like(y_true, sample_weight):
     if sample_weight is None:
         return None
     weight, rank = tf.convert_to_tensor(sample_weight), y_true.shape.rank
-    if weight.shape.rank == rank + 1 and weight.shape[-1] == 1:
-        return tf.squeeze(weight, -1)
-    return tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([rank - weight.shape.rank], tf.int32)], 0))
+    known = weight.shape.rank
+    if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
+        raise ValueError(
+            "`sample_weight` must have the shape of `y_true`, or of its first axes. "
+            f"Received: sample_weight.shape={weight.shape}, y_true.shape={y_true.shape}"
+        )
+    missing = tf.maximum(rank - tf.rank(weight), 0)
+    weight = tf.reshape(weight, tf.concat([tf.shape(weight)[:rank], tf.ones([missing], tf.int32)], 0))
+    weight.set_shape([None] * rank)
+    return weight
 
 
 def _active(y_true, mask, weight):
@@ -202,6 +225,11 @@ class TopK(keras.layers.Layer):
 
     def call(self, inputs, mask=None):
         hidden = tf.convert_to_tensor(inputs)
+        if self.position == "last" and hidden.shape.rank != 3:
+            raise ValueError(
+                '`position="last"` is for hidden vectors [batch, time, dim]. '
+                f"Received: inputs.shape={hidden.shape}"
+            )
         if self.position == "last":
             time = tf.shape(hidden)[1]
             if mask is None:

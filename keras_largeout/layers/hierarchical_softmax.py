@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout import trees
-from keras_largeout.distribute.table import ShardedTable
+from keras_largeout.distribute.table import ShardedTable, give_shards
 from keras_largeout.layers.head import Head
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.stock_top_k import stock_top_k
@@ -75,13 +75,13 @@ class HierarchicalSoftmax(Head):
         **kwargs,
     ):
         super().__init__(num_classes, **kwargs)
+        num_classes = self.num_classes
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        if (
-            tree_shape is not None
-        ):  # deserialised: the tree itself comes with the weights, or from a layer cloned
+        if tree_shape is not None:
+            # Deserialised: the tree itself comes with the weights, or from the layer that was cloned.
             self.tree = _TREES.get(tree_shape["digest"])
             self._num_nodes = int(tree_shape["num_nodes"])
         else:
@@ -108,15 +108,12 @@ class HierarchicalSoftmax(Head):
             self.kernel_initializer,
             dtype=self.variable_dtype,
             name="kernel",
-            trainable=self.trainable,
             constraint=self.kernel_constraint,
         )
         self.bias_table = (
-            ShardedTable((self.num_rows,), self._first_biases(), name="bias", trainable=self.trainable)
-            if self.use_bias
-            else None
+            ShardedTable((self.num_rows,), self._first_biases(), name="bias") if self.use_bias else None
         )
-        self._shards = self.kernel_table.shards + (self.bias_table.shards if self.use_bias else [])
+        give_shards(self, *self._tables())
         values = self.tree.arrays() if self.tree is not None else _unfilled(self.num_classes, self._num_nodes)
         self._tree_variables = [
             self.add_weight(
@@ -149,11 +146,19 @@ class HierarchicalSoftmax(Head):
         bias = self.bias_table.variable if self.use_bias else None
         return self.kernel_table.variable, bias, TreeArrays(*(v.value for v in self._tree_variables))
 
-    def token_losses(self, y_true, hidden, active=None):
-        if self.tree is None:
+    def _require_tree(self):
+        """Takes the tree from the layer's variables, where `set_weights` brought it, or raises ValueError."""
+        if self.tree is not None:
+            return
+        with tf.init_scope():
+            arrays = [variable.numpy() for variable in self._tree_variables[:3]]
+        if arrays[1][-1] == 0:
             raise ValueError(
                 f"The head {self.name!r} was made from a config and has no tree yet: load its weights first."
             )
+        self.tree = trees.Tree.from_arrays(*arrays)
+
+    def token_losses(self, y_true, hidden, active=None):
         hidden = self._hidden(hidden)
         lead = tf.shape(hidden)[:-1]
         if not hidden.shape[:-1].is_compatible_with(y_true.shape):
@@ -163,6 +168,7 @@ class HierarchicalSoftmax(Head):
             )
         if not self._initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
+        self._require_tree()
         table, bias, tree = self._parts()
         losses = tree_softmax_loss(
             tf.reshape(hidden, [-1, self.dim]),
@@ -216,7 +222,14 @@ class HierarchicalSoftmax(Head):
                 f"{self.num_classes} classes and "
                 f"{self._num_nodes} nodes, array shapes {expected}. Received: {[a.shape for a in saved]}."
             )
+        if not self.use_bias and "bias_rows_000000" in store:
+            raise ValueError(
+                f"The weights file does not fit the head {self.name!r}: it holds biases. "
+                "Received: use_bias=False"
+            )
         tree = trees.Tree.from_arrays(*saved)
+        for table in self._tables():  # all of them, before anything is changed
+            table.check(store)
         for table in self._tables():
             table.load(store)
         self.tree = tree
@@ -236,6 +249,11 @@ class HierarchicalSoftmax(Head):
 
 def _tree(num_classes, counts, tree):
     """The tree that the constructor's arguments ask for."""
+    if counts is not None and np.shape(counts) != (num_classes,):
+        raise ValueError(
+            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
+            f"Received: counts.shape={np.shape(counts)}"
+        )
     if isinstance(tree, trees.Tree):
         if tree.num_classes != num_classes:
             raise ValueError(
@@ -245,15 +263,13 @@ def _tree(num_classes, counts, tree):
     if counts is None:
         counts = 1.0 / np.arange(1, num_classes + 1)
     counts = np.asarray(counts)
-    if counts.shape != (num_classes,):
-        raise ValueError(
-            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
-            f"Received: counts.shape={counts.shape}"
-        )
     if tree is None:
         return trees.head_tail(counts)
     if callable(tree):
-        return _tree(num_classes, counts, tree(counts))
+        built = tree(counts)
+        if isinstance(built, trees.Tree):
+            return _tree(num_classes, counts, built)
+        tree = built
     raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
 
 

@@ -1,9 +1,11 @@
 """`ShardedEmbedding`: a lookup table of any size, with a fused combiner."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.table import ShardedTable
+from keras_largeout.distribute.table import ShardedTable, give_shards
+from keras_largeout.layers._check import positive_int
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.embedding import COMBINERS, OUT_OF_RANGE, embedding_lookup
 from keras_largeout.ops.stock_embedding import stock_embedding_lookup
@@ -34,7 +36,7 @@ class ShardedEmbedding(keras.layers.Layer):
         combiner: None (one row an id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum of
             squared weights): how the rows of a bag become one.
         out_of_range: `"error"` (an id outside the table stops the step) or `"zero"` (such an id gives a row
-            of zeros, takes no part in a bag, and gets no gradient).
+            of zeros, takes no part in a bag, and gets no gradient). Exported models always do the latter.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -69,18 +71,15 @@ class ShardedEmbedding(keras.layers.Layer):
         out_of_range="error",
         **kwargs,
     ):
-        for argument, value in (("input_dim", input_dim), ("output_dim", output_dim)):
-            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-                raise ValueError(
-                    f"`{argument}` must be a positive integer. "
-                    f"Received: {argument}={value} (of type {type(value).__name__})."
-                )
+        input_dim = positive_int("input_dim", input_dim)
+        output_dim = positive_int("output_dim", output_dim)
         if combiner not in COMBINERS:
             raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
         if out_of_range not in OUT_OF_RANGE:
             raise ValueError(
                 f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
             )
+        kwargs.pop("input_length", None)  # Keras ignores it as well
         super().__init__(**kwargs)
         self.input_dim = input_dim
         self.output_dim = output_dim
@@ -95,7 +94,9 @@ class ShardedEmbedding(keras.layers.Layer):
         self.autocast = False
         if weights is not None:
             self.build()
-            self.table.assign(weights[0] if isinstance(weights, list) and len(weights) == 1 else weights)
+            self.table.assign(
+                np.asarray(weights[0] if isinstance(weights, list) and len(weights) == 1 else weights)
+            )
 
     def build(self, input_shape=None):
         if self.built:
@@ -107,7 +108,7 @@ class ShardedEmbedding(keras.layers.Layer):
             name="embeddings",
             constraint=self.embeddings_constraint,
         )
-        self._shards = self.table.shards  # makes Keras track them
+        give_shards(self, self.table)
         self.built = True
 
     @property
@@ -152,7 +153,10 @@ class ShardedEmbedding(keras.layers.Layer):
     def _ids(self, inputs):
         if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
             inputs = tf.convert_to_tensor(inputs)
-        return inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        if inputs.dtype in (tf.int32, tf.int64):
+            return inputs
+        fits = inputs.dtype.is_integer and inputs.dtype.size <= 2
+        return tf.cast(inputs, tf.int32 if fits else tf.int64)
 
     def compute_mask(self, inputs, mask=None):
         if not self.mask_zero or self.combiner is not None:
@@ -164,6 +168,14 @@ class ShardedEmbedding(keras.layers.Layer):
         return (*kept, self.output_dim)
 
     def compute_output_spec(self, inputs, weights=None):
+        # Keras gives a Sequential model without an Input floating point ids, and rounds them.
+        exact = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if self.input_dim > exact.get(dtype, self.input_dim):
+            raise NotImplementedError(
+                f"`inputs` must be integers: {dtype} cannot hold every id below input_dim={self.input_dim}. "
+                f"Begin the model with keras.Input(..., dtype='int32'). Received: inputs of dtype {dtype}"
+            )
         ragged = self.combiner is None and getattr(inputs, "ragged", False)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)

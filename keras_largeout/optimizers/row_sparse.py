@@ -77,11 +77,11 @@ class RowSparse:
         self._row_slots = RowSlots()
         for variable in filter(is_table, variables):
             self.check_rows(variable)
+        # Keras would save, load and copy a slot of a table whole; save_own_variables does it in chunks.
+        is_variable, store = self._tracker.config["variables"]
+        self._tracker.config["variables"] = (lambda v: is_variable(v) and not is_table(v), store)
         super().build(variables)
         self.add_slots(variables)
-        for slot in self._row_slots.tables.values():
-            # Keras would save, load and copy it whole; save_own_variables does it in chunks.
-            self._untrack_variable(slot)
         if self.gradient_accumulation_steps:
             self._row_slots.add_accumulators(variables)
 
@@ -120,11 +120,13 @@ class RowSparse:
             return super().apply(grads, variables)
 
         self._check_variables_are_known(known)
-        with keras.name_scope(self.name, caller=self):
+        # Nothing is updated before all gradients are there: a step that fails changes nothing.
+        ready = tf.control_dependencies(_tensors(grads))
+        with keras.name_scope(self.name, caller=self), ready:
             grads, known = self._filter_empty_gradients(grads, known)
             grads, known = self._overwrite_variables_directly_with_gradients(grads, known)
             self._apply_all(list(zip(grads, known)))
-        self._iterations.assign_add(1)
+            self._iterations.assign_add(1)
 
     def _apply_all(self, pairs):
         """The step of all `(gradient, variable)` pairs: one function, so that it can be one merged call."""
@@ -207,6 +209,12 @@ class RowSparse:
         super().load_own_variables(own)
         if self.built and len(own) == len(self.variables):
             self._row_slots.load(store)
+
+
+def _tensors(gradients):
+    slices = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
+    dense = [g for g in gradients if g is not None and not isinstance(g, tf.IndexedSlices)]
+    return dense + [tensor for s in slices for tensor in (s.values, s.indices)]
 
 
 def _by_rows(gradient, variable):

@@ -31,6 +31,7 @@ class Case:
         notes: Numbers known beforehand (bytes, flops or rows of a step); those of the worker are added.
         needs: Packages without which the row says "not installed".
         ours: Ours must run; a peer may fail, visibly.
+        environment: Variables of the worker's environment.
         rounds, seconds, min_steps, max_steps: How long to measure.
     """
 
@@ -42,6 +43,7 @@ class Case:
     needs: tuple = ()
     notes: dict = field(default_factory=dict)
     ours: bool = False
+    environment: dict = field(default_factory=dict)
     rounds: int = 3
     seconds: float = 4.0
     min_steps: int = 3
@@ -110,7 +112,9 @@ def matches(case, patterns):
     return not patterns or any(fnmatch.fnmatch(name, f"*{pattern.lower()}*") for pattern in patterns)
 
 
-def run_worker(target, config, data, seconds=4.0, min_steps=3, max_steps=200, verbose=False):
+def run_worker(
+    target, config, data, seconds=4.0, min_steps=3, max_steps=200, verbose=False, environment=None
+):
     """Runs `target` in a fresh process. Returns the worker's report, or `{"error": ...}`."""
     with tempfile.TemporaryDirectory() as folder:
         spec, out = Path(folder, "spec.json"), Path(folder, "result.json")
@@ -118,7 +122,7 @@ def run_worker(target, config, data, seconds=4.0, min_steps=3, max_steps=200, ve
         spec.write_text(json.dumps({"target": target, "config": config, "data": data, **limits}))
         # The processor is what is measured here, also on a machine with a GPU.
         env = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ}
-        env["CUDA_VISIBLE_DEVICES"] = ""
+        env = {**env, "CUDA_VISIBLE_DEVICES": "", **(environment or {})}
         worker = Path(__file__).with_name("_worker.py")
         done = subprocess.run(
             [sys.executable, str(worker), str(spec), str(out)], env=env, capture_output=True, text=True
@@ -154,6 +158,7 @@ def run_cases(cases, verbose=False):
                         case.min_steps,
                         case.max_steps,
                         verbose,
+                        case.environment,
                     )
                 )
     return list(results.values())

@@ -20,7 +20,23 @@ if(LARGEOUT_TF)
 endif()
 
 function(largeout_tensorflow_library)
-  add_library(largeout_ops MODULE ${LARGEOUT_OP_SOURCES})
+  set(families common ${LARGEOUT_FAMILIES})
+  set(sources "")
+  foreach(family IN LISTS families)
+    file(GLOB more CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cc
+         ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cuh ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cu)
+    list(APPEND sources ${more})
+  endforeach()
+  string(REPLACE ";" "," families "${families}")
+  set(digest ${CMAKE_CURRENT_BINARY_DIR}/generated/sources_digest.h)
+  add_custom_command(
+    OUTPUT ${digest}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${digest} -DROOT=${CMAKE_CURRENT_SOURCE_DIR} -DFAMILIES=${families}
+            -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/sources_digest.cmake
+    DEPENDS ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/sources_digest.cmake
+    VERBATIM)
+  add_library(largeout_ops MODULE ${LARGEOUT_OP_SOURCES} ${digest})
+  target_include_directories(largeout_ops PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
   set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops)
   # EIGEN_USE_THREADS must be seen before any TensorFlow header.
   target_compile_definitions(largeout_ops PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")

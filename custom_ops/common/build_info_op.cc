@@ -1,5 +1,6 @@
 #include "common/isa.h"
 #include "common/tf_op.h"
+#include "sources_digest.h"  // written by the build
 
 #ifndef LARGEOUT_CUDA_VERSION
 #define LARGEOUT_CUDA_VERSION ""
@@ -11,13 +12,13 @@ REGISTER_OP("Largeout>BuildInfo")
     .Output("info: string")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      c->set_output(0, c->Vector(4));
+      c->set_output(0, c->Vector(5));
       return absl::OkStatus();
     })
     .Doc(R"(How this library was built and what it runs with.
 
-info: [4]: the TensorFlow version of the build, the CUDA version of the build (empty: none), the compiler, the
-  instruction-set level in use.
+info: [5]: the TensorFlow version of the build, the CUDA version of the build (empty: none), the compiler, the
+  instruction-set level in use, a digest of the sources of the ops.
 )");
 
 class BuildInfoOp : public tensorflow::OpKernel {
@@ -25,12 +26,13 @@ class BuildInfoOp : public tensorflow::OpKernel {
   using OpKernel::OpKernel;
   void Compute(tensorflow::OpKernelContext* context) override {
     tensorflow::Tensor* info;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {4}, &info));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {5}, &info));
     auto out = info->vec<tensorflow::tstring>();
     out(0) = LARGEOUT_TF_VERSION;
     out(1) = LARGEOUT_CUDA_VERSION;
     out(2) = __VERSION__;
     out(3) = IsaName(CurrentIsa());
+    out(4) = LARGEOUT_SOURCES_DIGEST;
   }
 };
 

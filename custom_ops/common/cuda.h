@@ -16,6 +16,9 @@ namespace largeout {
 using GpuStream = CUstream_st*;
 const char* CudaErrorName(int error);
 
+// Copies from the device to the host and waits for it.
+int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream);
+
 }  // namespace largeout
 
 #ifdef __CUDACC__

@@ -159,11 +159,6 @@ __global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t 
 
 }  // namespace
 
-int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream) {
-  LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream));
-  return static_cast<int>(cudaStreamSynchronize(stream));
-}
-
 template <typename Id>
 int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad) {
   *bad = BadBags();

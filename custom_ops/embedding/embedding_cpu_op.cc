@@ -25,17 +25,15 @@ absl::Status CheckedBags(const EmbeddingAttributes& attributes, const BagInputs&
   return absl::OkStatus();
 }
 
-template <typename T, typename Id>
+template <typename T, typename Id, typename Table>
 class EmbeddingLookupOp : public OpKernel {
  public:
   explicit EmbeddingLookupOp(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
 
   void Compute(OpKernelContext* context) override {
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context, LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor& table = *variable->tensor();
-    OP_REQUIRES_OK(context, CheckTableRank(table));
+    Table source;
+    OP_REQUIRES_OK(context, source.Open(context));
+    const Tensor& table = source.tensor();
     const int64_t rows = table.dim_size(0), dim = table.dim_size(1);
     Bags<Id> bags;
     TensorShape leading;
@@ -82,17 +80,15 @@ class EmbeddingGradOp : public OpKernel {
   const EmbeddingAttributes attributes_;
 };
 
-template <typename T, typename Id>
+template <typename T, typename Id, typename Table>
 class EmbeddingWeightsGradOp : public OpKernel {
  public:
   explicit EmbeddingWeightsGradOp(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
 
   void Compute(OpKernelContext* context) override {
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context, LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor &table = *variable->tensor(), &grad = context->input(4);
-    OP_REQUIRES_OK(context, CheckTableRank(table));
+    Table source;
+    OP_REQUIRES_OK(context, source.Open(context));
+    const Tensor &table = source.tensor(), &grad = context->input(4);
     const int64_t rows = table.dim_size(0), dim = table.dim_size(1);
     Bags<Id> bags;
     TensorShape leading;
@@ -111,16 +107,18 @@ class EmbeddingWeightsGradOp : public OpKernel {
   const EmbeddingAttributes attributes_;
 };
 
-#define LARGEOUT_REGISTER(Name_, T, Id, KernelId)                          \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>" #Name_)                         \
-                              .Device(tensorflow::DEVICE_CPU)              \
-                              .TypeConstraint<T>("dtype")                  \
-                              .TypeConstraint<Id>("Tids"),                 \
-                          Name_##Op<T, KernelId>)
-#define LARGEOUT_REGISTER_ALL(T, Id, KernelId)         \
-  LARGEOUT_REGISTER(EmbeddingLookup, T, Id, KernelId); \
-  LARGEOUT_REGISTER(EmbeddingGrad, T, Id, KernelId);   \
-  LARGEOUT_REGISTER(EmbeddingWeightsGrad, T, Id, KernelId)
+#define LARGEOUT_REGISTER(name, T, Id, ...)                   \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>" name)              \
+                              .Device(tensorflow::DEVICE_CPU) \
+                              .TypeConstraint<T>("dtype")     \
+                              .TypeConstraint<Id>("Tids"),    \
+                          __VA_ARGS__)
+#define LARGEOUT_REGISTER_ALL(T, Id, KernelId)                                                                          \
+  LARGEOUT_REGISTER("EmbeddingLookup", T, Id, EmbeddingLookupOp<T, KernelId, HandleTable<T>>);                          \
+  LARGEOUT_REGISTER("EmbeddingGrad", T, Id, EmbeddingGradOp<T, KernelId>);                                              \
+  LARGEOUT_REGISTER("EmbeddingWeightsGrad", T, Id, EmbeddingWeightsGradOp<T, KernelId, HandleTable<T>>);                \
+  LARGEOUT_REGISTER("EmbeddingCombine", T, Id, EmbeddingLookupOp<T, KernelId, TensorTable<T>>);                         \
+  LARGEOUT_REGISTER("EmbeddingCombineWeightsGrad", T, Id, EmbeddingWeightsGradOp<T, KernelId, TensorTable<T>>)
 LARGEOUT_REGISTER_ALL(float, tensorflow::int32, int32_t);
 LARGEOUT_REGISTER_ALL(float, tensorflow::int64, int64_t);
 LARGEOUT_REGISTER_ALL(Eigen::bfloat16, tensorflow::int32, int32_t);

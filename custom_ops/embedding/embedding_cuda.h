@@ -27,9 +27,6 @@ struct BadBags {
 template <typename Id>
 int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad);
 
-// Copies from the device to the host and waits for it.
-int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream);
-
 // Does not wait. A team of up to 32 lanes a bag, 8 rows in flight. row_splits must be valid.
 template <typename T, typename Id>
 int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,

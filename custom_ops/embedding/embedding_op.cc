@@ -43,19 +43,32 @@ absl::Status LeadingShape(InferenceContext* c, int first, ShapeHandle* leading) 
   return absl::OkStatus();
 }
 
-absl::Status TableDim(InferenceContext* c, DimensionHandle* dim) {
-  ShapeHandle table;
-  TF_RETURN_IF_ERROR(c->WithRank(TableShape(c, 0), 2, &table));
-  *dim = c->Dim(table, 1);
-  return absl::OkStatus();
-}
-
 // grad = leading + [dim]
 absl::Status CheckGrad(InferenceContext* c, ShapeHandle grad, ShapeHandle leading, DimensionHandle* dim) {
   ShapeHandle expected, merged;
   TF_RETURN_IF_ERROR(c->Concatenate(leading, c->Vector(*dim), &expected));
   TF_RETURN_IF_ERROR(c->Merge(grad, expected, &merged));
   if (c->RankKnown(merged)) *dim = c->Dim(merged, -1);
+  return absl::OkStatus();
+}
+
+// Of a lookup in a table of this shape, and of the gradient of its weights.
+absl::Status LookupShape(InferenceContext* c, ShapeHandle table) {
+  ShapeHandle leading, output;
+  TF_RETURN_IF_ERROR(LeadingShape(c, 1, &leading));
+  TF_RETURN_IF_ERROR(c->WithRank(table, 2, &table));
+  TF_RETURN_IF_ERROR(c->Concatenate(leading, c->Vector(c->Dim(table, 1)), &output));
+  c->set_output(0, output);
+  return absl::OkStatus();
+}
+
+absl::Status WeightsGradShape(InferenceContext* c, ShapeHandle table) {
+  ShapeHandle leading;
+  TF_RETURN_IF_ERROR(LeadingShape(c, 1, &leading));
+  TF_RETURN_IF_ERROR(c->WithRank(table, 2, &table));
+  DimensionHandle dim = c->Dim(table, 1);
+  TF_RETURN_IF_ERROR(CheckGrad(c, c->input(4), leading, &dim));
+  c->set_output(0, c->input(1));
   return absl::OkStatus();
 }
 
@@ -75,15 +88,7 @@ REGISTER_OP("Largeout>EmbeddingLookup")
     .Output("output: dtype")
     .LARGEOUT_EMBEDDING_ATTRIBUTES
     .SetIsStateful()  // it reads a variable: two lookups with an update between them must not be merged
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle leading, output;
-      DimensionHandle dim;
-      TF_RETURN_IF_ERROR(LeadingShape(c, 1, &leading));
-      TF_RETURN_IF_ERROR(TableDim(c, &dim));
-      TF_RETURN_IF_ERROR(c->Concatenate(leading, c->Vector(dim), &output));
-      c->set_output(0, output);
-      return absl::OkStatus();
-    })
+    .SetShapeFn([](InferenceContext* c) { return LookupShape(c, TableShape(c, 0)); })
     .Doc(R"(Rows of a table, alone or combined over bags of ids. The table is read in place, by its handle.
 
 table: A variable [rows, dim] of type dtype.
@@ -133,16 +138,35 @@ REGISTER_OP("Largeout>EmbeddingWeightsGrad")
     .Output("weights_grad: float")
     .LARGEOUT_EMBEDDING_ATTRIBUTES
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle leading;
-      DimensionHandle dim;
-      TF_RETURN_IF_ERROR(LeadingShape(c, 1, &leading));
-      TF_RETURN_IF_ERROR(TableDim(c, &dim));
-      TF_RETURN_IF_ERROR(CheckGrad(c, c->input(4), leading, &dim));
-      c->set_output(0, c->input(1));
-      return absl::OkStatus();
-    })
+    .SetShapeFn([](InferenceContext* c) { return WeightsGradShape(c, TableShape(c, 0)); })
     .Doc(R"(The gradient of EmbeddingLookup to its weights.
+
+weights_grad: ids.shape. Zero for ids out of range and where the divisor is zero.
+)");
+
+REGISTER_OP("Largeout>EmbeddingCombine")
+    .Input("table: dtype")
+    .Input("ids: Tids")
+    .Input("row_splits: int64")
+    .Input("weights: float")
+    .Output("output: dtype")
+    .LARGEOUT_EMBEDDING_ATTRIBUTES
+    .SetShapeFn([](InferenceContext* c) { return LookupShape(c, c->input(0)); })
+    .Doc(R"(EmbeddingLookup in a tensor: rows that have been brought together, alone or combined over bags of ids.
+
+table: [rows, dim].
+)");
+
+REGISTER_OP("Largeout>EmbeddingCombineWeightsGrad")
+    .Input("table: dtype")
+    .Input("ids: Tids")
+    .Input("row_splits: int64")
+    .Input("weights: float")
+    .Input("grad: dtype")
+    .Output("weights_grad: float")
+    .LARGEOUT_EMBEDDING_ATTRIBUTES
+    .SetShapeFn([](InferenceContext* c) { return WeightsGradShape(c, c->input(0)); })
+    .Doc(R"(The gradient of EmbeddingCombine to its weights.
 
 weights_grad: ids.shape. Zero for ids out of range and where the divisor is zero.
 )");

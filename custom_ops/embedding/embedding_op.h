@@ -3,6 +3,7 @@
 #define LARGEOUT_EMBEDDING_EMBEDDING_OP_H_
 
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "common/tf_op.h"
@@ -114,6 +115,35 @@ inline absl::Status CheckTableRank(const tensorflow::Tensor& table) {
   return absl::InvalidArgumentError(
       absl::StrCat("`table` must have shape [rows, dim]. Received: shape ", table.shape().DebugString()));
 }
+
+// Where an op finds its table: input 0 is the handle of a variable, locked as long as this lives, or the table itself.
+template <typename T>
+class HandleTable {
+ public:
+  absl::Status Open(tensorflow::OpKernelContext* context) {
+    TF_RETURN_IF_ERROR(LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable_));
+    lock_.emplace(*variable_->mu());
+    return CheckTableRank(tensor());
+  }
+  const tensorflow::Tensor& tensor() const { return *variable_->tensor(); }
+
+ private:
+  tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
+  std::optional<tensorflow::tf_shared_lock> lock_;
+};
+
+template <typename T>
+class TensorTable {
+ public:
+  absl::Status Open(tensorflow::OpKernelContext* context) {
+    tensor_ = &context->input(0);
+    return CheckTableRank(tensor());
+  }
+  const tensorflow::Tensor& tensor() const { return *tensor_; }
+
+ private:
+  const tensorflow::Tensor* tensor_ = nullptr;
+};
 
 // grad must be [leading..., dim]; dim < 0: any.
 inline absl::Status CheckGradShape(const tensorflow::TensorShape& grad, const tensorflow::TensorShape& leading, int64_t dim) {

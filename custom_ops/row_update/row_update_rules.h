@@ -1,4 +1,4 @@
-// Private to row_update_simd.cc: one struct a rule. Step takes g, w and the slots of kLanes elements, updates
+// For the _simd.cc files of row_update and fan_in: one struct a rule. Step takes g, w and the slots of kLanes elements, updates
 // the slots and returns the new w. Formulas are those of row_update.h, operation by operation, so that NumPy
 // gives the same bits.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_RULES_H_

@@ -51,6 +51,8 @@ class TreeSoftmaxLossOp : public OpKernel {
   explicit TreeSoftmaxLossOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
+    OP_REQUIRES_OK(context, context->GetAttr("forest", &forest_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_classes", &num_classes_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -62,13 +64,13 @@ class TreeSoftmaxLossOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(targets, tokens, "targets"));
     OP_REQUIRES_OK(context, CheckVector(weights, tokens, "weights", true));
     TreeArrays tree;
-    OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), &tree));
+    OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), forest_, &tree));
 
     ContextParallel parallel(context);
     TreePairs pairs;
     const auto* ids = Data<Ttargets>(targets);
     const TreeStatus status = BuildTreePairs(tree, ids, WeightsOf(weights), tokens, &parallel, &pairs);
-    OP_REQUIRES_OK(context, BadPairs(status, tree.classes, pairs.bad_position < 0 ? -1 : ids[pairs.bad_position],
+    OP_REQUIRES_OK(context, BadPairs(status, num_classes_ > 0 ? num_classes_ : tree.classes, pairs.bad_position < 0 ? -1 : ids[pairs.bad_position],
                                      pairs.bad_position));
     const int64_t count = static_cast<int64_t>(pairs.token.size());
     const bool save = pairs.prob_count <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
@@ -88,8 +90,8 @@ class TreeSoftmaxLossOp : public OpKernel {
   }
 
  private:
-  bool use_bias_;
-  int64_t max_saved_bytes_;
+  bool use_bias_, forest_;
+  int64_t max_saved_bytes_, num_classes_;
 };
 
 template <typename T, typename Thidden>

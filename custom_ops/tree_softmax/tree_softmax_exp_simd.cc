@@ -1,35 +1,12 @@
 // Softmax rows, their gradient, and conversions.
 #include <math.h>
 
-#include "common/simd.h"
+#include "common/simd_math.h"
 #include "tree_softmax/tree_softmax_kernels.h"
 
 namespace largeout {
 namespace LARGEOUT_ISA {
 namespace {
-
-// exp for x <= 0, within 2 ulp; below -87.3 (where the result would be subnormal) zero. NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts; e^r by its Taylor series to r^7 (remainder below 1e-8).
-LARGEOUT_INLINE VF Exp(VF x) {
-  const VF lowest = Set(-87.33654f);
-  const VI below = x < lowest;
-  const VF clamped = Where(below, lowest, x);
-  const VF magic = Set(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const VF shifted = Fma(clamped, Set(1.44269504f), magic);
-  const VF n = shifted - magic;
-  VF r = Fma(n, Set(-0.693145752f), clamped);
-  r = Fma(n, Set(-1.42860677e-6f), r);
-  VF p = Set(1.98412698e-4f);
-  p = Fma(p, r, Set(1.38888889e-3f));
-  p = Fma(p, r, Set(8.33333333e-3f));
-  p = Fma(p, r, Set(4.16666667e-2f));
-  p = Fma(p, r, Set(1.66666667e-1f));
-  p = Fma(p, r, Set(0.5f));
-  p = Fma(p, r * r, r);
-  p = p + Set(1.f);
-  const VF scale = (VF)(((VI)shifted - 0x4b400000 + 127) << 23);
-  return Where(below, Zero(), p * scale);
-}
 
 LARGEOUT_INLINE VF LoadRest(const float* p, int n, float fill) {
   VI lane;

@@ -42,6 +42,8 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
   explicit TreeSoftmaxLossGpuOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
+    OP_REQUIRES_OK(context, context->GetAttr("forest", &forest_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_classes", &num_classes_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -53,7 +55,7 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(targets, tokens, "targets"));
     OP_REQUIRES_OK(context, CheckVector(weights, tokens, "weights", true));
     TreeArrays tree;
-    OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), &tree));
+    OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), forest_, &tree));
     OP_REQUIRES_OK(context, copies_.Get(context, 5, &tree.class_row));
     OP_REQUIRES_OK(context, copies_.Get(context, 6, &tree.node_start));
     OP_REQUIRES_OK(context, copies_.Get(context, 7, &tree.node_row));
@@ -73,7 +75,7 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
                                                            cudaMemcpyDeviceToHost, stream)));
         OP_REQUIRES_OK(context, CudaStatus(cudaStreamSynchronize(stream)));
       }
-      OP_REQUIRES_OK(context, BadPairs(plan.status, tree.classes, target, plan.bad_position));
+      OP_REQUIRES_OK(context, BadPairs(plan.status, num_classes_ > 0 ? num_classes_ : tree.classes, target, plan.bad_position));
     }
     const bool save = plan.probs <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
     const int64_t sizes[] = {tokens,          plan.pairs, plan.pairs,           plan.groups,
@@ -95,8 +97,8 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
   }
 
  private:
-  bool use_bias_;
-  int64_t max_saved_bytes_;
+  bool use_bias_, forest_;
+  int64_t max_saved_bytes_, num_classes_;
   DeviceCopies copies_;
 };
 

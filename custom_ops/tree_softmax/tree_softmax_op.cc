@@ -42,14 +42,18 @@ absl::Status Vector(InferenceContext* c, int at, DimensionHandle size, const cha
 }
 
 // class_row [V], node_start [N + 1], node_row [N], node_parent [N], row_hint [ceil(R / 16)], R = V + N - 1.
+// A forest has fewer rows than that.
 absl::Status Arrays(InferenceContext* c, int at, DimensionHandle rows) {
   ShapeHandle classes, nodes;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(at), 1, &classes));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 2), 1, &nodes));
   DimensionHandle starts, hints, all;
+  bool forest;
+  TF_RETURN_IF_ERROR(c->GetAttr("forest", &forest));
   TF_RETURN_IF_ERROR(c->Add(c->Dim(nodes, 0), 1, &starts));
   TF_RETURN_IF_ERROR(Vector(c, at + 1, starts, "node_start"));
   TF_RETURN_IF_ERROR(Vector(c, at + 3, c->Dim(nodes, 0), "node_parent"));
+  if (forest) return Vector(c, at + 4, c->UnknownDim(), "row_hint");
   TF_RETURN_IF_ERROR(c->Add(c->Dim(classes, 0), c->Dim(nodes, 0), &all));
   TF_RETURN_IF_ERROR(c->Subtract(all, 1, &all));
   if (c->ValueKnown(all) && c->ValueKnown(rows) && c->Value(all) != c->Value(rows)) {
@@ -86,6 +90,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
     .Attr("Ttargets: {int32, int64}")
     .Attr("use_bias: bool")
     .Attr("max_saved_bytes: int >= 0 = 268435456")
+    .Attr("forest: bool = false")
+    .Attr("num_classes: int >= 0 = 0")
     .SetIsStateful()  // it reads variables: two with an update between them must not be merged
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle hidden;
@@ -115,6 +121,9 @@ class_row: [V], and so on: the arrays of the tree, nodes numbered breadth first.
 loss: [T], weight * -log p(target).
 pair_token: [P], and the other outputs: saved for TreeSoftmaxGrad; tree_softmax.h describes them.
 max_saved_bytes: probs is empty, and the gradient computes them anew, where it would be larger.
+forest: Several nodes may have no parent (-1), and the table more rows than the arrays use: the part of a tree that one
+  device has. The probability of a class is then that under the node at which its path begins.
+num_classes: What an error calls the number of classes, where the arrays are the top of a larger tree; 0: that of class_row.
 )");
 
 REGISTER_OP("Largeout>TreeSoftmaxGrad")

@@ -2,6 +2,7 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -72,8 +73,9 @@ inline absl::Status CheckVector(const tensorflow::Tensor& tensor, int64_t size, 
                                                  ". Received: shape ", tensor.shape().DebugString()));
 }
 
-// The tree at inputs at .. at + 4 (class_row, node_start, node_row, node_parent, row_hint) of a table with `rows` rows.
-inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64_t rows, TreeArrays* tree) {
+// The tree at inputs at .. at + 4 (class_row, node_start, node_row, node_parent, row_hint) of a table with `rows` rows. A
+// forest (several nodes without a parent) may use fewer rows: as many as row_hint covers, at most.
+inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64_t rows, bool forest, TreeArrays* tree) {
   const tensorflow::Tensor &class_row = context->input(at), &node_row = context->input(at + 2);
   if (class_row.dims() != 1 || node_row.dims() != 1 || class_row.dim_size(0) < 1 || node_row.dim_size(0) < 1) {
     return absl::InvalidArgumentError(
@@ -81,18 +83,21 @@ inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64
                      class_row.shape().DebugString(), " and ", node_row.shape().DebugString()));
   }
   const int64_t classes = class_row.dim_size(0), nodes = node_row.dim_size(0);
-  if (classes + nodes - 1 != rows) {
+  const tensorflow::Tensor& row_hint = context->input(at + 4);
+  if (forest) {
+    rows = std::min<int64_t>(rows, 16 * row_hint.NumElements());
+  } else if (classes + nodes - 1 != rows) {
     return absl::InvalidArgumentError(absl::StrCat("`table` must have classes + nodes - 1 = ", classes, " + ", nodes,
                                                    " - 1 rows. Received: ", rows));
   }
   TF_RETURN_IF_ERROR(CheckVector(context->input(at + 1), nodes + 1, "node_start"));
   TF_RETURN_IF_ERROR(CheckVector(context->input(at + 3), nodes, "node_parent"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 4), (rows + 15) / 16, "row_hint"));
+  TF_RETURN_IF_ERROR(CheckVector(row_hint, (rows + 15) / 16, "row_hint"));
   *tree = {Data<int32_t>(class_row),
            Data<int32_t>(context->input(at + 1)),
            Data<int32_t>(node_row),
            Data<int32_t>(context->input(at + 3)),
-           Data<int32_t>(context->input(at + 4)),
+           Data<int32_t>(row_hint),
            classes,
            nodes,
            rows};

@@ -15,3 +15,13 @@ def watch(variable):
 def row_gradient(variable_shape, indices, values):
     """The gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed."""
     return tf.IndexedSlices(values, indices, tf.cast(variable_shape, indices.dtype))
+
+
+def beside(handle):
+    """A context for ops that use the resource `handle`: they run where it is, whatever the current device.
+
+    A gradient is computed in the device scope of the replica that asks for it, not in that of the op.
+    """
+    if tf.executing_eagerly():
+        return tf.device(handle.device)
+    return tf.compat.v1.get_default_graph().colocate_with(handle.op, ignore_existing=True)

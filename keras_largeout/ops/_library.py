@@ -47,6 +47,11 @@ ops = _load()
 
 
 def build_info():
-    """How the compiled ops were built: a dict of `tensorflow`, `cuda` ("" without), `compiler`, `isa`."""
+    """How the compiled ops were built: a dict of str.
+
+    `tensorflow`, `cuda` ("" without), `compiler`, `isa` (the instruction-set level in use), `sources` (a
+    digest: two builds with the same one have the same ops). Under a `tf.device` of another process it speaks
+        of that process.
+    """
     values = [v.decode() for v in ops.largeout_build_info().numpy()]
-    return dict(zip(("tensorflow", "cuda", "compiler", "isa"), values))
+    return dict(zip(("tensorflow", "cuda", "compiler", "isa", "sources"), values))

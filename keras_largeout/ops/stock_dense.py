@@ -31,6 +31,11 @@ def in_chunks(hidden, size, k, search):
     return scores, ids
 
 
+def gather(table, rows):
+    """Rows of a variable or tensor, or of what has a `gather` of its own (a table in parts)."""
+    return table.gather(rows) if hasattr(table, "gather") else tf.gather(table, rows)
+
+
 def best_of(scores, ids, k):
     """The k best of each row, and their ids."""
     best, places = tf.math.top_k(scores, k)
@@ -64,6 +69,58 @@ class TreeFacts:
             self.depth, level = self.depth + 1, int(np.searchsorted(parent, level))
 
 
+def node_scores(logits, tree, facts):
+    """What the logit of a row lacks to be a log-probability.
+
+    Args:
+        logits: float32 `[num_rows, queries]`.
+        tree, facts: `TreeArrays` and their `TreeFacts`.
+
+    Returns:
+        The node of each row, int32 `[num_rows]`, and float32 `[num_nodes, queries]`: the log-probability of
+        the way from the root to a node, minus the logsumexp of its rows.
+    """
+    start = tf.convert_to_tensor(tree.node_start)
+    node = tf.repeat(tf.range(facts.num_nodes), start[1:] - start[:-1])
+    if facts.num_nodes == 1:
+        return node, -tf.reduce_logsumexp(logits, 0, keepdims=True)
+    largest = tf.stop_gradient(tf.math.segment_max(logits, node))
+    total = tf.math.segment_sum(tf.exp(logits - tf.gather(largest, node)), node)
+    log_total = largest + tf.math.log(total)
+    # Sums along paths by doubling: after i rounds a node has the sum of 2**i steps, and knows whom to ask
+    # next.
+    parent = tf.maximum(tree.node_parent, 0)
+    own = tf.gather(logits, tf.maximum(tree.node_row, 0)) - tf.gather(log_total, parent)
+    path = tf.where(tf.range(facts.num_nodes)[:, None] > 0, own, 0.0)
+    for _ in range(max(facts.depth - 1, 1).bit_length()):
+        path += tf.gather(path, parent)
+        parent = tf.gather(parent, parent)
+    return node, path - log_total
+
+
+def stock_tree_loss(hidden, targets, rows, bias, tree, facts):
+    """-log p of the targets, where all rows of a (small) tree are at hand as tensors.
+
+    It forms `[num_rows, tokens]`: for the top of a tree that a worker has fetched from its parameter server.
+
+    Args:
+        hidden: float `[tokens, dim]`; targets: integers `[tokens]`.
+        rows: float `[num_rows, dim]`; bias: float `[num_rows]` or None. Differentiable, as is `hidden`.
+        tree, facts: `TreeArrays` and their `TreeFacts`.
+
+    Returns:
+        float32 `[tokens]`.
+    """
+    logits = tf.matmul(tf.cast(rows, tf.float32), tf.cast(hidden, tf.float32), transpose_b=True)
+    if bias is not None:
+        logits += bias[:, None]
+    node, scores = node_scores(logits, tree, facts)
+    row = tf.gather(tf.convert_to_tensor(tree.class_row), targets)
+    token = tf.range(tf.size(row))
+    own = tf.gather_nd(logits, tf.stack([row, token], axis=1))
+    return -own - tf.gather_nd(scores, tf.stack([tf.gather(node, row), token], axis=1))
+
+
 class DenseSearch:
     """Every row is scored: one product with the table, one softmax per node, sums along the paths."""
 
@@ -80,38 +137,27 @@ class DenseSearch:
 
     def _class_scores(self, hidden):
         """float32 `[num_classes, queries]`. Rows come first: the children of a node are contiguous."""
-        tree, facts = self.tree, self.facts
         logits = self._logits(hidden)
-        class_row = tf.convert_to_tensor(tree.class_row)
-        if facts.num_nodes == 1:
-            return tf.gather(logits - tf.reduce_logsumexp(logits, 0, keepdims=True), class_row)
-        start = tf.convert_to_tensor(tree.node_start)
-        node = tf.repeat(tf.range(facts.num_nodes), start[1:] - start[:-1])
-        largest = tf.math.segment_max(logits, node)
-        total = tf.math.segment_sum(tf.exp(logits - tf.gather(largest, node)), node)
-        log_total = largest + tf.math.log(total)
-        # Sums along paths by doubling: after i rounds a node has the sum of 2**i steps, and knows whom to
-        # ask next.
-        parent = tf.maximum(tree.node_parent, 0)
-        own = tf.gather(logits, tf.maximum(tree.node_row, 0)) - tf.gather(log_total, parent)
-        path = tf.where(tf.range(facts.num_nodes)[:, None] > 0, own, 0.0)
-        for _ in range(max(facts.depth - 1, 1).bit_length()):
-            path += tf.gather(path, parent)
-            parent = tf.gather(parent, parent)
-        return tf.gather(logits, class_row) + tf.gather(path - log_total, tf.gather(node, class_row))
+        class_row = tf.convert_to_tensor(self.tree.class_row)
+        node, scores = node_scores(logits, self.tree, self.facts)
+        return tf.gather(logits, class_row) + tf.gather(scores, tf.gather(node, class_row))
 
     def _logits(self, hidden):
-        if self.table.dtype == tf.float32:
+        whole = not hasattr(self.table, "gather")
+        if whole and self.table.dtype == tf.float32:
             logits = tf.matmul(self.table, hidden, transpose_b=True)
         else:
-            # A cast of the whole table would be a second, larger one.
+            # All rows at once, or a cast of them, would be a second table.
             parts = []
             for i in range(0, self.facts.num_rows, _CAST_ROWS):
                 rows = tf.range(i, min(i + _CAST_ROWS, self.facts.num_rows))
                 with tf.control_dependencies(parts[-1:]):
                     rows = tf.identity(rows)
                 parts.append(
-                    tf.matmul(tf.cast(tf.gather(self.table, rows), tf.float32), hidden, transpose_b=True)
+                    tf.matmul(tf.cast(gather(self.table, rows), tf.float32), hidden, transpose_b=True)
                 )
             logits = tf.concat(parts, 0)
-        return logits if self.bias is None else logits + tf.cast(self.bias, tf.float32)[:, None]
+        if self.bias is None:
+            return logits
+        bias = self.bias if whole else gather(self.bias, tf.range(self.facts.num_rows))
+        return logits + tf.cast(bias, tf.float32)[:, None]

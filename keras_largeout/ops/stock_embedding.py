@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_largeout.ops.embedding import Lookup
 
 
-def stock_embedding_lookup(table, ids, weights=None, combiner=None):
+def stock_embedding_lookup(table, ids, weights=None, combiner=None, num_rows=None):
     """`ops.embedding.embedding_lookup` without custom ops, for dense, ragged and sparse ids.
 
     Ids outside the table give zeros: a server should not fail a whole batch for one unknown id.
@@ -13,17 +13,24 @@ def stock_embedding_lookup(table, ids, weights=None, combiner=None):
     Args:
         table: `tf.Variable` or tensor `[rows, dim]`.
         ids, weights, combiner: as there.
+        num_rows: int, the rows of a table whose shape does not tell.
 
     Returns:
         As there.
     """
-    return _Stock(table, combiner, "zero")(ids, weights)
+    return StockLookup(table, combiner, "zero", num_rows or table.shape[0])(ids, weights)
 
 
-class _Stock(Lookup):
+class StockLookup(Lookup):
+    """`Lookup` in stock ops; `num_rows` are the rows of the table, whose shape may not tell."""
+
+    def __init__(self, table, combiner, out_of_range, num_rows):
+        super().__init__(table, combiner, out_of_range)
+        self.num_rows = num_rows
+
     def dense(self, ids, weights, row_splits=None):
         ids = tf.convert_to_tensor(ids)
-        inside = (ids >= 0) & (ids < self.table.shape[0])
+        inside = (ids >= 0) & (ids < self.num_rows)
         factors = tf.cast(inside, tf.float32)
         if weights is not None:
             factors *= tf.cast(weights, tf.float32)

@@ -21,6 +21,7 @@ from keras_largeout.ops.stock_dense import (
     TreeFacts,
     best_of,
     comparable,
+    gather,
     in_chunks,
 )
 
@@ -37,7 +38,8 @@ def stock_top_k(hidden, table, bias, tree, k):
 
     Args:
         hidden: floats `[queries, dim]`.
-        table: `[num_rows, dim]`, a float32 or bfloat16 `tf.Variable` (or tensor).
+        table: `[num_rows, dim]`, a float32 or bfloat16 `tf.Variable` (or tensor), or what has `dtype` and
+            `gather(rows)`.
         bias: float32 `[num_rows]`, variable or tensor, or None.
         tree: `TreeArrays` of variables (or eager tensors, arrays): the sizes of nodes are read while tracing.
         k: int, at most `num_classes`.
@@ -124,7 +126,7 @@ class _BestFirst:
         rows = tf.range(self.root_size)
         logits = tf.matmul(hidden, self._table_rows(rows), transpose_b=True)
         if self.bias is not None:
-            logits += tf.gather(self.bias, rows)
+            logits += gather(self.bias, rows)
         scores = comparable(tf.nn.log_softmax(logits))
         child = tf.gather(self.tree.row_child, rows)
         leaves, inner = tf.where(child >= 0)[:, 0], tf.where(child < 0)[:, 0]
@@ -166,7 +168,7 @@ class _BestFirst:
         return best, best_ids, *self._keep(best, open_scores, open_nodes)
 
     def _table_rows(self, rows):
-        return tf.cast(tf.gather(self.table, rows), tf.float32)
+        return tf.cast(gather(self.table, rows), tf.float32)
 
     def _open_padded(self, hidden, node):
         """(logits, child, valid), each `[pairs, widest]`."""
@@ -177,7 +179,7 @@ class _BestFirst:
         valid = step < size[:, None]
         logits = tf.linalg.matvec(self._table_rows(rows), hidden)
         if self.bias is not None:
-            logits += tf.gather(self.bias, rows)
+            logits += gather(self.bias, rows)
         return tf.where(valid, logits, -math.inf), tf.gather(self.tree.row_child, rows), valid
 
     def _open_ragged(self, hidden, node):
@@ -189,7 +191,7 @@ class _BestFirst:
         rows = tf.gather(start, pair) + column
         logits = tf.reduce_sum(self._table_rows(rows) * tf.gather(hidden, pair), axis=1)
         if self.bias is not None:
-            logits += tf.gather(self.bias, rows)
+            logits += gather(self.bias, rows)
         widest = tf.reduce_max(size)
         place = tf.stack([pair, column], 1)
         shape = tf.stack([tf.shape(node)[0], widest])

@@ -42,7 +42,17 @@ class TreeArrays(NamedTuple):
     row_child: tf.Tensor
 
 
-def tree_softmax_loss(hidden, targets, table, bias, tree, weights=None, max_saved_bytes=MAX_SAVED_BYTES):
+def tree_softmax_loss(
+    hidden,
+    targets,
+    table,
+    bias,
+    tree,
+    weights=None,
+    max_saved_bytes=MAX_SAVED_BYTES,
+    forest=False,
+    num_classes=0,
+):
     """Cross-entropy `-log p(target | hidden)` where p is the product of one softmax per node of a tree.
 
     log p(class) is the sum over the path from the root of (logit of the row - logsumexp of the node's rows),
@@ -61,6 +71,10 @@ def tree_softmax_loss(hidden, targets, table, bias, tree, weights=None, max_save
             except that the gradient of a weight of 0 is 0.
         max_saved_bytes: Softmax probabilities are kept for the backward pass up to this size, and computed
             anew beyond it; it also bounds what the backward pass then holds at a time.
+        forest: `tree` is the part of a tree that one device has (`trees.parts`): several nodes may have no
+            parent, and the table more rows than are used. The loss is that below the node where a path
+            begins.
+        num_classes: What an error calls the number of classes where `tree` is the top of a larger one.
 
     Returns:
         float32 tensor `[tokens]`.
@@ -75,6 +89,27 @@ def tree_softmax_loss(hidden, targets, table, bias, tree, weights=None, max_save
         [Morin and Bengio, 2005](https://proceedings.mlr.press/r5/morin05a.html), section 3 (paths through a
         tree of decisions); [Goodman, 2001](https://arxiv.org/abs/cs/0108006), section 2 (classes of words).
     """
+    return tree_softmax_pairs(
+        hidden, targets, table, bias, tree, weights, max_saved_bytes, forest, num_classes
+    )[0]
+
+
+def tree_softmax_pairs(
+    hidden,
+    targets,
+    table,
+    bias,
+    tree,
+    weights=None,
+    max_saved_bytes=MAX_SAVED_BYTES,
+    forest=False,
+    num_classes=0,
+):
+    """What `tree_softmax_loss` returns for these arguments, and what it took.
+
+    Returns:
+        The losses, float32 `[tokens]`, and how many (token, node) pairs were computed, an int32 scalar.
+    """
     hidden, table, bias = _operands(hidden, table, bias)
     targets = tf.convert_to_tensor(targets)
     if not targets.dtype.is_integer:
@@ -84,7 +119,7 @@ def tree_softmax_loss(hidden, targets, table, bias, tree, weights=None, max_save
     _gradients.watch(table)
     if bias is not None:
         _gradients.watch(bias)
-    return ops.largeout_tree_softmax_loss(
+    outputs = ops.largeout_tree_softmax_loss(
         hidden,
         targets,
         tf.zeros([0], tf.float32) if weights is None else tf.cast(weights, tf.float32),
@@ -94,7 +129,10 @@ def tree_softmax_loss(hidden, targets, table, bias, tree, weights=None, max_save
         dtype=table.dtype,
         use_bias=bias is not None,
         max_saved_bytes=max_saved_bytes,
-    ).loss
+        forest=forest,
+        num_classes=num_classes,
+    )
+    return outputs.loss, tf.size(outputs.pair_token)
 
 
 def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
@@ -168,20 +206,21 @@ def _tree_softmax_gradient(op, grad_loss, *_):
     node_start, node_parent = op.inputs[6], op.inputs[8]
     use_bias = op.get_attr("use_bias")
     grad_loss = tf.convert_to_tensor(grad_loss)
-    d_hidden, rows, row_grads, bias_grads = ops.largeout_tree_softmax_grad(
-        hidden,
-        weights,
-        grad_loss,
-        table,
-        bias,
-        node_start,
-        node_parent,
-        *op.outputs[1:],
-        dtype=op.get_attr("dtype"),
-        use_bias=use_bias,
-        max_saved_bytes=op.get_attr("max_saved_bytes"),
-    )
-    shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
+    with _gradients.beside(table):
+        d_hidden, rows, row_grads, bias_grads = ops.largeout_tree_softmax_grad(
+            hidden,
+            weights,
+            grad_loss,
+            table,
+            bias,
+            node_start,
+            node_parent,
+            *op.outputs[1:],
+            dtype=op.get_attr("dtype"),
+            use_bias=use_bias,
+            max_saved_bytes=op.get_attr("max_saved_bytes"),
+        )
+        shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
     d_weights = None
     if weights.shape != [0]:
         d_weights = grad_loss * tf.math.divide_no_nan(op.outputs[0], weights)

@@ -1,0 +1,16 @@
+# Writes OUTPUT, a header with the digest of the sources under ROOT that FAMILIES (joined by ",") build the library from. Two
+# libraries with the same digest have the same ops and kernels; processes of one cluster compare it.
+string(REPLACE "," ";" families "${FAMILIES}")
+set(digests "${FAMILIES}")
+foreach(family IN LISTS families)
+  file(GLOB sources RELATIVE ${ROOT} ${ROOT}/${family}/*.h ${ROOT}/${family}/*.cc ${ROOT}/${family}/*.cuh ${ROOT}/${family}/*.cu)
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|testing)\\.")
+  list(SORT sources)
+  foreach(source IN LISTS sources)
+    file(SHA256 ${ROOT}/${source} digest)
+    string(APPEND digests "\n${source} ${digest}")
+  endforeach()
+endforeach()
+string(SHA256 digest "${digests}")
+string(SUBSTRING ${digest} 0 16 digest)
+file(WRITE ${OUTPUT} "#define LARGEOUT_SOURCES_DIGEST \"${digest}\"\n")

@@ -1,0 +1,65 @@
+// Exchange: which rows a replica asks of which shard. The contract of the CPU kernels; exchange_cuda.h
+// declares their CUDA twins, which give the same numbers.
+//
+// A placement maps the rows of a table one-to-one to *positions*: positions below offsets[0] are hot rows,
+// which every device has, and shard s has positions offsets[s] .. offsets[s + 1]. The ids of a batch become
+// positions, each once, ascending: what a shard has to send is one contiguous run of them.
+//
+//   unique = sorted set of position(id)
+//   inverse[i] = index of position(ids[i]) in unique; -1 for ids outside [0, rows)
+//   cuts[0] = 0, cuts[s + 1] = first index with unique >= offsets[s]:
+//     unique[0 .. cuts[1]) are hot, unique[cuts[s + 1] .. cuts[s + 2]) belong to shard s
+//   local = unique - offsets[shard]; of a hot row: the position itself
+//
+// Speed is bound by the sort: about 16 bytes an id and pass, and a pass for every 8 to 12 bits that positions
+// have. Nothing of the size of the table is read, written or allocated. The same bits for every number of
+// threads.
+//
+//   Groups groups;
+//   GroupByPosition(placement, ids, n, parallel, &groups);  // u = groups.unique.size(): allocate
+//   WritePartition(placement, groups, n, unique, local, inverse, cuts, parallel);
+#ifndef LARGEOUT_EXCHANGE_EXCHANGE_H_
+#define LARGEOUT_EXCHANGE_EXCHANGE_H_
+
+#include <cstdint>
+
+#include "common/parallel.h"
+#include "common/sort.h"
+
+namespace largeout {
+
+// The position of a row that is not hot.
+enum class PlacementKind {
+  kIdentity,     // num_hot + row
+  kModulo,       // offsets[row % shards] + row / shards
+  kPermutation,  // num_hot + (row * multiplier + addend) % rows
+  kExplicit,     // position_of[row], hot rows too
+};
+
+// Owns nothing.
+struct PlacementView {
+  PlacementKind kind;
+  int64_t rows, shards;
+  int64_t multiplier, addend;  // in [0, rows); rows <= 3e9 where they are read
+  const int64_t* offsets;      // [shards + 1], never decreasing; offsets[0] >= 0
+  const int64_t* position_of;  // [rows] where kind is kExplicit
+  const int64_t* hot;  // [num_hot] ascending rows: hot[k] has position k. None where kind is kExplicit
+  int64_t num_hot;
+};
+
+// The first k at which hot [num_hot] is not ascending or outside [0, rows), or -1.
+int64_t FirstBadHot(const int64_t* hot, int64_t num_hot, int64_t rows);
+
+// Groups the ids (n < 2^31) by position; ids outside [0, rows) are left out. Returns -1, or the first i whose
+// position_of[ids[i]] lies outside [0, offsets[shards]): then groups is not touched.
+template <typename Id>
+int64_t GroupByPosition(const PlacementView& placement, const Id* ids, int64_t n, Parallel* parallel,
+                        Groups* groups);
+
+// unique, local [u], inverse [n], cuts [shards + 2].
+void WritePartition(const PlacementView& placement, const Groups& groups, int64_t n, int64_t* unique,
+                    int64_t* local, int32_t* inverse, int64_t* cuts, Parallel* parallel);
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_EXCHANGE_EXCHANGE_H_

@@ -1,0 +1,121 @@
+// How a batch is laid out, and plain logits.
+#include "fan_in/fan_in.h"
+
+#include <cstring>
+
+#include "fan_in/fan_in_kernels.h"
+#include "fan_in/fan_in_ranges.h"
+
+namespace largeout {
+namespace {
+
+constexpr int64_t kColumns = 16;  // inputs that are turned together: one cache line of an example
+
+}  // namespace
+
+bool FindFanInRule(const char* name, FanInRule* rule) {
+  for (int i = 0; i < kFanInRules; ++i) {
+    if (std::strcmp(name, kFanInRuleInfo[i].name) == 0) {
+      *rule = static_cast<FanInRule>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool FindFanInLoss(const char* name, FanInLoss* loss) {
+  for (int i = 0; i < kFanInLosses; ++i) {
+    if (std::strcmp(name, kFanInLossNames[i]) == 0) {
+      *loss = static_cast<FanInLoss>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <typename X>
+void FanInLayOut(const FanInBatch& batch, const X* x, float* blocks, Parallel* parallel) {
+  const int64_t inputs = batch.inputs, strips = (inputs + kColumns - 1) / kColumns;
+  const int width = batch.width;
+  parallel->For(batch.blocks * strips, kColumns * width, [&](int64_t begin, int64_t end) {
+    for (int64_t strip = begin; strip < end; ++strip) {
+      const int64_t block = strip / strips, first = strip % strips * kColumns;
+      const int64_t columns = std::min(kColumns, inputs - first), example = block * width;
+      float turned[kColumns * kFanInMaxWidth] = {};
+      for (int lane = 0; lane < width && example + lane < batch.size; ++lane) {
+        const X* from = x + (example + lane) * inputs + first;
+        for (int64_t i = 0; i < columns; ++i) turned[i * width + lane] = ToFloat(from[i]);
+      }
+      std::memcpy(blocks + (block * inputs + first) * width, turned, columns * width * sizeof(float));
+    }
+  });
+}
+
+template <typename X>
+void FanInLayBack(const FanInBatch& batch, const float* blocks, X* x, Parallel* parallel) {
+  const int64_t inputs = batch.inputs, strips = (inputs + kColumns - 1) / kColumns;
+  const int width = batch.width;
+  parallel->For(batch.blocks * strips, kColumns * width, [&](int64_t begin, int64_t end) {
+    for (int64_t strip = begin; strip < end; ++strip) {
+      const int64_t block = strip / strips, first = strip % strips * kColumns;
+      const int64_t columns = std::min(kColumns, inputs - first), example = block * width;
+      const float* from = blocks + (block * inputs + first) * width;
+      for (int lane = 0; lane < width && example + lane < batch.size; ++lane) {
+        X* to = x + (example + lane) * inputs + first;
+        for (int64_t i = 0; i < columns; ++i) FromFloat(from[i * width + lane], to + i);
+      }
+    }
+  });
+}
+
+template <typename T, typename Id>
+int64_t FanInLogits(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+                    float* logits, Parallel* parallel) {
+  const FanInKernels<T, Id>& kernels = SelectFanIn<T, Id>();
+  const FanInRanges ranges = ForwardRanges(layer.classes);
+  const int width = batch.width;
+  FirstBadRow bad;
+  parallel->For(
+      batch.blocks * ranges.count, FanInCost(ranges.rows, layer.fan_in, width),
+      [&](int64_t begin, int64_t end) {
+        float tile[kFanInChunk * kFanInMaxWidth];
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t block = task / ranges.count, range = task % ranges.count, example = block * width;
+          for (int64_t row = ranges.begin(range); row < ranges.end(range); row += kFanInChunk) {
+            const int64_t n = std::min(kFanInChunk, ranges.end(range) - row), at = row * layer.fan_in;
+            const int64_t wrong =
+                FindBadRow(kernels.max_index, layer.indices + at, n, layer.fan_in, layer.inputs);
+            if (wrong >= 0) {
+              bad.Found(row + wrong);
+              continue;
+            }
+            kernels.logits(layer.weights + at, layer.indices + at,
+                           layer.bias == nullptr ? nullptr : layer.bias + row, layer.fan_in, {nullptr, n},
+                           blocks + block * layer.inputs * width, width, tile);
+            for (int lane = 0; lane < width && example + lane < batch.size; ++lane) {
+              float* out = logits + (example + lane) * layer.classes + row;
+              for (int64_t i = 0; i < n; ++i) out[i] = tile[i * width + lane];
+            }
+          }
+        }
+      });
+  return bad.get();
+}
+
+#define LARGEOUT_LAYOUT(X)                                                      \
+  template void FanInLayOut<X>(const FanInBatch&, const X*, float*, Parallel*); \
+  template void FanInLayBack<X>(const FanInBatch&, const float*, X*, Parallel*);
+LARGEOUT_LAYOUT(float)
+LARGEOUT_LAYOUT(bfloat16)
+#undef LARGEOUT_LAYOUT
+
+#define LARGEOUT_LOGITS(T, Id)                                                                           \
+  template int64_t FanInLogits<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, float*, \
+                                      Parallel*);
+LARGEOUT_LOGITS(float, uint16_t)
+LARGEOUT_LOGITS(float, int32_t)
+LARGEOUT_LOGITS(bfloat16, uint16_t)
+LARGEOUT_LOGITS(bfloat16, int32_t)
+#undef LARGEOUT_LOGITS
+
+}  // namespace largeout

@@ -1,0 +1,204 @@
+"""What the fan-in ops of `fan_in.py` and `fan_in_rewire.py` share: their arguments, checked."""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.ops import _gradients, _library
+
+LOSSES = ("squared_hinge", "binary_crossentropy", "softmax")
+RULES = ("sgd", "adagrad", "adam", "lazy_adam")  # of the fused step
+_SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2, "lazy_adam": 2}
+
+
+class FanInUpdate(NamedTuple):
+    """The optimizer of a fused training step: `fan_in_loss(update=...)`.
+
+    Attributes:
+        rule: "sgd", "adagrad", "adam" (every class moves in every step, as with Keras's Adam) or "lazy_adam"
+            (classes without gradient are not touched, nor do their moments decay).
+        hyper: float32 vector from `row_update.sgd_hyper`, `adagrad_hyper` or (both Adams) `lazy_adam_hyper`;
+            `decay` is applied to weights, not to biases, of the classes that are updated.
+        slots: float32 variables `[C, K]` of the weights: () for sgd, (accumulator,), or (m, v).
+        bias_slots: float32 variables `[C]` of the bias, as many; () without bias.
+        seed: int64 `[2]`, (seed, step): bfloat16 weights are rounded stochastically, by random numbers of
+            seed, step, class and connection alone. Not used for float32 weights.
+    """
+
+    rule: str
+    hyper: tf.Tensor
+    slots: tuple = ()
+    bias_slots: tuple = ()
+    seed: tuple = (0, 0)
+
+
+class FanInForward(NamedTuple):
+    """What the forward pass of `fan_in_loss` computes over the classes of one variable.
+
+    Attributes:
+        loss: float32 `[B]`. For "softmax" over a part of the classes: the loss as if there were no others.
+        lse: float32 `[B]`, logsumexp of the logits ("softmax"; else `[0]`).
+        mass: float32 `[B]`, sum of the weights of the labels among these classes ("softmax"; else `[0]`).
+            With the classes in several parts: lse = logsumexp over parts, mass = sum, and the loss is the sum
+            over parts of (part.loss + part.mass * (lse - part.lse)).
+        active: uint8, one bit for every class and block of examples that has a loss gradient other than zero
+            ("squared_hinge"; else `[0]`).
+    """
+
+    loss: tf.Tensor
+    lse: tf.Tensor
+    mass: tf.Tensor
+    active: tf.Tensor
+
+
+def loss_arguments(
+    inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
+):
+    """What the ops of the loss share, checked: tensors and `tf.Variable`s by name."""
+    if loss not in LOSSES:
+        raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+    inputs, weights, indices, bias = operands(inputs, weights, indices, bias)
+    labels = tf.convert_to_tensor(labels)
+    if labels.dtype not in (tf.int32, tf.int64):
+        raise ValueError(f"`labels` must be int32 or int64. Received: dtype={labels.dtype.name}")
+    first_class = int64(first_class)
+    rows = tf.raw_ops.VariableShape(input=weights.handle, out_type=tf.int64)[0]
+    if label_weights is None:
+        label_weights = tf.zeros([0], tf.float32)
+    return {
+        "inputs": inputs,
+        "labels": labels,
+        "row_splits": tf.cast(row_splits, tf.int64),
+        "label_weights": tf.cast(label_weights, tf.float32),
+        "classes": tf.stack([first_class, first_class + rows if num_classes is None else int64(num_classes)]),
+        "weights": weights,
+        "indices": indices,
+        "bias": bias,
+    }
+
+
+def handles(arguments):
+    """The inputs and attributes that the ops of the loss share."""
+    weights, indices, bias = arguments["weights"], arguments["indices"], arguments["bias"]
+    return {
+        **arguments,
+        "weights": weights.handle,
+        "indices": indices.handle,
+        "bias": optional_handle(bias, weights),
+        "dtype": weights.dtype,
+        "Tindices": indices.dtype,
+        "use_bias": bias is not None,
+    }
+
+
+def loss_op(arguments, loss, update=None, trigger=None, input_gradient=False):
+    """`FanInForward` of `loss_arguments`, differentiable."""
+    weights, bias = arguments["weights"], arguments["bias"]
+    rule, slots = "none", ()
+    hyper, seed = tf.zeros([0], tf.float32), tf.zeros([2], tf.int64)
+    if update is None:
+        watch(weights, bias)
+    else:
+        rule, slots = update.rule, _check_update(update, bias)
+        hyper, seed = update.hyper, int64(update.seed)
+    return FanInForward(
+        *_library.ops.largeout_fan_in_loss(
+            **handles(arguments),
+            slots=[slot.handle for slot in slots],
+            hyper=hyper,
+            seed=seed,
+            trigger=tf.zeros([0], tf.float32) if trigger is None else tf.convert_to_tensor(trigger),
+            loss=loss,
+            rule=rule,
+            input_gradient=input_gradient,
+        )
+    )
+
+
+def _check_update(update, bias):
+    """The variables of the slots: those of the weights, then those of the bias."""
+    if update.rule not in RULES:
+        raise ValueError(f"`update.rule` must be one of {RULES}. Received: rule={update.rule!r}")
+    count = _SLOTS[update.rule]
+    for name, slots, want in (
+        ("slots", update.slots, count),
+        ("bias_slots", update.bias_slots, 0 if bias is None else count),
+    ):
+        if len(slots) != want:
+            raise ValueError(
+                f"`update.{name}` of rule {update.rule!r} must be {want} variables"
+                f"{'' if bias is not None else ' without bias'}. Received: {len(slots)}"
+            )
+    return [variable("slots", slot, (tf.float32,)) for slot in (*update.slots, *update.bias_slots)]
+
+
+def operands(inputs, weights, indices, bias):
+    weights = variable("weights", weights, (tf.float32, tf.bfloat16))
+    indices = variable("indices", indices, (tf.uint16, tf.int32))
+    bias = None if bias is None else variable("bias", bias, (tf.float32,))
+    inputs = tf.convert_to_tensor(inputs)
+    if not inputs.dtype.is_floating:
+        raise ValueError(f"`inputs` must be floating. Received: dtype={inputs.dtype.name}")
+    return inputs if inputs.dtype == tf.bfloat16 else tf.cast(inputs, tf.float32), weights, indices, bias
+
+
+def variable(name, value, dtypes):
+    """The `tf.Variable` in `value`, checked; `name` is what errors call it."""
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if not isinstance(value, tf.Variable):
+        raise TypeError(f"`{name}` must be a tf.Variable. Received: {type(value).__name__}")
+    if value.dtype not in dtypes:
+        names = " or ".join(d.name for d in dtypes)
+        raise ValueError(f"`{name}` must be of dtype {names}. Received: dtype={value.dtype.name}")
+    return value
+
+
+def int64(value):
+    """A host number (or a few) as int64; Python's numbers stay constants that shapes can be inferred from."""
+    if isinstance(value, (tuple, list)) and any(map(tf.is_tensor, value)):
+        return tf.stack([int64(v) for v in value])
+    return tf.cast(value, tf.int64) if tf.is_tensor(value) else tf.constant(value, tf.int64)
+
+
+def watch(weights, bias):
+    for watched in (weights, bias):
+        if watched is not None:
+            _gradients.watch(watched)
+
+
+def optional_handle(bias, weights):
+    """The bias's handle. Without bias the op takes any handle in its place and does not read it."""
+    return (weights if bias is None else bias).handle
+
+
+@tf.RegisterGradient("Largeout>FanInLogits")
+def _logits_gradient(op, grad):
+    d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_logits_grad(
+        *op.inputs, d_logits=grad, **_attributes(op, "dtype", "Tindices", "use_bias")
+    )
+    return d_inputs, d_weights, None, d_bias if op.get_attr("use_bias") else None
+
+
+@tf.RegisterGradient("Largeout>FanInLoss")
+def _loss_gradient(op, grad_loss, *_):
+    shared, (*slots, hyper, seed, trigger) = op.inputs[:8], op.inputs[8:]
+    saved = (tf.convert_to_tensor(grad_loss), *op.outputs[1:])
+    attributes = _attributes(op, "loss", "dtype", "Tindices", "use_bias", "input_gradient")
+    rule = op.get_attr("rule").decode()
+    d_weights, d_bias = None, None
+    if rule == "none":
+        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(*shared, *saved, **attributes)
+        d_bias = d_bias if op.get_attr("use_bias") else None
+    else:
+        d_inputs = _library.ops.largeout_fan_in_step(
+            *shared, *saved, slots=slots, hyper=hyper, seed=seed, rule=rule, **attributes
+        )
+    d_inputs = d_inputs if op.get_attr("input_gradient") else None
+    others = [None] * (len(slots) + 2)
+    return d_inputs, None, None, None, None, d_weights, None, d_bias, *others, tf.zeros_like(trigger)
+
+
+def _attributes(op, *names):
+    return {name: op.get_attr(name) for name in names}

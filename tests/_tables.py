@@ -1,0 +1,29 @@
+"""Tables and devices for tests."""
+
+import functools
+
+import tensorflow as tf
+
+from keras_largeout.distribute.table import ShardedTable
+
+DEVICES = 8
+
+
+def one_shard(shape, initializer, dtype="float32", name="table"):
+    """The weight of a table on one device."""
+    (shard,) = ShardedTable(shape, initializer, dtype=dtype, name=name).shards
+    return shard
+
+
+@functools.cache
+def strategy_of(devices):
+    """A strategy of that many devices: GPUs where there are enough of them, else logical CPUs.
+
+    (The default collectives of several CPUs break steps_per_execution, and later strategies of other sizes.)
+    """
+    if devices == 1:
+        return tf.distribute.get_strategy()
+    kind = "GPU" if len(tf.config.list_logical_devices("GPU")) >= devices else "CPU"
+    names = [device.name for device in tf.config.list_logical_devices(kind)[:devices]]
+    assert len(names) == devices, "conftest.py makes the logical devices"
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice())

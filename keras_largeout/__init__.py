@@ -3,9 +3,18 @@
 from keras_largeout.ops import _library as _library  # first: it says what is wrong with an installation
 
 # isort: split
-from keras_largeout import layers, optimizers, trees
+from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
 from keras_largeout.export import export_saved_model
 
-__all__ = ["export_saved_model", "layers", "optimizers", "trees"]
+__all__ = [
+    "callbacks",
+    "datasets",
+    "distribute",
+    "export_saved_model",
+    "layers",
+    "metrics",
+    "optimizers",
+    "trees",
+]
 
 __version__ = "0.1.0"

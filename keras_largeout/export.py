@@ -8,6 +8,7 @@ import tempfile
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.stand_in import write_tables
 from keras_largeout.ops import _stock
 
 _LARGEST_CONSTANT = 16 * 2**20
@@ -18,8 +19,9 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
     """Writes `serving` as a SavedModel that consists of stock TensorFlow ops alone.
 
     Layers of this package take their path of stock ops while the model is traced (inference mode). Variables
-    are streamed to disk once each, only those that the model reads; no table is copied in memory. The folder
-    appears under its name when it is complete.
+    are streamed to disk once each, only those that the model reads; no table is copied in memory, and one
+    that lies on several devices is written as the one variable that it is elsewhere. The folder appears under
+    its name when it is complete.
 
     The signature `serving_default` takes the model's inputs by their names (`inputs`, or `inputs_0`,
     `inputs_1`, ..., where they were not named) and returns a dict: the keys of a model that returns a dict,
@@ -61,7 +63,13 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
         _check_ops(concrete)
         _check_captures(concrete)
         module.state = _captured_state(serving, concrete)
-        _write(module, path)
+        arrays = {id(variable): array for array, variable in _stock.stand_ins().values()}
+        tables = {
+            f"state/{i}/.ATTRIBUTES/VARIABLE_VALUE": arrays[id(owner)]
+            for i, owner in enumerate(module.state)
+            if id(owner) in arrays
+        }
+        _write(module, tables, path)
 
 
 def _input_specs(serving, input_signature):
@@ -156,13 +164,15 @@ def _check_target(path, overwrite):
         raise FileExistsError(f"`path` exists, and overwrite=False. Received: {path}")
 
 
-def _write(module, path):
+def _write(module, tables, path):
     """Writes beside `path`, then renames: nobody ever sees half a model there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
     try:
         new, old = scratch / "new", scratch / "old"
         tf.saved_model.save(module, str(new), signatures={"serving_default": module.serve})
+        if tables:
+            write_tables(new / "variables" / "variables", tables, scratch / "parts")
         if path.exists():
             os.replace(path, old)
         os.replace(new, path)

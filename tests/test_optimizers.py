@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _tables import one_shard
 
 import keras_largeout.optimizers as klo
-from keras_largeout.distribute.table import ShardVariable
+from keras_largeout.distribute.shard import ShardVariable
 from keras_largeout.ops import row_update as ru
 
 # name -> (ours, the optimizer whose dense path is the truth, arguments)
@@ -50,7 +51,7 @@ def weights(rng_seed=1, table=keras.Variable):
 
 
 def _shard(values):
-    shard = ShardVariable(values.shape, "zeros", name="table")
+    shard = one_shard(values.shape, "zeros", name="table")
     shard.assign(values)
     return shard
 

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _tables import one_shard
 
 import keras_largeout.optimizers as klo
-from keras_largeout.distribute.table import ShardVariable
+from keras_largeout.distribute.shard import ShardVariable
 
 
 def rows(values=((1.0, 1.0, 1.0),), indices=(2,)):
@@ -15,7 +16,7 @@ def rows(values=((1.0, 1.0, 1.0),), indices=(2,)):
 
 def variable(table=keras.Variable, **kwargs):
     if table is ShardVariable:
-        made = ShardVariable((5, 3), "ones")
+        made = one_shard((5, 3), "ones")
         made.constraint = kwargs.get("constraint")
         return made
     made = keras.Variable(np.ones((5, 3)), dtype=kwargs.get("dtype", "float32"), name="table")
@@ -106,11 +107,3 @@ def test_nan_stays_in_its_row():
     weight = variable()
     klo.LazyAdam(0.1).apply([rows([[np.nan] * 3])], [weight])
     assert np.isnan(weight.numpy()[2]).all() and np.isfinite(np.delete(weight.numpy(), 2, axis=0)).all()
-
-
-def test_several_replicas_are_refused_for_rows(monkeypatch):
-    optimizer, weight = klo.SGD(0.5), variable()
-    optimizer.build([weight])
-    monkeypatch.setattr(tf.distribute.Strategy, "num_replicas_in_sync", 2)
-    with pytest.raises(NotImplementedError, match="Received: a strategy of 2 replicas"):
-        optimizer.apply([rows()], [weight])

@@ -95,7 +95,7 @@ def state(model):
     for optimizer in optimizers:
         slots = getattr(optimizer, "_row_slots", None)
         if slots is not None:
-            out += [slot.numpy() for slot in slots.tables.values()]
+            out += [slot.numpy() for slot in slots.slots.values()]
             out += [v.numpy() for a in slots.accumulators.values() for v in (a.indices, a.values)]
     return out
 

@@ -1,0 +1,6 @@
+"""Callbacks for `fit`."""
+
+from keras_largeout.callbacks.load_balance import LoadBalance
+from keras_largeout.callbacks.rewire import Rewire
+
+__all__ = ["LoadBalance", "Rewire"]

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.devices import on, plain_variable
 from keras_largeout.ops._library import ops
 
 CHUNK_BYTES = 16 << 20
@@ -32,38 +33,49 @@ def chunk_ranges(shape, itemsize=4):
     return [(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
 
 
-def create(shape, dtype, values, *, name, trainable, device=None):
-    """Creates a `tf.Variable` whose rows are written chunk by chunk.
+def create(shape, dtype, *, name, trainable, device=None, mirrored=False):
+    """Creates a `tf.Variable` on large pages where there are such; its values are undefined until written.
 
     Args:
         shape: tuple of ints, the first one the rows.
         dtype: dtype name.
-        values: callable `(start, stop) -> [stop - start, ...]`, the initial rows.
         name, trainable: as for `tf.Variable`.
         device: device name, or None for TensorFlow's choice.
+        mirrored: whether the current strategy makes it, a copy a device; else no strategy has a say.
     """
+    make = tf.Variable if mirrored else plain_variable
+
+    def initial_value():
+        return ops.largeout_empty_table(shape, dtype=dtype)
+
     with tf.init_scope(), tf.device(device):
-        variable = tf.Variable(
-            lambda: ops.largeout_empty_table(shape, dtype=dtype),
-            dtype=dtype,
-            trainable=trainable,
-            name=name,
-        )
-        for start, stop in chunk_ranges(shape, variable.dtype.size):
-            write(variable, start, values(start, stop))
-    return variable
+        return make(initial_value, dtype=dtype, trainable=trainable, name=name)
 
 
 def write(variable, start, rows):
     """Overwrites the rows from `start` on with `rows`, in place."""
-    rows = tf.cast(rows, variable.dtype)
-    indices = tf.range(start, start + tf.shape(rows, tf.int64)[0], dtype=tf.int64)
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=rows)
+    write_at(variable, np.arange(start, start + len(rows)), rows)
+
+
+def write_at(variable, indices, rows):
+    """Overwrites the rows `indices` (int array) with `rows`, in place, on the device of the variable."""
+    with tf.init_scope(), on(variable):
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=variable.handle,
+            indices=tf.constant(indices, tf.int64),
+            updates=tf.cast(rows, variable.dtype),
+        )
 
 
 def read(variable, start, stop):
     """Rows `start .. stop` as a NumPy array."""
-    return tf.gather(variable, tf.range(start, stop, dtype=tf.int64)).numpy()
+    return read_at(variable, np.arange(start, stop))
+
+
+def read_at(variable, indices):
+    """The rows `indices` (int array) as a NumPy array."""
+    with tf.init_scope(), on(variable):
+        return tf.gather(variable, tf.constant(indices, tf.int64)).numpy()
 
 
 def to_numpy(variable):
@@ -80,17 +92,17 @@ def initial_rows(initializer, shape, dtype):
 
     A table of one chunk is exactly `initializer(shape, dtype)`. A larger one is drawn chunk by chunk: random
     initializers get one seed a chunk, and those whose scale follows from the shape keep the scale of the
-    whole table. An initializer that is neither of Keras's random ones nor of its constant ones is asked for
-    the whole table at once.
+    whole table. One that has a method `rows(shape, dtype, start, stop)` is asked for just the rows; any other
+    that is neither of Keras's random ones nor of its constant ones for the whole table at once.
     """
+    if hasattr(initializer, "rows"):
+        return lambda start, stop: initializer.rows(shape, dtype, start, stop)
     if shape[0] <= rows_per_chunk(shape, tf.as_dtype(dtype).size):
         return lambda start, stop: initializer(shape, dtype=dtype)[start:stop]
     if isinstance(initializer, keras.initializers.VarianceScaling):
         initializer = _fixed_scale(initializer, shape)
     if isinstance(initializer, _CONSTANT):
-        with tf.init_scope():  # not in the graph of a train step that is being traced and makes its slots
-            chunk = initializer((rows_per_chunk(shape, tf.as_dtype(dtype).size), *shape[1:]), dtype=dtype)
-        return lambda start, stop: chunk[: stop - start]
+        return lambda start, stop: initializer((stop - start, *shape[1:]), dtype=dtype)
     # Only where every value is drawn on its own; an orthogonal table, say, is one piece.
     independent = isinstance(initializer, _INDEPENDENT)
     seed = getattr(initializer, "seed", None) if independent else None
@@ -132,48 +144,26 @@ def _fixed_scale(initializer, shape):
     return keras.initializers.TruncatedNormal(0.0, variance**0.5 / 0.87962566103423978, seed=seed)
 
 
-def _key(key, index):
+def key_of(key, index):
+    """The name under which a store holds chunk `index` of the array `key`."""
     return f"{key}_rows_{index:06d}"
 
 
-def save_rows(store, key, variable):
-    """Writes the rows of `variable` to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
-
-    Args:
-        store: the mutable mapping that Keras hands to `save_own_variables`.
-        key: str without "/".
-        variable: a large `keras.Variable` or `tf.Variable`, `[rows, ...]`.
-    """
-    variable = getattr(variable, "value", variable) if isinstance(variable, keras.Variable) else variable
-    for index, (start, stop) in enumerate(chunk_ranges(tuple(variable.shape), variable.dtype.size)):
-        rows = read(variable, start, stop)
-        # HDF5 has no bfloat16; float32 holds every one of its values.
-        store[_key(key, index)] = rows.astype("float32") if variable.dtype == tf.bfloat16 else rows
+def saved_columns(store, key):
+    """How many values a row of `key` has in `store`; None where there are no such rows."""
+    first = key_of(key, 0)
+    return int(np.prod(store[first].shape[1:], dtype=np.int64)) if first in store else None
 
 
-def load_rows(store, key, variable):
-    """Reads back what `save_rows` wrote, whatever the chunks were, in place.
-
-    Raises:
-        ValueError: the store holds no such rows, or rows of another shape; `variable` is then unchanged.
-    """
-    native = variable.value if isinstance(variable, keras.Variable) else variable
-    start = 0
-    for name in check_rows(store, key, tuple(native.shape)):
-        rows = np.asarray(store[name])
-        write(native, start, rows)
-        start += rows.shape[0]
-
-
-def check_rows(store, key, shape):
-    """The names of the chunks that `save_rows` wrote, in order.
+def saved_chunks(store, key, shape):
+    """The names of the chunks of the array `key`, in order.
 
     Raises:
         ValueError: the store holds no such rows, or rows of another shape.
     """
     names = []
-    while _key(key, len(names)) in store:
-        names.append(_key(key, len(names)))
+    while key_of(key, len(names)) in store:
+        names.append(key_of(key, len(names)))
     if not names and 0 not in shape:
         raise ValueError(f"The weights file holds no rows for `{key}`. Expected an array of shape {shape}.")
     saved = (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else shape

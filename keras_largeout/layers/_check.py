@@ -2,6 +2,8 @@
 
 import operator
 
+import tensorflow as tf
+
 
 def positive_int(name, value):
     """`value` as an int (NumPy's integers are integers too).
@@ -18,3 +20,21 @@ def positive_int(name, value):
             f"`{name}` must be a positive integer. Received: {name}={value} (of type {type(value).__name__})."
         )
     return number
+
+
+def hidden_vectors(head, hidden):
+    """`hidden` in a type that the ops take.
+
+    Raises:
+        ValueError: `head` is not built, or `hidden` is not `[..., head.dim]`.
+    """
+    if not head.built:
+        raise ValueError(
+            f"The head {head.name!r} has no weights yet: call it on hidden vectors, or build it."
+        )
+    if hidden.shape[-1] != head.dim:
+        raise ValueError(
+            f"`hidden` must have the length of the head's rows, {head.dim}, on its last axis. "
+            f"Received: hidden.shape={tuple(hidden.shape)}"
+        )
+    return hidden if hidden.dtype in (tf.float32, tf.bfloat16) else tf.cast(hidden, tf.float32)

@@ -1,12 +1,15 @@
 """What an output head is: a layer that returns its input, owns the output weights and brings its loss."""
 
 import abc
+import functools
 import weakref
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.average import mean_of_replicas
+from keras_largeout.distribute.trained_by import check_optimizer
 from keras_largeout.layers._check import positive_int
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
@@ -22,7 +25,8 @@ class Head(keras.layers.Layer):
     The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
     (its exponential is the perplexity) and at `top_k`.
 
-    Subclasses implement `token_losses`, `log_prob` and `top_k`.
+    Subclasses implement `token_losses`, `log_prob` and `top_k`; one whose positions have more than one class
+    overrides `targets` as well.
     """
 
     def __init__(self, num_classes, **kwargs):
@@ -33,6 +37,7 @@ class Head(keras.layers.Layer):
         _HEADS[self.name] = self
 
     def call(self, inputs):
+        check_optimizer(self)
         return inputs
 
     def compute_output_shape(self, input_shape):
@@ -47,9 +52,23 @@ class Head(keras.layers.Layer):
         """`loss` with other `keras.losses.Loss` arguments, such as `reduction="sum"`."""
         return HeadLoss(self.name, head=self, **kwargs)
 
+    def targets(self, y_true, hidden):
+        """What the loss makes of Keras's `y_true`.
+
+        Args:
+            y_true: as it came: a tensor, a `tf.RaggedTensor`, a `tf.SparseTensor` or an array.
+            hidden: float `[..., dim]`.
+
+        Returns:
+            `(targets, positions)`: the `y_true` of `token_losses`, and a tensor that has the shape of the
+            positions, `[...]`, which masks and sample weights are for.
+        """
+        ids = _class_ids(y_true, hidden)
+        return ids, ids
+
     @abc.abstractmethod
     def token_losses(self, y_true, hidden, active=None):
-        """-log p, float32 of the shape of `y_true`; 0 where `active` (bool, the same shape) is False."""
+        """The losses of all positions, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
 
     def log_prob(self, hidden, y):
         """log p(y | hidden).
@@ -149,15 +168,26 @@ class HeadLoss(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         hidden = tf.convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
-        y_true = _class_ids(y_true, hidden)
-        sample_weight = _weights_like(y_true, sample_weight)
-        losses = self.resolve_head().token_losses(y_true, hidden, _active(y_true, mask, sample_weight))
+        head = self.resolve_head()
+        targets, positions = head.targets(y_true, hidden)
+        sample_weight = _weights_like(positions, sample_weight)
+        losses = head.token_losses(targets, hidden, _active(positions, mask, sample_weight))
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
         # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true.
         loss = super().__call__(losses, y_pred, sample_weight=sample_weight)
         # Keras leaves the losses of an empty batch as they are: an empty vector, where a loss is a number.
         reduced = self.reduction not in (None, "none")
-        return tf.reduce_sum(loss) if reduced and loss.shape.rank else loss
+        loss = tf.reduce_sum(loss) if reduced and loss.shape.rank else loss
+        if not reduced or self.reduction == "sum":
+            return loss
+        return mean_of_replicas(loss, self._divisor(losses, mask, sample_weight), tf.shape(hidden)[0])
+
+    def _divisor(self, losses, mask, sample_weight):
+        """What Keras divides the sum of the losses by."""
+        factors = [tf.cast(f, tf.float32) for f in (mask, sample_weight) if f is not None]
+        if factors and self.reduction == "mean_with_sample_weight":
+            return tf.reduce_sum(functools.reduce(tf.multiply, factors))
+        return tf.size(losses) if mask is None else tf.reduce_sum(factors[0])
 
     def call(self, y_true, y_pred):
         return y_true
@@ -179,16 +209,16 @@ def _class_ids(y_true, hidden):
     return y_true
 
 
-def _weights_like(y_true, sample_weight):
-    """`sample_weight` with axes of length 1 at the end, as many as it takes to broadcast against y_true."""
+def _weights_like(positions, sample_weight):
+    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to positions takes."""
     if sample_weight is None:
         return None
-    weight, rank = tf.convert_to_tensor(sample_weight), y_true.shape.rank
+    weight, rank = tf.convert_to_tensor(sample_weight), positions.shape.rank
     known = weight.shape.rank
     if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
         raise ValueError(
             "`sample_weight` must have the shape of `y_true`, or of its first axes. "
-            f"Received: sample_weight.shape={weight.shape}, y_true.shape={y_true.shape}"
+            f"Received: sample_weight.shape={weight.shape}, y_true.shape={positions.shape}"
         )
     missing = tf.maximum(rank - tf.rank(weight), 0)
     weight = tf.reshape(weight, tf.concat([tf.shape(weight)[:rank], tf.ones([missing], tf.int32)], 0))
@@ -196,12 +226,12 @@ def _weights_like(y_true, sample_weight):
     return weight
 
 
-def _active(y_true, mask, weight):
-    """Positions that count, bool of y_true's shape, or None for all: nothing is computed for the others."""
+def _active(positions, mask, weight):
+    """Positions that count, bool of their shape, or None for all: nothing is computed for the others."""
     active = None if mask is None else tf.cast(mask, tf.bool)
     if weight is None:
         return active
-    used = tf.broadcast_to(weight != 0, tf.shape(y_true))
+    used = tf.broadcast_to(weight != 0, tf.shape(positions))
     return used if active is None else active & used
 
 

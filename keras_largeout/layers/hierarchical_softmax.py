@@ -8,13 +8,21 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout import trees
-from keras_largeout.distribute.table import ShardedTable, give_shards
+from keras_largeout.distribute.devices import plain_variable, table_devices
+from keras_largeout.distribute.lookup import LogicalRows
+from keras_largeout.distribute.recording import record
+from keras_largeout.distribute.sharded_tree import ShardedTree
+from keras_largeout.distribute.specs import TableSpec
+from keras_largeout.distribute.table import ShardedTable, check_placement, give_shards, place
+from keras_largeout.distribute.tree_cut import TreeCut, unfilled_placement
 from keras_largeout.layers.head import Head
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss, tree_softmax_top_k
 
-_TREES = weakref.WeakValueDictionary()  # digest -> a tree alive in this process, for `clone_model`
+# Digest -> a tree alive in this process, and its cut, for `clone_model`.
+_TREES, _CUTS = weakref.WeakValueDictionary(), weakref.WeakValueDictionary()
+_USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -41,6 +49,10 @@ class HierarchicalSoftmax(Head):
         bias_initializer: initializer of the biases `[num_rows]`. None: such that an untrained head predicts
             the frequencies of `counts` (most models learn much faster from there), zeros without `counts`.
         kernel_constraint: constraint that acts row by row.
+        placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (the nodes near the root
+            on every device, whole subtrees below them packed onto devices by the work that `counts` let
+            expect), "replicated", a `kl.distribute.Placement` that `distribute.place_tree` made, or a `Plan`
+            that knows this layer by its name. Not saved with the model unless it is a name.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -71,6 +83,7 @@ class HierarchicalSoftmax(Head):
         kernel_initializer="uniform",
         bias_initializer=None,
         kernel_constraint=None,
+        placement="auto",
         tree_shape=None,
         **kwargs,
     ):
@@ -80,14 +93,17 @@ class HierarchicalSoftmax(Head):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.placement = check_placement(placement)
+        self._tree_shape, self._cut = tree_shape, None
         if tree_shape is not None:
             # Deserialised: the tree itself comes with the weights, or from the layer that was cloned.
-            self.tree = _TREES.get(tree_shape["digest"])
+            self.tree, self._cut = _TREES.get(tree_shape["digest"]), _CUTS.get(tree_shape["digest"])
             self._num_nodes = int(tree_shape["num_nodes"])
         else:
             self.tree = _tree(num_classes, counts, tree)
             self._num_nodes = self.tree.num_nodes
-        self._counts = None if counts is None else np.asarray(counts)  # until the biases are made
+        # For the first biases, and for the cut when it is asked for.
+        self._counts = None if counts is None else np.asarray(counts, np.float32)
 
     @property
     def num_rows(self):
@@ -103,36 +119,76 @@ class HierarchicalSoftmax(Head):
                 f"Received: inputs.shape={tuple(input_shape)}"
             )
         self.dim = int(input_shape[-1])
+        several = len(table_devices()) > 1
+        placement = self._place(len(table_devices())) if several else "auto"
         self.kernel_table = ShardedTable(
             (self.num_rows, self.dim),
             self.kernel_initializer,
             dtype=self.variable_dtype,
             name="kernel",
             constraint=self.kernel_constraint,
+            placement=placement,
         )
         self.bias_table = (
-            ShardedTable((self.num_rows,), self._first_biases(), name="bias") if self.use_bias else None
+            ShardedTable((self.num_rows,), self._first_biases(), name="bias", placement=placement)
+            if self.use_bias
+            else None
         )
         give_shards(self, *self._tables())
-        values = self.tree.arrays() if self.tree is not None else _unfilled(self.num_classes, self._num_nodes)
-        self._tree_variables = [
-            self.add_weight(
-                shape=values[field].shape,
-                dtype="int32",
-                initializer=lambda shape, dtype, value=values[field]: tf.convert_to_tensor(value, dtype),
-                trainable=False,
-                name=field,
+        self._sharded = None
+        if several and placement.kind == "explicit":
+            self._sharded = ShardedTree(
+                self.kernel_table, self.bias_table, self.num_classes, self.name, self._counts
             )
-            for field in TreeArrays._fields
-        ]
+            if self.tree is not None:
+                self._sharded.set_tree(self.tree)
+        values = self.tree.arrays() if self.tree is not None else _unfilled(self.num_classes, self._num_nodes)
+        self._tree_variables = [self._tree_variable(field, values[field]) for field in TreeArrays._fields]
         self.built = True
+
+    def _tree_variable(self, field, value):
+        if self._sharded is not None:  # a training step has no use for the whole tree: one copy is enough
+            with tf.init_scope(), tf.device("CPU:0"):
+                return plain_variable(tf.constant(value), trainable=False, name=field)
+        return self.add_weight(
+            shape=value.shape,
+            dtype="int32",
+            initializer=lambda shape, dtype: tf.convert_to_tensor(value, dtype),
+            trainable=False,
+            name=field,
+        )
+
+    def _place(self, devices):
+        """The `Placement` of the rows on several devices."""
+        if self.placement == "replicated":
+            return place("replicated", (self.num_rows,), devices)
+        if self.placement != "auto":
+            if self.tree is None or isinstance(self.placement, str):
+                raise ValueError(
+                    "`placement` of a tree on several devices must be 'auto', 'replicated', a Placement made "
+                    f"by `place_tree`, or a Plan. Received: placement={self.placement!r}"
+                )
+            placement = place(self.placement, (self.num_rows,), devices, name=self.name)
+            self._cut = TreeCut.of_placement(self.tree, placement)
+            return placement
+        if self.tree is None:  # the sizes are known, the rows' places come with the tree
+            top_rows, largest = self._tree_shape["top_rows"], self._tree_shape["largest_subtree"]
+            return unfilled_placement(self.num_rows, top_rows, largest, devices)
+        return self.cut.place(self.tree, devices)
+
+    @property
+    def cut(self):
+        """The `TreeCut` of the head's tree: what of it is replicated on several devices."""
+        if self._cut is None:
+            self._cut = TreeCut.of(self.tree, self._counts, getattr(self, "dim", _USUAL_DIM))
+        return self._cut
 
     def _first_biases(self):
         if self.bias_initializer is not None:
             return self.bias_initializer
         if self._counts is None:
             return "zeros"
-        biases, self._counts = self.tree.log_frequencies(self._counts), None
+        biases = self.tree.log_frequencies(self._counts)
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
@@ -143,8 +199,13 @@ class HierarchicalSoftmax(Head):
         return [self.kernel_table] + ([self.bias_table] if self.use_bias else [])
 
     def _parts(self):
-        bias = self.bias_table.variable if self.use_bias else None
-        return self.kernel_table.variable, bias, TreeArrays(*(v.value for v in self._tree_variables))
+        """The table, the bias (None without) and the tree, of the whole."""
+        in_parts = self._sharded is not None and not is_exporting()
+        rows = LogicalRows if in_parts else lambda table: table.variable
+        tree = TreeArrays(
+            *(getattr(v, "value", v) if isinstance(v, keras.Variable) else v for v in self._tree_variables)
+        )
+        return rows(self.kernel_table), rows(self.bias_table) if self.use_bias else None, tree
 
     def _require_tree(self):
         """Takes the tree from the layer's variables, where `set_weights` brought it, or raises ValueError."""
@@ -169,16 +230,27 @@ class HierarchicalSoftmax(Head):
         if not self._initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
         self._require_tree()
-        table, bias, tree = self._parts()
-        losses = tree_softmax_loss(
-            tf.reshape(hidden, [-1, self.dim]),
-            tf.reshape(y_true, [-1]),
-            table,
-            bias,
-            tree,
-            weights=None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1]),
+        hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
+        weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
+        record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
+        if self._sharded is not None:
+            return tf.reshape(self._sharded.losses(hidden, y_true, weights), lead)
+        return tf.reshape(tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights), lead)
+
+    def table_specs(self):
+        """What a planner (`kl.distribute.plan`) has to know of the layer: `TableSpec`s."""
+        if self.tree is None or not self.built:
+            raise ValueError(f"The head {self.name!r} has no tree or no weights yet: build it first.")
+        rows = TableSpec(
+            self.name,
+            self.num_rows,
+            self.dim,
+            dtype=self.kernel_table.array.dtype,
+            tree=self.tree,
+            counts=self._counts,
         )
-        return tf.reshape(losses, lead)
+        bias = TableSpec(f"{self.name}_bias", self.num_rows, 1, like=self.name)
+        return [rows, bias] if self.use_bias else [rows]
 
     def top_k(self, hidden, k):
         self.check_k(k)
@@ -187,7 +259,7 @@ class HierarchicalSoftmax(Head):
         if not self._initialized:
             shape = tf.concat([lead, [k]], 0)
             return tf.zeros(shape), tf.zeros(shape, tf.int32)
-        search = stock_top_k if is_exporting() else tree_softmax_top_k
+        search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
         scores, ids = search(tf.reshape(hidden, [-1, self.dim]), *self._parts(), k)
         shape = tf.concat([lead, [k]], 0)
         static = [*hidden.shape[:-1], k]
@@ -210,6 +282,8 @@ class HierarchicalSoftmax(Head):
     def save_own_variables(self, store):
         for field, variable in zip(TreeArrays._fields[:3], self._tree_variables):
             store[field] = variable.numpy()
+        if self.tree is not None:
+            store["cut_nodes"], store["cut_loads"] = self.cut.nodes, self.cut.loads
         for table in self._tables():
             table.save(store)
 
@@ -230,20 +304,43 @@ class HierarchicalSoftmax(Head):
         tree = trees.Tree.from_arrays(*saved)
         for table in self._tables():  # all of them, before anything is changed
             table.check(store)
+        self._take_tree(tree, store)
         for table in self._tables():
             table.load(store)
-        self.tree = tree
         for field, variable in zip(TreeArrays._fields, self._tree_variables):
             variable.assign(tree.arrays()[field])
 
+    def _take_tree(self, tree, store):
+        """Makes `tree` that of the head, with the cut that the store has for it; places the rows anew."""
+        same = self.tree is not None and _digest(self.tree) == _digest(tree)
+        if not same:
+            cut = None
+            if "cut_nodes" in store:
+                cut = TreeCut(np.asarray(store["cut_nodes"]), np.asarray(store["cut_loads"]))
+            if self._sharded is not None:
+                cut = cut or TreeCut.of(tree, None, self.dim)
+                self._sharded.replace_tree(tree, cut)
+            self.tree, self._cut = tree, cut
+
     def get_config(self):
+        if self.tree is not None:
+            top_rows, largest = self.cut.sizes(self.tree)
+            tree_shape = {
+                "num_nodes": self._num_nodes,
+                "digest": _remember(self.tree, self.cut),
+                "top_rows": top_rows,
+                "largest_subtree": largest,
+            }
+        else:
+            tree_shape = self._tree_shape
         return {
             **super().get_config(),
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "tree_shape": {"num_nodes": self._num_nodes, "digest": _remember(self.tree)},
+            "placement": self.placement if isinstance(self.placement, str) else "auto",
+            "tree_shape": tree_shape,
         }
 
 
@@ -273,15 +370,18 @@ def _tree(num_classes, counts, tree):
     raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
 
 
-def _remember(tree):
-    """The digest by which a layer made from this config finds the tree again while it is alive."""
-    if tree is None:
-        return None
+def _digest(tree):
     digest = hashlib.blake2b(digest_size=8)
     for array in (tree.class_row, tree.node_start, tree.node_row):
         digest.update(np.ascontiguousarray(array))
-    _TREES[digest.hexdigest()] = tree
     return digest.hexdigest()
+
+
+def _remember(tree, cut):
+    """The digest by which a layer made from this config finds the tree again while it is alive."""
+    digest = _digest(tree)
+    _TREES[digest], _CUTS[digest] = tree, cut
+    return digest
 
 
 def _unfilled(num_classes, num_nodes):

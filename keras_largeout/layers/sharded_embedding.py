@@ -4,10 +4,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.table import ShardedTable, give_shards
+from keras_largeout.distribute.lookup import sharded_lookup, unique_rows
+from keras_largeout.distribute.recording import record
+from keras_largeout.distribute.specs import TableSpec
+from keras_largeout.distribute.table import ShardedTable, check_placement, give_shards
+from keras_largeout.distribute.trained_by import check_optimizer
 from keras_largeout.layers._check import positive_int
+from keras_largeout.layers._ids import as_ids, check_exact
 from keras_largeout.ops._stock import is_exporting
-from keras_largeout.ops.embedding import COMBINERS, OUT_OF_RANGE, embedding_lookup
+from keras_largeout.ops.embedding import COMBINERS, OUT_OF_RANGE
 from keras_largeout.ops.stock_embedding import stock_embedding_lookup
 
 
@@ -37,6 +42,10 @@ class ShardedEmbedding(keras.layers.Layer):
             squared weights): how the rows of a bag become one.
         out_of_range: `"error"` (an id outside the table stops the step) or `"zero"` (such an id gives a row
             of zeros, takes no part in a bag, and gets no gradient). Exported models always do the latter.
+        placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (replicated up to 1 MiB,
+            else cut by a permutation of the rows), "replicated", "range", "modulo", "permutation", "columns",
+            a `kl.distribute.Placement`, or a `Plan` that knows this layer by its name. Not saved with the
+            model unless it is a name: it belongs to a machine.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -69,6 +78,7 @@ class ShardedEmbedding(keras.layers.Layer):
         weights=None,
         combiner=None,
         out_of_range="error",
+        placement="auto",
         **kwargs,
     ):
         input_dim = positive_int("input_dim", input_dim)
@@ -89,6 +99,7 @@ class ShardedEmbedding(keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.out_of_range = out_of_range
+        self.placement = check_placement(placement)
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
@@ -107,20 +118,28 @@ class ShardedEmbedding(keras.layers.Layer):
             dtype=self.variable_dtype,
             name="embeddings",
             constraint=self.embeddings_constraint,
+            placement=self.placement,
+            plan_name=self.name,
         )
         give_shards(self, self.table)
         self.built = True
 
     @property
     def embeddings(self):
-        """The table's variable, a `keras.Variable` of `[input_dim, output_dim]`."""
+        """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
         if not self.built:
             raise AttributeError("You must build the layer before accessing `embeddings`.")
-        (shard,) = self.table.shards
-        return shard
+        if not self.table.is_whole:
+            raise AttributeError(
+                "`embeddings` is for tables in one piece. Read and write this one by `table.numpy()` and "
+                '`table.assign(...)`; to use it as a matrix, make it with placement="replicated". '
+                f"Received: {self.name!r}, a table in {len(self.table.shards)} parts on several devices"
+            )
+        return self.table.shards[0]
 
     def call(self, inputs, weights=None):
-        ids = self._ids(inputs)
+        check_optimizer(self)
+        ids = as_ids(inputs)
         if self.mask_zero and self.combiner is not None:
             ids, weights = _without_padding(ids, weights)
         if isinstance(ids, tf.SparseTensor) and self.combiner is None:
@@ -131,32 +150,21 @@ class ShardedEmbedding(keras.layers.Layer):
             rows = self._lookup(ids, weights)
         return tf.cast(rows, self.compute_dtype)
 
+    def table_specs(self):
+        """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
+        return [TableSpec(self.name, self.input_dim, self.output_dim, dtype=self.variable_dtype)]
+
     def _lookup(self, ids, weights):
-        table = self.table.variable
+        record(self.name, ids)
         # While Keras builds a model symbolically the table is a tensor of the right shape.
-        if is_exporting() or not self.table.initialized:
-            return stock_embedding_lookup(table, ids, weights, self.combiner)
-        self._regularize(ids)
-        return embedding_lookup(
-            table, ids, weights=weights, combiner=self.combiner, out_of_range=self.out_of_range
-        )
-
-    def _regularize(self, ids):
-        """Adds the regularizer's loss of the distinct rows that `ids` use."""
-        if self.embeddings_regularizer is None:
-            return
-        flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else getattr(ids, "values", ids)
-        unique = tf.unique(tf.reshape(flat, [-1])).y
-        rows = embedding_lookup(self.table.variable, unique, out_of_range=self.out_of_range)
-        self.add_loss(self.embeddings_regularizer(rows))
-
-    def _ids(self, inputs):
-        if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
-            inputs = tf.convert_to_tensor(inputs)
-        if inputs.dtype in (tf.int32, tf.int64):
-            return inputs
-        fits = inputs.dtype.is_integer and inputs.dtype.size <= 2
-        return tf.cast(inputs, tf.int32 if fits else tf.int64)
+        if not self.table.initialized:
+            zeros = tf.zeros([self.input_dim, self.output_dim], self.variable_dtype)
+            return stock_embedding_lookup(zeros, ids, weights, self.combiner)
+        if is_exporting():
+            return stock_embedding_lookup(self.table.variable, ids, weights, self.combiner, self.input_dim)
+        if self.embeddings_regularizer is not None:
+            self.add_loss(self.embeddings_regularizer(unique_rows(self.table, ids, self.out_of_range)))
+        return sharded_lookup(self.table, ids, weights, self.combiner, self.out_of_range)
 
     def compute_mask(self, inputs, mask=None):
         if not self.mask_zero or self.combiner is not None:
@@ -168,14 +176,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return (*kept, self.output_dim)
 
     def compute_output_spec(self, inputs, weights=None):
-        # Keras gives a Sequential model without an Input floating point ids, and rounds them.
-        exact = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
-        dtype = keras.backend.standardize_dtype(inputs.dtype)
-        if self.input_dim > exact.get(dtype, self.input_dim):
-            raise NotImplementedError(
-                f"`inputs` must be integers: {dtype} cannot hold every id below input_dim={self.input_dim}. "
-                f"Begin the model with keras.Input(..., dtype='int32'). Received: inputs of dtype {dtype}"
-            )
+        check_exact(inputs.dtype, self.input_dim)
         ragged = self.combiner is None and getattr(inputs, "ragged", False)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
@@ -197,6 +198,7 @@ class ShardedEmbedding(keras.layers.Layer):
             "mask_zero": self.mask_zero,
             "combiner": self.combiner,
             "out_of_range": self.out_of_range,
+            "placement": self.placement if isinstance(self.placement, str) else "auto",
         }
 
 

@@ -18,6 +18,8 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
     - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3
     """
 
+    slots_of_a_table = (1, 0)
+
     def row_rule(self, index):
         return "adagrad", [self._accumulators[index]]
 

@@ -16,6 +16,8 @@ class Ftrl(RowSparse, keras.optimizers.Ftrl):
     - [McMahan et al., 2013](https://research.google.com/pubs/archive/41159.pdf), algorithm 1
     """
 
+    slots_of_a_table = (2, 0)
+
     def row_rule(self, index):
         return "ftrl", [self._accumulators[index], self._linears[index]]
 

@@ -21,6 +21,8 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     - [Kingma and Ba, 2014](http://arxiv.org/abs/1412.6980), section 2
     """
 
+    slots_of_a_table = (2, 0)
+
     def check_rows(self, variable):
         super().check_rows(variable)
         if self.amsgrad:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.devices import components, on
 from keras_largeout.ops.row_update import merge_rows
 
 
@@ -18,9 +19,10 @@ class RowSlices(NamedTuple):
         """All values over `number`, in float32."""
         return self._replace(values=tf.cast(self.values, tf.float32) / number)
 
-    def merged(self, num_rows):
+    def merged(self, variable):
         """Every row once, its values summed in float32. Rows that strictly increase are taken as they are."""
-        return RowSlices(*merge_rows(self.indices, self.values, num_rows))
+        with on(components(native(variable))[0]):
+            return RowSlices(*merge_rows(self.indices, self.values, variable.shape[0]))
 
 
 def native(variable):
@@ -47,11 +49,35 @@ def of(gradient, variable):
     return RowSlices(indices, values)
 
 
+def joined(gradients, variable):
+    """The `RowSlices` of the gradients of all replicas, joined, on the device of the variable."""
+    with on(components(native(variable))[0]):
+        if not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+            gradients = [
+                tf.add_n(gradients)
+            ]  # dense ones, all rows of each: one sum, not one after the other
+        parts = [of(gradient, variable) for gradient in gradients]
+        if len(parts) == 1:
+            return parts[0]
+        return RowSlices(*(tf.concat(tensors, axis=0) for tensors in zip(*parts)))
+
+
+def is_cut_by_columns(variable):
+    """Whether `variable` has just some columns of the rows of a table."""
+    return hasattr(variable, "array") and variable.array.columns_of(variable.part) is not None
+
+
 def check_constraint(variable):
     """Raises ValueError unless the constraint of `variable` acts on each row by itself."""
     constraint = variable.constraint
     if constraint is None or isinstance(constraint, keras.constraints.NonNeg):
         return
+    if is_cut_by_columns(variable):
+        raise ValueError(
+            "`constraint` of weights whose columns lie on several devices must be NonNeg: no device has a "
+            f'whole row. Choose another `placement` than "columns". Received: constraint={constraint} of '
+            f"{name_of(variable)}"
+        )
     norms = (keras.constraints.MaxNorm, keras.constraints.UnitNorm, keras.constraints.MinMaxNorm)
     if isinstance(constraint, norms) and len(variable.shape) == 2 and constraint.axis in (1, -1, [1], [-1]):
         return
@@ -62,8 +88,8 @@ def check_constraint(variable):
     )
 
 
-def apply_constraint(variable, indices):
-    """Applies the constraint of `variable` to the rows `indices`, in place."""
-    if variable.constraint is not None:
-        rows = tf.gather(native(variable), indices)
-        native(variable).scatter_update(tf.IndexedSlices(variable.constraint(rows), indices))
+def apply_constraint(native_variable, indices, constraint):
+    """Applies a constraint to the rows `indices`, in place."""
+    if constraint is not None:
+        rows = tf.gather(native_variable, indices)
+        native_variable.scatter_update(tf.IndexedSlices(constraint(rows), indices))

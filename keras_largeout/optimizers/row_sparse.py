@@ -1,15 +1,18 @@
-"""The mixin that teaches a Keras optimizer to update single rows of large weights."""
+"""The mixin that teaches a Keras optimizer to update single rows of large weights, wherever they lie."""
 
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.devices import components, on
+from keras_largeout.distribute.load_counter import count_gradients, count_merged
 from keras_largeout.ops.row_update import row_update
-from keras_largeout.optimizers import row_slices
+from keras_largeout.optimizers import row_clip, row_slices
+from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_largeout.optimizers.row_slots import RowSlots
 
 
 def is_table(variable):
-    """True for a shard of a table (`distribute.table.ShardVariable`): never read whole, makes own slots."""
+    """True for a part of a table (`distribute.shard.ShardVariable`): never read whole, makes own slots."""
     return hasattr(variable, "new_slot")
 
 
@@ -17,12 +20,15 @@ class RowSparse:
     """First base of an optimizer of this package; the second one is a Keras optimizer.
 
     A gradient that is a `tf.IndexedSlices` updates just the rows that it lists, in place, by the op
-    `row_update`; so does every gradient of a table. Dense weights take the Keras optimizer's own path. One
-    step does, in this order and for all weights together: merge duplicate rows, unscale, accumulate, clip,
-    decay, update. So
+    `row_update`; so does every gradient of a table. Dense weights take the Keras optimizer's own update. One
+    step does, in this order and for all weights together: sum over the replicas, merge duplicate rows,
+    unscale, accumulate, clip, decay, update. So
 
-    - `clipnorm`, `global_clipnorm` and `clipvalue` act on the sums of duplicate rows, and the global norm
-      runs over rows and dense gradients together;
+    - under `tf.distribute.MirroredStrategy` a step is that of one device on the whole batch: a shard is
+      updated once, where it lies, by the rows of all replicas;
+    - `clipnorm`, `global_clipnorm` and `clipvalue` act on the sums of duplicate rows, the norm of a table
+    runs
+      over all its shards, and the global norm over rows and dense gradients together;
     - `gradient_accumulation_steps` keeps the rows of the batches so far, never an array of the table's size
       beside a table;
     - `weight_decay` is lazy: it acts on the rows of the batch only, when they are in one;
@@ -34,14 +40,17 @@ class RowSparse:
     A model of Keras's own layers alone must be compiled with `jit_compile=False` on GPUs: the op is not for
     XLA.
 
-    Works inside `keras.optimizers.MultiOptimizer` and `LossScaleOptimizer`. The latter looks for NaN in a
-    dense copy of every gradient; `loss_scale_factor`, for tables too large for that, does without.
+    Works inside `keras.optimizers.MultiOptimizer`, and inside `optimizers.LossScaleOptimizer`, which looks
+    for NaN in the rows alone and on all replicas (Keras's own makes a dense copy of every gradient, and looks
+    at one replica).
 
     A subclass provides `row_rule` and `row_hyper`.
     """
 
     # Slots that have one value a row.
     per_row_slots = ()
+    #: How many slots a table gets: of its shape, and of one float32 a row.
+    slots_of_a_table = (0, 0)
     _row_slots = RowSlots()
 
     def row_rule(self, index):
@@ -69,6 +78,11 @@ class RowSparse:
             )
         row_slices.check_constraint(variable)
 
+    def adopt(self, wrapper):
+        """Makes a `keras.optimizers.LossScaleOptimizer` around this optimizer one of this package."""
+        if type(wrapper) is keras.optimizers.LossScaleOptimizer:
+            wrapper.__class__ = LossScaleOptimizer
+
     # Building: slots.
 
     def build(self, variables):
@@ -90,8 +104,7 @@ class RowSparse:
         if is_table(reference_variable):
             if name == "gradient_accumulator":
                 return None
-            index = self._get_variable_index(reference_variable)
-            return self._row_slots.add_table(index, reference_variable, name, initializer, per_row)
+            return self._row_slots.add_table(reference_variable, name, initializer, per_row)
         if per_row:
             return self.add_variable(
                 shape=reference_variable.shape[:1],
@@ -120,71 +133,85 @@ class RowSparse:
             return super().apply(grads, variables)
 
         self._check_variables_are_known(known)
-        # Nothing is updated before all gradients are there: a step that fails changes nothing.
-        ready = tf.control_dependencies(_tensors(grads))
-        with keras.name_scope(self.name, caller=self), ready:
+        with keras.name_scope(self.name, caller=self):
             grads, known = self._filter_empty_gradients(grads, known)
             grads, known = self._overwrite_variables_directly_with_gradients(grads, known)
-            self._apply_all(list(zip(grads, known)))
+            replica = tf.distribute.get_replica_context()
+            if tf.distribute.has_strategy() and replica is not None:
+                replica.merge_call(self._apply_of_replicas, args=(grads,), kwargs={"variables": known})
+            else:
+                self._apply_all(tf.distribute.get_strategy(), [(g, [g], v) for g, v in zip(grads, known)])
             self._iterations.assign_add(1)
 
-    def _apply_all(self, pairs):
-        """The step of all `(gradient, variable)` pairs: one function, so that it can be one merged call."""
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            raise NotImplementedError(
-                "Row gradients are applied by one replica only. Received: a strategy of "
-                f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas"
-            )
-        rows = [(row_slices.of(g, v), v) for g, v in pairs if _by_rows(g, v)]
-        dense = [(g, v) for g, v in pairs if not _by_rows(g, v)]
-        for _, variable in rows:
-            self.check_rows(variable)
-        if self.loss_scale_factor is not None:
-            dense = [(g / self.loss_scale_factor, v) for g, v in dense]
-            rows = [(r.divided_by(self.loss_scale_factor), v) for r, v in rows]
-        if self.gradient_accumulation_steps:
-            self._accumulate(dense, rows)
-        else:
-            self._update(dense, rows)
-        for _, variable in dense:
-            if variable.constraint is not None:
-                variable.assign(variable.constraint(variable))
+    def _apply_of_replicas(self, strategy, grads, variables):
+        """`_apply_all` with what the replicas bring, in a call that they make together."""
+        variables = [v if isinstance(v, keras.Variable) else components(v)[0] for v in variables]
+        self._apply_all(
+            strategy, [(g, strategy.experimental_local_results(g), v) for g, v in zip(grads, variables)]
+        )
 
-    def _accumulate(self, dense, rows):
+    def _apply_all(self, strategy, triples):
+        """The step of all `(gradient, its values on each replica, variable)`."""
+        # Nothing is updated before all gradients are there: a step that fails changes nothing.
+        arrived = tf.group(*_tensors([value for _, values, _ in triples for value in values]))
+        with tf.control_dependencies([arrived]):
+            rows = [(_joined(values, v), v) for _, values, v in triples if _by_rows(values[0], v)]
+            dense = [(g, v) for g, values, v in triples if not _by_rows(values[0], v)]
+            for _, variable in rows:
+                self.check_rows(variable)
+            if dense and strategy.num_replicas_in_sync > 1:
+                native = [(g, row_slices.native(v)) for g, v in dense]
+                sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, native)
+                dense = [(g, v) for g, (_, v) in zip(sums, dense)]
+            scale = self.loss_scale_factor
+            if scale is not None:
+                rows = [(r.divided_by(scale), v) for r, v in rows]
+            if self.gradient_accumulation_steps:
+                self._accumulate(strategy, dense, rows, scale)
+            else:
+                self._update(strategy, dense, rows, lambda g: g if scale is None else g / scale)
+
+    def _accumulate(self, strategy, dense, rows, scale):
         steps = self.gradient_accumulation_steps
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for _, v in dense]
         kept = [self._row_slots.accumulators[self._get_variable_index(v)] for _, v in rows]
 
-        def update():
-            self._update(
-                [((g + total) / steps, v) for (g, v), total in zip(dense, sums)],
-                [(a.with_rows(r).merged(v.shape[0]).divided_by(steps), v) for (r, v), a in zip(rows, kept)],
-            )
-            for total in sums:
-                total.assign(tf.zeros(total.shape, total.dtype))
-            for accumulator in kept:
-                accumulator.clear()
-
         def keep():
-            self._backend_increment_gradient_accumulators([g for g, _ in dense], sums)
+            for (g, _), total in zip(dense, sums):
+                _on_every_device(
+                    strategy,
+                    total,
+                    lambda sum_, new: sum_.assign_add(new if scale is None else new / scale),
+                    g,
+                )
             for (r, _), accumulator in zip(rows, kept):
                 accumulator.keep(r)
 
+        def update():
+            keep()
+            self._update(
+                strategy,
+                [(row_slices.native(total), v) for total, (_, v) in zip(sums, dense)],
+                [(a.rows().merged(v).divided_by(steps), v) for (_, v), a in zip(rows, kept)],
+                lambda total: total / steps,
+            )
+            for total in sums:
+                _on_every_device(strategy, total, lambda sum_: sum_.assign(tf.zeros_like(sum_)))
+            for accumulator in kept:
+                accumulator.clear()
+
         keras.ops.cond((self._iterations + 1) % steps == 0, update, keep)
 
-    def _update(self, dense, rows):
-        """Clip, decay, update."""
-        if any((self.clipnorm, self.global_clipnorm, self.clipvalue)):
-            rows = [(r.merged(v.shape[0]), v) for r, v in rows]
-            # Norms and limits do not care which rows the values belong to: Keras's own functions do the rest.
-            dense_values = [tf.cast(g, tf.float32) for g, _ in dense]
-            clipped = self._clip_gradients(dense_values + [r.values for r, _ in rows])
-            dense = [(g, v) for g, (_, v) in zip(clipped, dense)]
-            rows = [(r._replace(values=g), v) for g, (r, v) in zip(clipped[len(dense) :], rows)]
-        if dense:
-            grads, variables = map(list, zip(*dense))
-            self._apply_weight_decay(variables)
-            self._backend_update_step(grads, variables, self.learning_rate)
+    def _update(self, strategy, dense, rows, prepare):
+        """Clip, decay, update. `prepare(g)` is what is still to be done to a dense gradient, everywhere."""
+        clip = row_clip.clipping(self)
+        if clip is not None:
+            rows = [(r.merged(v), v) for r, v in rows]
+            firsts = [prepare(components(g)[0]) for g, _ in dense]
+            clip = clip(firsts, [(r.values, v) for r, v in rows])
+            rows = [(r._replace(values=clip.rows(r.values, v)), v) for r, v in rows]
+        for g, variable in dense:
+            _on_every_device(strategy, variable, self._update_dense, g, prepare, clip, variable)
         hypers = {}
         for r, variable in rows:
             decays = bool(self.weight_decay) and self._use_weight_decay(row_slices.native(variable))
@@ -193,9 +220,32 @@ class RowSparse:
                 hypers[decays] = self.row_hyper(
                     learning_rate, learning_rate * self.weight_decay if decays else 0.0
                 )
-            rule, slots = self.row_rule(self._get_variable_index(variable))
-            row_update(rule, variable, slots, r.indices, r.values, hypers[decays])
-            row_slices.apply_constraint(variable, r.indices)
+            self._update_rows(variable, r, hypers[decays])
+
+    def _update_dense(self, native, gradient, prepare, clip, variable):
+        """Keras's own update of one dense weight, on the device of `native`."""
+        gradient = prepare(tf.convert_to_tensor(gradient))
+        if clip is not None:
+            gradient = clip.dense(gradient)
+        if self.weight_decay is not None and self._use_weight_decay(native):
+            rate = tf.cast(self.learning_rate, native.dtype) * tf.cast(self.weight_decay, native.dtype)
+            native.assign_sub(native * rate)
+        self.update_step(gradient, native, self.learning_rate)
+        if variable.constraint is not None:
+            native.assign(variable.constraint(native))
+
+    def _update_rows(self, variable, rows, hyper):
+        """One `row_update` on each device that has the rows: the owner of a shard, or all with a copy."""
+        rule, slots = self.row_rule(self._get_variable_index(variable))
+        copies = components(row_slices.native(variable))
+        if len(copies) > 1:  # merged once, so that the copies stay the same
+            rows = rows.merged(variable)
+            count_merged(variable, rows)
+        for number, copy in enumerate(copies):
+            with on(copy):
+                beside = [components(row_slices.native(slot))[number] for slot in slots]
+                row_update(rule, copy, beside, rows.indices, rows.values, hyper)
+                row_slices.apply_constraint(copy, rows.indices, variable.constraint)
 
     # Saving.
 
@@ -209,6 +259,17 @@ class RowSparse:
         super().load_own_variables(own)
         if self.built and len(own) == len(self.variables):
             self._row_slots.load(store)
+
+
+def _on_every_device(strategy, variable, function, *args):
+    """`function(native variable, *args)` on each device that has a copy."""
+    return strategy.extended.update(row_slices.native(variable), function, args=args, group=False)
+
+
+def _joined(gradients, variable):
+    rows = row_slices.joined(gradients, variable)
+    count_gradients(variable, gradients, rows)
+    return rows
 
 
 def _tensors(gradients):

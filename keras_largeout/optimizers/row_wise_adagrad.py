@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_largeout.ops.row_update import adagrad_hyper
+from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.row_sparse import RowSparse
 
 
@@ -26,6 +27,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
     """
 
     per_row_slots = ("accumulator",)
+    slots_of_a_table = (0, 1)
 
     def __init__(self, learning_rate=0.001, initial_accumulator_value=0.1, epsilon=1e-7, **kwargs):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -41,6 +43,15 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         self._accumulators = self.add_optimizer_variables(
             variables, "accumulator", keras.initializers.Constant(self.initial_accumulator_value)
         )
+
+    def check_rows(self, variable):
+        super().check_rows(variable)
+        if row_slices.is_cut_by_columns(variable):
+            raise ValueError(
+                "RowWiseAdagrad takes the mean over whole rows, and must not train a table whose columns lie "
+                'on several devices: use Adagrad, or another `placement` than "columns". '
+                f"Received: {row_slices.name_of(variable)}, placed by columns"
+            )
 
     def update_step(self, gradient, variable, learning_rate):
         accumulator = self._accumulators[self._get_variable_index(variable)]

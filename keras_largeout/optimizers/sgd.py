@@ -20,6 +20,10 @@ class SGD(RowSparse, keras.optimizers.SGD):
     ```
     """
 
+    @property
+    def slots_of_a_table(self):
+        return (0 if self.momentum == 0 else 1, 0)
+
     def row_rule(self, index):
         if self.momentum == 0:
             return "sgd", []

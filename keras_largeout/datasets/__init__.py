@@ -1,0 +1,6 @@
+"""Readers of data for models with large first and last layers."""
+
+from keras_largeout.datasets.extreme_classification import ExtremeClassification
+from keras_largeout.datasets.labeled_rows import LabeledRows
+
+__all__ = ["ExtremeClassification", "LabeledRows"]

@@ -1,0 +1,155 @@
+"""Child processes that never outlive their parent; what they print is shown under their names, and kept."""
+
+import collections
+import ctypes
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: nothing may be loaded between fork and exec
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+
+
+class Child:
+    """A running process in a session of its own.
+
+    Args:
+        name: what the console calls it.
+        command: list of str.
+        environment: dict of str, its whole environment.
+        log: path of the file that its output is added to.
+        hidden_until: bytes; the console shows nothing before a line that holds them (the file has all).
+            Libraries are talkative while they load.
+    """
+
+    def __init__(self, name, command, environment, log, hidden_until=None):
+        self.name = name
+        self.log = log
+        self.ready = hidden_until is None
+        self.last_lines = collections.deque(maxlen=25)
+        self._hidden_until = hidden_until
+        self._file = open(log, "ab")  # noqa: SIM115 (closed with the process)
+        self._rest = b""
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),
+        )
+        self.output = self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+
+    def drain(self):
+        """Reads what there is to read; `(lines for the console, whether more can come)`."""
+        shown = []
+        while True:
+            try:
+                data = os.read(self.output, 1 << 16)
+            except BlockingIOError:
+                return shown, True
+            if not data:
+                if self._rest:
+                    shown += self._see(self._rest + b"\n")
+                    self._rest = b""
+                return shown, False
+            self._file.write(data)
+            self._file.flush()
+            data = self._rest + data
+            end = 0
+            for match in _LINE.finditer(data):
+                shown += self._see(match.group())
+                end = match.end()
+            self._rest = data[end:]
+
+    def _see(self, line):
+        self.last_lines.append(line.decode("utf-8", "replace").rstrip())
+        if not self.ready:
+            self.ready = self._hidden_until in line
+            if not self.ready:
+                return []
+        return [f"[{self.name}] ".encode() + line]
+
+    def send(self, number):
+        """Sends a signal to the process and to whatever it started."""
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def close(self):
+        """Ends what is left of the process and of whatever it started."""
+        self.send(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self._file.close()
+
+    def how_it_ended(self):
+        """`"was killed by SIGKILL"`, `"ended with exit code 1"`."""
+        code = self.process.returncode
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class Console:
+    """Waits for output and for ends of children, and passes the output on."""
+
+    def __init__(self):
+        self._selector = selectors.DefaultSelector()
+        self._wake, wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # any handler: the pipe is woken
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+
+    def add(self, child):
+        self._selector.register(child.output, selectors.EVENT_READ, child)
+
+    def wait(self, timeout):
+        """Waits until something is printed, a child ends or a signal comes, and prints what there is."""
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                while True:
+                    try:
+                        os.read(self._wake, 512)
+                    except BlockingIOError:
+                        break
+            else:
+                self.show(key.data)
+
+    def show(self, child):
+        """Passes on what `child` printed since."""
+        if child.output not in self._selector.get_map():
+            return
+        lines, more = child.drain()
+        if not more:
+            self._selector.unregister(child.output)
+        sys.stdout.buffer.write(b"".join(lines))
+        sys.stdout.buffer.flush()
+
+    def remove(self, child):
+        self.show(child)
+        if child.output in self._selector.get_map():
+            self._selector.unregister(child.output)
+
+    def say(self, text):
+        """A line of the launcher's own."""
+        sys.stdout.buffer.write(b"".join(f"[launch] {line}\n".encode() for line in text.splitlines()))
+        sys.stdout.buffer.flush()
+
+
+def _die_with(parent):
+    """Runs in the child before it becomes its program: the kernel kills it when its parent ends."""
+
+    def prepare():
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the line above
+            os._exit(1)
+
+    return prepare

@@ -1,0 +1,49 @@
+"""Which rows of which tables a model asks for, while somebody wants to know."""
+
+import contextlib
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+_state = threading.local()
+
+
+class Recorder:
+    """Counts ids by the name of their table."""
+
+    def __init__(self):
+        self._parts = {}
+
+    def add(self, name, ids):
+        """Counts `ids` (integers of any shape); those below 0 are padding."""
+        found, times = np.unique(np.asarray(ids).reshape(-1), return_counts=True)
+        self._parts.setdefault(name, []).append((found[found >= 0], times[found >= 0]))
+
+    def counts(self, name, rows):
+        """float64 `[rows]`: how often each row was asked for; None where the table was not used at all."""
+        total = np.zeros(rows)
+        for found, times in self._parts.get(name, ()):
+            inside = found < rows
+            total[found[inside]] += times[inside]
+        return total if total.any() else None
+
+
+@contextlib.contextmanager
+def recording(recorder):
+    """Within this context, in this thread, eager calls of layers report the ids that they look up."""
+    before = getattr(_state, "recorder", None)
+    _state.recorder = recorder
+    try:
+        yield recorder
+    finally:
+        _state.recorder = before
+
+
+def record(name, ids):
+    """Reports the ids that the layer `name` looks up, if anybody records and the values are there."""
+    recorder = getattr(_state, "recorder", None)
+    if recorder is not None and tf.executing_eagerly():
+        recorder.add(
+            name, ids.flat_values if isinstance(ids, tf.RaggedTensor) else getattr(ids, "values", ids)
+        )

@@ -1,0 +1,89 @@
+"""`RowSpan`: consecutive logical rows of a `ShardedArray`, such as one table of several stacked ones."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute import chunks
+
+
+class RowSpan:
+    """The logical rows `start .. stop` of an array, read, written and saved in chunks of rows.
+
+    Nothing is read before it is asked for; `np.asarray` of a span reads all of it.
+
+    Args:
+        array: `ShardedArray`.
+        start, stop: ints; all rows by default.
+
+    Attributes:
+        shape: tuple of ints, `(stop - start, ...)`.
+        dtype: dtype name.
+    """
+
+    def __init__(self, array, start=0, stop=None):
+        self.array, self.start = array, start
+        self.shape = ((array.shape[0] if stop is None else stop) - start, *array.shape[1:])
+        self.dtype = array.dtype
+
+    def chunk_ranges(self):
+        """`(start, stop)` of every chunk of rows, counted from the first row of the span."""
+        return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
+
+    def read(self, start, stop):
+        """The rows `start .. stop` of the span as a NumPy array."""
+        return self.array.read((self.start + start, self.start + stop))
+
+    def numpy(self):
+        """All rows, one copy of them."""
+        out = np.empty(self.shape, tf.as_dtype(self.dtype).as_numpy_dtype)
+        for start, stop in self.chunk_ranges():
+            out[start:stop] = self.read(start, stop)
+        return out
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def assign(self, value):
+        """Overwrites all rows.
+
+        Raises:
+            ValueError: another shape.
+        """
+        if tuple(value.shape) != self.shape:
+            raise ValueError(
+                f"`value` must have the shape of the table, {self.shape}. "
+                f"Received: value.shape={tuple(value.shape)}"
+            )
+        for start, stop in self.chunk_ranges():
+            self.array.write(self.start + start, value[start:stop])
+
+    def save(self, store, key):
+        """Writes the rows to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
+
+        Args:
+            store: the mutable mapping that Keras hands to `save_own_variables`.
+            key: str without "/".
+        """
+        for index, (start, stop) in enumerate(self.chunk_ranges()):
+            rows = self.read(start, stop)
+            # HDF5 has no bfloat16; float32 holds every one of its values.
+            store[chunks.key_of(key, index)] = rows.astype("float32") if self.dtype == "bfloat16" else rows
+
+    def check(self, store, key):
+        """Raises ValueError unless `load` could read these rows from `store`."""
+        chunks.saved_chunks(store, key, self.shape)
+
+    def load(self, store, key):
+        """Reads back what `save` wrote, whatever the chunks and the placement were, in place.
+
+        Raises:
+            ValueError: the store holds no such rows, or rows of another shape; nothing is then changed.
+        """
+        start = self.start
+        for name in chunks.saved_chunks(store, key, self.shape):
+            rows = np.asarray(store[name])
+            self.array.write(start, rows)
+            start += rows.shape[0]
+
+    def __repr__(self):
+        return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"

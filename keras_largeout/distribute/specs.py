@@ -1,0 +1,222 @@
+"""What a planner has to know of a table and of a device."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_largeout.trees import Tree
+
+_ITEMSIZE = {"float32": 4, "bfloat16": 2}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableSpec:
+    """One table of `[rows, dim]` (or `[rows]`: dim 1), as the planner sees it.
+
+    Args:
+        name: str, unique in a plan.
+        rows: int.
+        dim: int.
+        dtype: "float32" or "bfloat16".
+        slots: float32 slots of the table's shape that the optimizer has (Adam: 2).
+        row_slots: slots of one float32 a row (row-wise Adagrad: 1).
+        counts: optional numbers, at least 0: how often each row is looked up, `[rows]`, in any unit; or of a
+            tree's table how often each class is a target, `[num_classes]`. Unknown when None: then all rows
+            are taken to be alike, and classes as 1 / rank.
+        tree: the `Tree` whose rows these are, or None.
+        ids_per_example: ids (or targets) that one example of a batch has, on average.
+        like: name of another table of as many rows that this one is placed like: biases like their kernel.
+
+    Raises:
+        ValueError: for sizes that are not positive, an unknown dtype, or counts that do not fit.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str = "float32"
+    slots: int = 0
+    row_slots: int = 0
+    counts: np.ndarray | None = None
+    tree: Tree | None = None
+    ids_per_example: float = 1.0
+    like: str | None = None
+
+    def __post_init__(self):
+        if self.dtype not in _ITEMSIZE:
+            raise ValueError(
+                f"`dtype` of table {self.name!r} must be one of {tuple(_ITEMSIZE)}. "
+                f"Received: dtype={self.dtype!r}"
+            )
+        limits = {"rows": 1, "dim": 1, "slots": 0, "row_slots": 0}
+        for field, low in limits.items():
+            value = getattr(self, field)
+            if not isinstance(value, (int, np.integer)) or value < low:
+                raise ValueError(
+                    f"`{field}` of table {self.name!r} must be an integer of at least {low}. "
+                    f"Received: {field}={value!r}"
+                )
+        if not self.ids_per_example > 0:
+            raise ValueError(
+                f"`ids_per_example` of table {self.name!r} must be positive. "
+                f"Received: ids_per_example={self.ids_per_example!r}"
+            )
+        if self.tree is not None and self.tree.num_rows != self.rows:
+            raise ValueError(
+                f"`rows` of table {self.name!r} must be those of its tree, {self.tree.num_rows}. "
+                f"Received: rows={self.rows}"
+            )
+        if self.counts is not None:
+            object.__setattr__(self, "counts", self._checked(self.counts))
+
+    def _checked(self, counts):
+        counts = np.asarray(counts)
+        expected = self.rows if self.tree is None else self.tree.num_classes
+        if counts.shape != (expected,) or counts.dtype.kind not in "iuf":
+            raise ValueError(
+                f"`counts` of table {self.name!r} must be numbers of shape ({expected},), "
+                f"one a {'row' if self.tree is None else 'class'}. "
+                f"Received: {counts.dtype} of shape {counts.shape}"
+            )
+        counts = counts.astype(np.float64)
+        if not (counts.min() >= 0 and 0 < counts.sum() < np.inf):
+            raise ValueError(
+                f"`counts` of table {self.name!r} must be finite, at least 0 and not all 0. "
+                f"Received: values from {counts.min():g} to {counts.max():g}"
+            )
+        counts.flags.writeable = False
+        return counts
+
+    @property
+    def itemsize(self):
+        """Bytes of a value of the table itself."""
+        return _ITEMSIZE[self.dtype]
+
+    @property
+    def row_bytes(self):
+        """Bytes of a row with its slots."""
+        return self.dim * (self.itemsize + 4 * self.slots) + 4 * self.row_slots
+
+    @property
+    def nbytes(self):
+        """Bytes of the table with its slots."""
+        return self.rows * self.row_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device that tables are placed on. The defaults are the data sheet of an H200 SXM.
+
+    Args:
+        name: str.
+        memory: bytes that tables and their slots may take, or None for no limit.
+        bandwidth: bytes of its memory that it moves in a second.
+        flops: float32 operations that it does in a second.
+
+    Raises:
+        ValueError: for numbers that are not positive.
+    """
+
+    name: str
+    memory: int | None = None
+    bandwidth: float = 4.8e12
+    flops: float = 67e12
+
+    def __post_init__(self):
+        for field in ("memory", "bandwidth", "flops"):
+            value = getattr(self, field)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(
+                    f"`{field}` of device {self.name!r} must be positive. Received: {field}={value!r}"
+                )
+
+
+def gather_specs(tables, counts=None):
+    """A tuple of `TableSpec` from specs and from anything that has a method `table_specs()`.
+
+    Args:
+        tables: a `TableSpec`, an object with `table_specs()`, or an iterable of such.
+        counts: optional dict from names to counts that take the place of those in the specs.
+
+    Raises:
+        ValueError: for other things, two tables of one name, counts of an unknown table, or a `like` that is
+            not the name of a table of as many rows.
+    """
+    if isinstance(tables, TableSpec) or hasattr(tables, "table_specs"):
+        tables = [tables]
+    specs = []
+    for table in tables:
+        if hasattr(table, "table_specs"):
+            specs.extend(table.table_specs())
+        elif isinstance(table, TableSpec):
+            specs.append(table)
+        else:
+            raise ValueError(
+                "`tables` must hold TableSpecs and objects with a method `table_specs()`. "
+                f"Received: {table!r}"
+            )
+    by_name = {spec.name: spec for spec in specs}
+    if not specs or len(by_name) < len(specs):
+        names = [spec.name for spec in specs]
+        raise ValueError(f"`tables` must hold tables of different names. Received: {names}")
+    unknown = set(counts or ()) - set(by_name)
+    if unknown:
+        raise ValueError(
+            f"`counts` must be those of tables {sorted(by_name)}. Received: counts of {sorted(unknown)}"
+        )
+    for name, values in (counts or {}).items():
+        by_name[name] = dataclasses.replace(by_name[name], counts=values)
+    for spec in list(by_name.values()):
+        other = by_name.get(spec.like)
+        if spec.like is not None and (other is None or other.rows != spec.rows or other.like is not None):
+            raise ValueError(
+                f"`like` of table {spec.name!r} must name a table of {spec.rows} rows that has no `like` "
+                f"itself. Received: like={spec.like!r}"
+            )
+        if other is not None:
+            by_name[spec.name] = dataclasses.replace(spec, tree=other.tree, counts=other.counts)
+    return tuple(by_name[spec.name] for spec in specs)
+
+
+class TableGroup(tuple):
+    """The specs of a table and of those that are placed like it."""
+
+    @classmethod
+    def of(cls, specs):
+        """dict from the name of each table without `like` to its group."""
+        mains = [spec for spec in specs if spec.like is None]
+        return {main.name: cls([main, *(s for s in specs if s.like == main.name)]) for main in mains}
+
+    @property
+    def main(self):
+        return self[0]
+
+    @property
+    def row_bytes(self):
+        return sum(spec.row_bytes for spec in self)
+
+    @property
+    def nbytes(self):
+        return self.main.rows * self.row_bytes
+
+
+def gather_devices(devices, memory_per_device=None):
+    """A tuple of `Device`.
+
+    Args:
+        devices: int, or an iterable of `Device`.
+        memory_per_device: optional bytes: of each of so many, or of those that do not say.
+    """
+    if isinstance(devices, (int, np.integer)):
+        devices = [Device(f"device {i}") for i in range(devices)]
+    devices = tuple(devices)
+    if not devices or not all(isinstance(device, Device) for device in devices):
+        raise ValueError(f"`devices` must be a positive int or a list of Devices. Received: {devices!r}")
+    if len({device.name for device in devices}) < len(devices):
+        raise ValueError(f"`devices` must have different names. Received: {[d.name for d in devices]}")
+    if memory_per_device is None:
+        return devices
+    return tuple(
+        device if device.memory is not None else dataclasses.replace(device, memory=memory_per_device)
+        for device in devices
+    )

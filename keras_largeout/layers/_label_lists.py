@@ -1,0 +1,77 @@
+"""Targets of which a position may have any number: one list of labels after the other."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class LabelLists(NamedTuple):
+    """The labels of n positions.
+
+    `labels`: int32 or int64 `[L]`, -1 being none. `row_splits`: int64 `[n + 1]`: position i has the labels
+    `labels[row_splits[i] : row_splits[i + 1]]`. `weights`: float32 `[L]`, or None for ones.
+    """
+
+    labels: tf.Tensor
+    row_splits: tf.Tensor
+    weights: tf.Tensor = None
+
+    def of_positions(self, active):
+        """The same without the labels of positions at which `active` (bool `[n]`) is False."""
+        position = tf.repeat(active, self.row_splits[1:] - self.row_splits[:-1])
+        return self._replace(labels=tf.where(position, self.labels, -1))
+
+
+def label_lists(y_true, lead, num_classes):
+    """The `LabelLists` of targets in any of the layouts.
+
+    Args:
+        y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label a position; a `tf.RaggedTensor`
+            `[batch, m]`; a `tf.SparseTensor` `[batch, m]` of ids. A `tf.SparseTensor` that is
+            `[batch, num_classes]`, or whose values are no integers, is a multi-hot matrix: its columns are
+            the labels, its values their weights (0: no label).
+        lead: `tf.TensorShape` of the positions, `[...]`, of known rank; and its dynamic value, int `[rank]`.
+        num_classes: int.
+
+    Raises:
+        ValueError: the shapes do not belong together.
+    """
+    static, dynamic = lead
+    if isinstance(y_true, tf.SparseTensor):
+        _require(y_true.shape.rank == 2 and static.rank == 1, y_true, static)
+        return _from_sparse(tf.sparse.reorder(y_true), dynamic[0], num_classes)
+    if isinstance(y_true, tf.RaggedTensor):
+        _require(y_true.shape.rank == 2 and y_true.ragged_rank == 1 and static.rank == 1, y_true, static)
+        return LabelLists(_ids(y_true.flat_values), tf.cast(y_true.row_splits, tf.int64))
+    y_true = tf.convert_to_tensor(y_true)
+    shape = y_true.shape
+    if shape.rank is not None:
+        one_each = shape.rank == static.rank and shape.is_compatible_with(static)
+        several = shape.rank == static.rank + 1 and shape[:-1].is_compatible_with(static)
+        _require(one_each or several, y_true, static)
+    # Written so that it holds for both, and without any positions.
+    positions = tf.reduce_prod(tf.cast(dynamic, tf.int64))
+    each = tf.size(y_true, tf.int64) // tf.maximum(positions, 1)
+    return LabelLists(tf.reshape(_ids(y_true), [-1]), tf.range(positions + 1) * each)
+
+
+def _from_sparse(y_true, positions, num_classes):
+    row, column = y_true.indices[:, 0], y_true.indices[:, 1]
+    splits = tf.searchsorted(row, tf.range(tf.cast(positions, tf.int64) + 1), out_type=tf.int64)
+    if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
+        return LabelLists(_ids(y_true.values), splits)
+    weights = tf.cast(y_true.values, tf.float32)
+    return LabelLists(tf.where(weights != 0, column, -1), splits, weights)
+
+
+def _ids(ids):
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+
+
+def _require(fits, y_true, lead):
+    if not fits:
+        raise ValueError(
+            "`y_true` must be label ids of the shape of the hidden vectors without their last axis, with or "
+            "without an axis of labels; ragged or sparse ones [batch, labels]. "
+            f"Received: {type(y_true).__name__} of shape {y_true.shape}, for positions of shape {lead}"
+        )

@@ -1,0 +1,30 @@
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """`keras.optimizers.LossScaleOptimizer` for models with tables.
+
+    It looks for infinities and NaN in the rows that a sparse gradient lists (Keras's own makes a dense copy
+    of the gradient first, of the size of the table), and on all replicas (Keras's own: on the first).
+
+    Args: those of `keras.optimizers.LossScaleOptimizer`.
+
+    Example:
+
+    ```python
+    keras.config.set_dtype_policy("mixed_float16")
+    inner = keras_largeout.optimizers.LazyAdam(1e-3)
+    model.compile(keras_largeout.optimizers.LossScaleOptimizer(inner), loss=head.loss)
+    ```
+    """
+
+    def check_finite(self, grads):
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
+        replica = tf.distribute.get_replica_context()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            return finite
+        bad = replica.all_reduce(tf.distribute.ReduceOp.SUM, 1.0 - tf.cast(finite, tf.float32))
+        return bad == 0.0

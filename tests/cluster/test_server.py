@@ -1,0 +1,120 @@
+"""Servers as real processes: who may take part, where they listen, how they end."""
+
+import shutil
+import signal
+import socket
+
+import pytest
+
+from keras_largeout.distribute import cluster as clusters
+from keras_largeout.ops import _library, build_info
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.usefixtures("one_at_a_time")]
+
+CONNECT = """
+from keras_largeout.distribute import strategy
+strategy()
+print("took part", flush=True)
+"""
+
+BARE = """
+import json, os, time
+import tensorflow as tf
+config = json.loads(os.environ["TF_CONFIG"])
+task = config["task"]
+server = tf.distribute.Server(config["cluster"], task["type"], task["index"], protocol="grpc")
+print("bare: is ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def _outside_address():
+    """An address of this machine that is not loopback, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return None
+        address = s.getsockname()[0]
+    return None if address.startswith("127.") else address
+
+
+def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):
+    cluster = new_cluster(1, 1)
+    port = cluster.address("ps", 0).rsplit(":", 1)[1]
+    assert clusters.accepts(f"127.0.0.1:{port}")
+    outside = _outside_address()
+    if outside is not None:
+        assert not clusters.accepts(f"{outside}:{port}")
+
+    script = cluster.run(CONNECT + "import time; time.sleep(1000)")
+    script.wait_for("took part")
+    for server in cluster.servers.values():
+        server.wait_for("sees its chief")
+    script.send(signal.SIGTERM)
+    assert script.ended() == 128 + signal.SIGTERM
+    for server in cluster.servers.values():
+        server.wait_for("begins anew, its chief has ended")
+        server.wait_for("is ready", times=2)
+
+    for server in cluster.servers.values():
+        server.send(signal.SIGTERM)
+    for server in cluster.servers.values():
+        assert server.ended() == 0
+        assert "stops" in server.lines[-1]
+
+
+def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):
+    cluster = new_cluster(1, 1, start=False)
+    cluster.start(("ps", 0))
+    (tmp_path / "bare.py").write_text(BARE)
+    cluster.start(("worker", 0), command=[str(tmp_path / "bare.py")])
+    script = cluster.run(CONNECT)
+    assert script.ended() == 1
+    name = f"worker 0 ({cluster.address('worker', 0)})"
+    assert f"RuntimeError: {name} runs without keras_largeout. Start it with" in script.text
+    assert "took part" not in script.text
+
+
+def test_a_server_with_another_build_is_refused(new_cluster, tmp_path):
+    source = _library.__file__.removesuffix("/ops/_library.py")
+    other_path = tmp_path / "other"  # not beside the script, which would import it
+    shutil.copytree(source, other_path / "keras_largeout", ignore=shutil.ignore_patterns("__pycache__"))
+    library = other_path / "keras_largeout/ops/_largeout_ops.so"
+    digest = build_info()["sources"]
+    other = digest[::-1]
+    library.write_bytes(library.read_bytes().replace(digest.encode(), other.encode()))
+    cluster = new_cluster(1, 1, start=False)
+    cluster.start(("worker", 0))
+    serve = other_path / "serve.py"  # its folder comes first on the path
+    serve.write_text("from keras_largeout.distribute.server import main\nmain()\n")
+    cluster.start(("ps", 0), command=[str(serve)])
+    script = cluster.run(CONNECT)
+    assert script.ended() == 1
+    name = f"parameter server 0 ({cluster.address('ps', 0)})"
+    assert f"{name} has another build of keras_largeout than this process" in script.text
+    assert digest in script.text and other in script.text
+
+
+def test_the_chief_waits_and_says_for_whom(new_cluster):
+    cluster = new_cluster(1, 1, start=False)
+    cluster.start(("worker", 0))
+    patient = CONNECT.replace(
+        "strategy()\n",
+        "from keras_largeout.distribute import parameter_server as p\np._PATIENCE = 0.5\nstrategy()\n",
+        1,
+    )
+    script = cluster.run(patient)
+    line = script.wait_for("Waiting for")
+    assert f"parameter server 0 ({cluster.address('ps', 0)})" in line.string and "worker" not in line.string
+    cluster.start(("ps", 0))
+    assert script.ended() == 0, script.text
+
+
+def test_one_script_may_be_the_command_of_every_process(new_cluster, tmp_path):
+    cluster = new_cluster(1, 1, start=False)
+    (tmp_path / "all.py").write_text(CONNECT)
+    cluster.start(command=[str(tmp_path / "all.py")])
+    script = cluster.run(CONNECT)
+    assert script.ended() == 0, script.text
+    assert all("took part" not in server.text for server in cluster.servers.values())

@@ -1,0 +1,68 @@
+"""The benchmark of balance, scaled down: its goals are reached, and it counts what the arithmetic says."""
+
+import json
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks import balance
+from benchmarks.peers import ours_balance
+
+pytestmark = pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("GPU")), reason="the benchmark is for logical CPUs"
+)
+
+
+def lines_of(what, placement, devices, **config):
+    """What one process of the benchmark reports; here it is this one. (Its own checks are inside.)"""
+    keras.utils.set_random_seed(0)
+    config = {**balance.QUICK, "devices": devices, "what": what, "placement": placement, **config}
+    return ours_balance.counted(config, {}).notes["lines"]
+
+
+@pytest.fixture(scope="module")
+def output():
+    """8 devices, 100 classes of 100 words each."""
+    return [
+        line
+        for placement in (balance.CONTIGUOUS, balance.PLANNED)
+        for line in lines_of(balance.TREE, placement, 8, classes=100, steps=3)
+    ]
+
+
+def test_goals_are_reached(output):
+    goals = balance.reaches(output)
+    assert len(goals) == 1 + len(balance.REACHES)
+    assert all(reached for *_, reached in goals), goals
+
+
+def test_all_of_a_batch_on_one_device(output):
+    found = {(line["problem"], line["placement"]): line for line in output}
+    same, other = found[balance.SAME, balance.CONTIGUOUS], found[balance.OTHER, balance.CONTIGUOUS]
+    # All classes below the root are on one device: it does its eighth of the root, and all of them.
+    assert same["imbalance"] == other["imbalance"] == 4.5
+    assert same["work"] == [512 + 8 * 512, *[512.0] * 7]
+    assert found[balance.SAME, balance.PLANNED]["imbalance"] < 1.25
+
+
+def test_embedding():
+    lines = lines_of(balance.TABLE, balance.CONTIGUOUS, 2, rows=2000, ids=256)
+    found = {(line["problem"], line["placement"]): line for line in lines}
+    assert found[balance.OTHER, balance.CONTIGUOUS]["imbalance"] == 2.0
+    for problem in (balance.SAME, balance.OTHER):
+        assert found[problem, balance.REBALANCED]["imbalance"] < 1.1
+    lines += lines_of(balance.TABLE, balance.PLANNED, 2, ids=256)
+    assert all(line["bytes"] <= balance.BYTES_OVER_BOUND * line["bound"] for line in lines)
+
+
+def test_report(output, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(balance, "measure", lambda *_: output)
+    assert balance.main(["--quick", "--json", str(tmp_path / "out.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "contiguous, rebalanced" in printed and "MISSED" not in printed
+    assert len(json.loads((tmp_path / "out.json").read_text())["lines"]) == len(output)
+    failed = [{"what": "output", "placement": "planned", "error": "no memory"}]
+    monkeypatch.setattr(balance, "measure", lambda *_: failed)
+    assert balance.main(["--markdown", str(tmp_path / "out.md")]) == 1
+    assert "no memory" in (tmp_path / "out.md").read_text()

@@ -1,0 +1,170 @@
+"""`SparseOutput` over several devices: the numbers of one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from _tables import strategy_of
+
+import keras_largeout as kl
+
+CLASSES, DIM, FAN_IN, BATCH = 101, 24, 5, 16
+
+
+def data(steps=8, classes=CLASSES):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(steps * BATCH, 6)).astype("float32")
+    y = rng.integers(-1, classes, (steps * BATCH, 3))
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+def make(devices, loss="binary_crossentropy", own=None, classes=CLASSES, **compile_args):
+    keras.utils.set_random_seed(7)
+    with strategy_of(devices).scope():
+        x = keras.Input((6,))
+        head = kl.layers.SparseOutput(classes, FAN_IN, loss=loss, optimizer=own, seed=3, name="labels")
+        model = keras.Model(x, head(keras.layers.Dense(DIM, activation="relu")(x)))
+        # A head that trains itself is nothing to the model's optimizer: it may be Keras's own.
+        adam = kl.optimizers.LazyAdam if own is None else keras.optimizers.Adam
+        model.compile(adam(0.01), loss=head.loss, **compile_args)
+    return model, head
+
+
+def fit(model, callbacks=(), **kwargs):
+    losses = []
+    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
+    model.fit(
+        data(classes=model.layers[-1].num_classes),
+        verbose=0,
+        shuffle=False,
+        callbacks=[record, *callbacks],
+        **kwargs,
+    )
+    return losses
+
+
+def state(model):
+    head = model.layers[-1]
+    arrays = {"kernel": head.kernel.numpy(), "bias": head.bias.numpy()}
+    arrays["dense"] = np.array(model.layers[1].kernel.numpy())
+    for table in (head.kernel, head.bias):
+        arrays.update({slot.name: slot.numpy() for slot in table.array.arrays()[1:]})
+    return arrays
+
+
+def assert_same(several, one, rtol=2e-4, atol=2e-5):
+    got, want = state(several), state(one)
+    assert got.keys() == want.keys() and len(got) >= 3
+    for key in got:
+        np.testing.assert_allclose(got[key], want[key], rtol=rtol, atol=atol, err_msg=key)
+    for model in (several, one):
+        assert model.layers[-1].connections.numpy().dtype == np.uint16
+    np.testing.assert_array_equal(*(m.layers[-1].connections.numpy() for m in (several, one)))
+
+
+OWN = {
+    "models": lambda: None,
+    "sgd": lambda: keras.optimizers.SGD(0.05),
+    "adam": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)),
+    "lazy_adam": lambda: kl.optimizers.LazyAdam(0.02),
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "loss", "devices"),
+    [
+        ("models", "binary_crossentropy", 2),
+        ("models", "softmax", 4),
+        ("sgd", "squared_hinge", 4),
+        ("adam", "softmax", 2),
+        ("adam", "binary_crossentropy", 4),
+        ("lazy_adam", "softmax", 4),
+    ],
+)
+def test_same_numbers(own, loss, devices):
+    (one, _), (several, head) = make(1, loss, OWN[own]()), make(devices, loss, OWN[own]())
+    want, got = fit(one), fit(several)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    assert got[-1] != got[0]
+    assert_same(several, one)
+    assert len(head.kernel.shards) == devices
+    if own != "models":
+        assert int(head.optimizer.iterations.numpy()) == 8
+
+
+@pytest.mark.parametrize("own", [None, "adam"])
+def test_eight_devices_some_without_classes(own):
+    (one, _), (several, head) = make(1, own=own, classes=5), make(8, own=own, classes=5)
+    np.testing.assert_allclose(fit(several), fit(one), rtol=1e-4)
+    assert_same(several, one)
+    assert len(head.kernel.shards) == 5
+    hidden = np.random.default_rng(0).normal(size=(3, DIM)).astype("float32")
+    np.testing.assert_array_equal(head.top_k(hidden, 5)[1], one.layers[-1].top_k(hidden, 5)[1])
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "softmax"])
+def test_predictions_and_evaluation(loss):
+    (one, theirs), (several, ours) = make(1, loss, "adam"), make(4, loss, "adam")
+    for model in (one, several):
+        fit(model)
+    np.testing.assert_allclose(*(m.evaluate(data(), verbose=0) for m in (several, one)), rtol=1e-4)
+    hidden = np.random.default_rng(0).normal(size=(7, DIM)).astype("float32")
+    for k in (3, CLASSES):
+        (scores, ids), (want, want_ids) = ours.top_k(hidden, k), theirs.top_k(hidden, k)
+        np.testing.assert_allclose(scores, want, rtol=1e-3, atol=1e-4)
+        assert k > 3 or np.array_equal(ids, want_ids)
+    y = np.random.default_rng(0).integers(0, CLASSES, (7, 2))
+    np.testing.assert_allclose(
+        ours.make_loss(reduction=None)(y, hidden), theirs.make_loss(reduction=None)(y, hidden), rtol=1e-4
+    )
+    if loss != "squared_hinge":
+        np.testing.assert_allclose(
+            ours.log_prob(hidden, y[:, 0]), theirs.log_prob(hidden, y[:, 0]), rtol=1e-3, atol=1e-4
+        )
+    found = ours.predictor(several, k=3).predict(data(), verbose=0)
+    np.testing.assert_array_equal(found["ids"], theirs.predictor(one, k=3).predict(data(), verbose=0)["ids"])
+
+
+@pytest.mark.parametrize(
+    ("own", "prune", "grow"),
+    [(None, "magnitude", "random"), ("adam", "global_magnitude", "gradient")],
+)
+def test_rewiring(own, prune, grow):
+    models = [make(devices, "softmax", own) for devices in (1, 4)]
+    for model, head in models:
+        rewire = kl.callbacks.Rewire(head, fraction=0.4, every=3, prune=prune, grow=grow)
+        fit(model, [rewire], epochs=2)
+        assert len(rewire.history) == 5
+    assert_same(models[1][0], models[0][0])
+    np.testing.assert_array_equal(*(head.in_degrees() for _, head in models))
+
+
+@pytest.mark.parametrize(("before", "after", "own"), [(4, 1, "adam"), (1, 2, "adam"), (2, 4, None)])
+def test_saved_on_some_loaded_on_others(tmp_path, before, after, own):
+    model, head = make(before, own=own)
+    fit(model, [kl.callbacks.Rewire(head, every=3)])
+    model.save(tmp_path / "m.keras")
+    with strategy_of(after).scope():
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert_same(loaded, model, rtol=0, atol=0)
+    np.testing.assert_allclose(fit(loaded), fit(model), rtol=1e-4)
+    assert_same(loaded, model)
+
+
+def test_export_from_several_devices(tmp_path):
+    model, head = make(4, "softmax")
+    serving = head.predictor(model, k=4)
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
+    kl.export_saved_model(serving, tmp_path / "export")
+    served = tf.saved_model.load(tmp_path / "export")
+    want = serving(x)
+    got = served.serve(tf.constant(x))
+    np.testing.assert_array_equal(got["ids"], want["ids"])
+    np.testing.assert_allclose(got["scores"], want["scores"], rtol=1e-4)
+
+
+def test_several_steps_an_execution():
+    (one, _), (several, _) = (make(n, own="adam", steps_per_execution=4) for n in (1, 4))
+    for model in (one, several):
+        fit(model)
+    assert_same(several, one)

@@ -2,6 +2,7 @@
 
 python examples/language_model.py            # the text of the Python installation itself
 python examples/language_model.py --head dense            # the same model with Keras's own Dense
+python examples/language_model.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 python examples/language_model.py --corpus train.txt.gz --validation valid.txt.gz --epochs 10 --minutes 60
 """
 
@@ -33,14 +34,17 @@ def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
     with contextlib.ExitStack() as stack:
+        strategy = kl.distribute.strategy(args.devices)
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         started = time.perf_counter()
         corpus = read_corpus(args)
         train, validation, tokens_per_step, steps = make_batches(args, corpus)
-        model, head = make_model(args, corpus)
+        with strategy.scope():
+            model, head = make_model(args, corpus)
         history = fit(args, model, head, train, validation, tokens_per_step, steps)
         contexts = show_predictions(args, corpus, head.predictor(model, k=10, position="last"))
-        save_and_reload(args.save or scratch / "model.keras", model, train, contexts)
+        with strategy.scope():
+            save_and_reload(args.save or scratch / "model.keras", model, train, contexts)
         export_and_serve(args.export or scratch / "export", model, contexts, scratch)
         if args.plots:
             draw(args, history)
@@ -199,6 +203,7 @@ def arguments():
     add("--corpus", nargs="+", metavar="FILE", help="text or .gz, a sentence a line")
     add("--validation", nargs="+", metavar="FILE", help="held-out text; default: the end of each corpus file")
     add("--head", choices=("tree", "huffman", "dense"), default="tree", help="the output layer")
+    add("--devices", type=int, default=1, help="train over so many GPUs, or logical CPUs")
     add("--epochs", type=int, default=4)
     add("--epoch-tokens", type=int, default=1_700_000, help="words in an epoch, if the corpus has more")
     add("--minutes", type=float, default=4, help="training stops after so many minutes")

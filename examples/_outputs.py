@@ -1,0 +1,76 @@
+"""The output layers that the extreme classification example compares."""
+
+import keras
+import tensorflow as tf
+
+import keras_largeout as kl
+
+#: What --output may be, and what the tables call it.
+NAMES = {
+    "sparse": "SparseOutput",
+    "dense": "Dense",
+    "bottleneck": "Dense behind a bottleneck",
+    "direct": "SparseOutput without the wide layer",
+}
+
+
+def make_output(kind, args, num_labels):
+    """`(layers, head)`: what stands between the hidden vectors and the head, and the head."""
+    adam = keras.optimizers.Adam(args.learning_rate)
+    if kind == "bottleneck":
+        return [keras.layers.Dense(args.bottleneck, activation="relu")], DenseLabels(num_labels, args.loss)
+    if kind == "dense":
+        return [], DenseLabels(num_labels, args.loss)
+    head = kl.layers.SparseOutput(num_labels, args.fan_in, loss=args.loss, optimizer=adam)
+    wide = keras.layers.Dense(args.wide, activation="relu", name="wide")
+    return ([wide] if kind == "sparse" else []), head
+
+
+def memory(head):
+    """Bytes of the weights of a head, and of what its optimizer and gradients need besides (Adam)."""
+    weights = [w for w in head.weights if w.name != "trigger"]
+    trained = sum(_bytes(w) for w in weights if w.name in ("kernel", "bias"))
+    fused = isinstance(head, kl.layers.SparseOutput)  # updated label by label: no gradient array
+    return sum(map(_bytes, weights)), trained * (2 if fused else 3)
+
+
+def _bytes(variable):
+    return tf.TensorShape(variable.shape).num_elements() * tf.as_dtype(variable.dtype).size
+
+
+class DenseLabels(keras.layers.Dense):
+    """`keras.layers.Dense(num_labels)`, whose outputs are logits, with the losses of `SparseOutput`.
+
+    It is spoken to like a head of keras_largeout.
+    """
+
+    def __init__(self, units, loss="binary_crossentropy", **kwargs):
+        super().__init__(units, **kwargs)
+        self.loss_kind = loss
+
+    @property
+    def loss(self):
+        return {"binary_crossentropy": binary_crossentropy, "squared_hinge": squared_hinge}[self.loss_kind]
+
+    def predictor(self, model, k=10):
+        scores, ids = keras.ops.top_k(model.outputs[0], k)
+        return keras.Model(model.inputs, {"ids": ids, "scores": scores})
+
+
+def binary_crossentropy(y_true, logits):
+    """Sums over all labels, for label ids `[batch, n]` padded with -1 (Keras makes floats of them)."""
+    return tf.reduce_sum(tf.nn.softplus(logits), -1) - _sum_of_labels(y_true, logits, lambda z: z)
+
+
+def squared_hinge(y_true, logits):
+    """Likewise."""
+    negative = tf.reduce_sum(tf.square(tf.nn.relu(1 + logits)), -1)
+    return negative + _sum_of_labels(
+        y_true, logits, lambda z: tf.square(tf.nn.relu(1 - z)) - tf.square(tf.nn.relu(1 + z))
+    )
+
+
+def _sum_of_labels(y_true, logits, term):
+    ids = tf.cast(y_true, tf.int32)
+    terms = term(tf.gather(logits, tf.maximum(ids, 0), batch_dims=1))
+    return tf.reduce_sum(tf.where(ids >= 0, terms, 0.0), -1)

@@ -5,8 +5,11 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 # isort: split
 from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
 from keras_largeout.export import export_saved_model
+from keras_largeout.model import Model, Sequential
 
 __all__ = [
+    "Model",
+    "Sequential",
     "callbacks",
     "datasets",
     "distribute",

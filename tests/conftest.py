@@ -7,8 +7,8 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # `python -m pytest` puts the repository first on the path, and the sources in it have no compiled ops unless
-# they were installed in place: the installed package is the one to test. Last on the path, the repository still
-# has the benchmarks to offer.
+# they were installed in place: the installed package is the one to test. Last on the path, the repository
+# still has the benchmarks to offer.
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 if not (_ROOT / "keras_largeout/ops/_largeout_ops.so").exists():
     sys.path[:] = [p for p in sys.path if pathlib.Path(p or ".").resolve() != _ROOT] + [str(_ROOT)]

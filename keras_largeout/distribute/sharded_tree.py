@@ -14,7 +14,7 @@ from keras_largeout.distribute.measured_plan import spread_subtrees
 from keras_largeout.distribute.tree_counter import TreeCounter
 from keras_largeout.distribute.tree_load import node_owners
 from keras_largeout.distribute.tree_placement import cut_and_units
-from keras_largeout.ops.stock_dense import TreeFacts, stock_tree_loss
+from keras_largeout.ops.stock_dense import TreeFacts, rows_on_paths, stock_tree_loss
 from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_pairs
 from keras_largeout.trees.parts import split_tree
 
@@ -137,13 +137,19 @@ class ShardedTree:
                 weights,
                 num_classes=self.num_classes,
             )
-        # A few rows that all tokens need: they come to the worker, the tokens don't go to the server.
-        kernel, bias = (None if v is None else tf.gather(v, tf.range(v.shape[0])) for v in self._weights(HOT))
+        # A few rows that all tokens need: they come to the worker, the tokens don't go to the server. Only
+        # those of nodes on the paths: an optimizer that is lazy leaves the others where they are.
+        arrays = TreeArrays(*self._top_tree.arrays().values())
+        facts = TreeFacts(arrays)
+        counted = targets
         if weights is not None:
+            counted = tf.boolean_mask(targets, weights != 0)
             targets = tf.where(weights == 0, tf.constant(0, tf.int64), targets)
         targets = _checked(targets, self._top_tree.num_classes, self.num_classes)
-        arrays = TreeArrays(*self._top_tree.arrays().values())
-        losses = stock_tree_loss(hidden, targets, kernel, bias, arrays, TreeFacts(arrays))
+        with tf.control_dependencies([targets]):
+            wanted = rows_on_paths(tf.identity(counted), arrays, facts)
+        kernel, bias = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
+        losses = stock_tree_loss(hidden, targets, kernel, bias, arrays, facts)
         return losses if weights is None else losses * weights, None
 
     def _add_below(self, losses, top_pairs, hidden, position, weights):
@@ -191,6 +197,13 @@ def take_each(values, order):
     """`values[order]` where no index occurs twice: its gradient only moves rows."""
     shape = tf.shape(values)
     return tf.gather(values, order), lambda grad: (tf.scatter_nd(order[:, None], grad, shape), None)
+
+
+def _fetched(variable, rows):
+    """A tensor of the shape of `variable` that has its `rows`, and zeros elsewhere."""
+    return tf.scatter_nd(
+        rows[:, None], tf.gather(variable, rows), tf.constant(variable.shape.as_list(), rows.dtype)
+    )
 
 
 def _checked(targets, limit, num_classes):

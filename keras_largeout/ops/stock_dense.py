@@ -121,6 +121,26 @@ def stock_tree_loss(hidden, targets, rows, bias, tree, facts):
     return -own - tf.gather_nd(scores, tf.stack([tf.gather(node, row), token], axis=1))
 
 
+def rows_on_paths(targets, tree, facts):
+    """The rows of all nodes that the paths to `targets` pass: what a softmax over the tree reads.
+
+    Args:
+        targets: integers `[tokens]`.
+        tree, facts: `TreeArrays` and their `TreeFacts`.
+
+    Returns:
+        int64 `[rows]`, ascending.
+    """
+    start = tf.convert_to_tensor(tree.node_start)
+    node = tf.repeat(tf.range(facts.num_nodes), start[1:] - start[:-1])
+    last = tf.gather(node, tf.gather(tf.convert_to_tensor(tree.class_row), targets))
+    passed = tf.math.unsorted_segment_sum(tf.ones_like(last), last, facts.num_nodes) > 0
+    parent = tf.maximum(tree.node_parent, 0)
+    for _ in range(facts.depth - 1):
+        passed |= tf.math.unsorted_segment_sum(tf.cast(passed, tf.int32), parent, facts.num_nodes) > 0
+    return tf.squeeze(tf.where(tf.gather(passed, node)), 1)
+
+
 class DenseSearch:
     """Every row is scored: one product with the table, one softmax per node, sums along the paths."""
 

@@ -1,0 +1,122 @@
+"""Running functions on whichever worker is free, with few of them under way and none lost."""
+
+import collections
+import contextlib
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+
+from keras_largeout.distribute._tensorflow import never_wait_for_other_workers
+from keras_largeout.distribute.errors import naming_lost_servers
+
+# Steps under way for each worker: one runs while the next one's batch is on its way.
+_PER_WORKER = 2
+
+_dispatchers = weakref.WeakKeyDictionary()  # strategy -> Dispatcher
+
+
+def dispatcher_of(strategy):
+    """The `Dispatcher` of a `tf.distribute.ParameterServerStrategy`: there is one."""
+    if strategy not in _dispatchers:
+        _dispatchers[strategy] = Dispatcher(strategy)
+    return _dispatchers[strategy]
+
+
+class Dispatcher:
+    """Hands functions to workers through TensorFlow's `ClusterCoordinator`.
+
+    A function whose worker ends before it has answered runs again on another one. What it did to weights
+    until then it does again: at most one step for each worker that ends. A worker that comes back takes part
+    again.
+
+    Args:
+        strategy: `tf.distribute.ParameterServerStrategy`.
+    """
+
+    def __init__(self, strategy):
+        never_wait_for_other_workers()
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self.workers = sum(
+            "/job:worker/" in device.name and device.name.endswith("CPU:0")
+            for device in tf.config.list_logical_devices("CPU")
+        )
+        limit = _PER_WORKER * max(1, self.workers)
+        self._free = threading.Semaphore(limit)
+        # A thread waits for each answer. They don't wait in order: one worker may stand still.
+        self._waiting = ThreadPoolExecutor(limit, thread_name_prefix="keras_largeout_answers")
+        self._answers = collections.deque()
+
+    def submit(self, function, args, receive=None):
+        """Schedules `function(*args)`; waits while enough is under way.
+
+        Args:
+            function: `tf.function`.
+            args: tuple of its arguments: structures of tensors, or per-worker values.
+            receive: called with the answer, in some thread, as soon as it is here.
+
+        Returns:
+            A `concurrent.futures.Future` of the answer, tensors on this process.
+
+        Raises:
+            What a function submitted before raised; `distribute.ServerLostError` where a parameter server
+            ended.
+        """
+        self._free.acquire()
+        try:
+            with self._speaking_plainly():
+                remote = self.coordinator.schedule(function, args=args)
+        except BaseException:
+            self._free.release()
+            raise
+        answer = self._waiting.submit(self._receive, remote, receive)
+        self._answers.append(answer)
+        while self._answers[0].done() and self._answers[0] is not answer:
+            self._check(self._answers.popleft())
+        return answer
+
+    def _receive(self, remote, receive):
+        try:
+            value = remote.get()
+            if receive is not None:
+                receive(value)
+            return value
+        finally:
+            self._free.release()
+
+    def join(self):
+        """Waits until everything submitted has been answered.
+
+        Raises:
+            As `submit`.
+        """
+        with self._speaking_plainly():
+            self.coordinator.join()
+        while self._answers:
+            self._check(self._answers.popleft())
+
+    def _check(self, answer):
+        error = answer.exception()
+        # A worker that ended between its last op and its answer: the step counts, its metrics are lost.
+        if error is not None and not isinstance(error, _LOST_ANSWER):
+            raise error
+
+    def forget(self):
+        """Waits for what is under way after an error; further errors are the same one again."""
+        with contextlib.suppress(Exception):
+            self.coordinator.join()
+        while self._answers:
+            self._answers.popleft().exception()
+
+    @contextlib.contextmanager
+    def _speaking_plainly(self):
+        try:
+            with naming_lost_servers(self.coordinator.strategy):
+                yield
+        except Exception:
+            self._answers.clear()
+            raise
+
+
+_LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)

@@ -1,0 +1,338 @@
+"""`kl.Model` on a cluster of real processes: the numbers of one device, Keras's ways, and what survives."""
+
+import json
+import re
+import signal
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.usefixtures("one_at_a_time")]
+
+# A small model whose first and last layers are tables over the parameter servers.
+MODEL = """
+import json, os, sys, threading, time
+import keras
+import numpy as np
+import tensorflow as tf
+import keras_largeout as kl
+
+WORDS = 500
+STRATEGY = kl.distribute.strategy()
+
+def make(optimizer=kl.optimizers.LazyAdam, rate=1e-2, **kwargs):
+    keras.utils.set_random_seed(1)
+    with STRATEGY.scope():
+        tokens = keras.Input((None,), dtype="int32")
+        x = kl.layers.ShardedEmbedding(WORDS, 16, mask_zero=True, placement="permutation")(tokens)
+        x = keras.layers.Dense(16, activation="tanh")(x)
+        head = kl.layers.HierarchicalSoftmax(WORDS, counts=np.arange(WORDS, 0, -1))
+        model = kl.Model(tokens, head(x))
+        model.compile(optimizer(rate), loss=head.loss, **kwargs)
+    return model
+
+def arrays(batches, batch=8, seed=0):
+    tokens = np.random.default_rng(seed).integers(0, WORDS, (batches * batch, 5)).astype("int32")
+    return tokens, np.where(tokens, (tokens * 3 + 1) % WORDS, 0).astype("int32")
+
+def data(batches, batch=8, seed=0):
+    return tf.data.Dataset.from_tensor_slices(arrays(batches, batch, seed)).batch(batch)
+
+def say(name, value):
+    print(f">> {name}: {json.dumps(value, default=float)}", flush=True)
+"""
+
+
+def said(script, name):
+    """What the script said of `name`, the last time."""
+    found = re.findall(rf"^>> {name}: (.*)$", script.text, re.M)
+    assert found, f"{name!r} was not said:\n{script.text}"
+    return json.loads(found[-1])
+
+
+@pytest.fixture
+def run_alone(running, tmp_path):
+    """`run_alone(source)`: the script in a process without a cluster, when it has ended."""
+
+    def run(source):
+        path = tmp_path / "alone.py"
+        path.write_text(source)
+        process = running([sys.executable, str(path)])
+        assert process.ended() == 0, process.text
+        return process
+
+    return run
+
+
+def ended(script):
+    assert script.ended() == 0, script.text
+    return script
+
+
+NUMBERS = (
+    MODEL
+    + """
+for optimizer in (kl.optimizers.LazyAdam, kl.optimizers.Adagrad, kl.optimizers.SGD):
+    model = make(optimizer)
+    weighted = data(12, seed=3).map(lambda x, y: (x, y, tf.cast(tf.range(8) % 3, tf.float32)))
+    history = model.fit(data(12), epochs=2, validation_data=weighted, shuffle=False, verbose=0).history
+    say(optimizer.__name__, history)
+    say(optimizer.__name__ + "_iterations", model.optimizer.iterations.numpy())
+say("evaluate", model.evaluate(*arrays(5), batch_size=8, verbose=0))
+say("weighted", model.evaluate(weighted, verbose=0))
+say("predict", np.abs(model.predict(data(5).map(lambda x, y: x), verbose=0)).sum())
+top = model.layers[-1].predictor(model, k=3)
+say("ids", top.predict(arrays(2)[0], batch_size=8, verbose=0)["ids"][:, -1].tolist())
+say("on_batch", [model.train_on_batch(*arrays(1)), model.test_on_batch(*arrays(1))])
+say("shape", model.predict_on_batch(arrays(1)[0]).shape)
+"""
+)
+
+
+def test_one_worker_gives_the_numbers_of_one_device(new_cluster, run_alone):
+    alone = run_alone(NUMBERS)
+    cluster = ended(new_cluster(1, 2).run(NUMBERS))
+    names = re.findall(r"^>> (\w+): ", alone.text, re.M)
+    assert len(names) >= 11
+    for name in names:
+        ours, theirs = said(cluster, name), said(alone, name)
+        if isinstance(theirs, dict):
+            assert set(ours) == set(theirs)
+            for key in theirs:
+                assert ours[key] == pytest.approx(theirs[key], rel=2e-5), (name, key)
+        elif name == "ids":
+            assert ours == theirs
+        else:
+            assert ours == pytest.approx(theirs, rel=2e-5), name
+
+
+WAYS = (
+    MODEL
+    + """
+import importlib.util
+BOARD = importlib.util.find_spec("tensorboard") is not None
+folder = os.environ["FOLDER"]
+model = make(rate=keras.optimizers.schedules.ExponentialDecay(1e-2, 10, 0.9))
+seen = []
+history = model.fit(
+    *arrays(20), batch_size=8, epochs=6, validation_split=0.2, verbose=2,
+    callbacks=[
+        keras.callbacks.ModelCheckpoint(folder + "/best.keras", save_best_only=True),
+        keras.callbacks.ModelCheckpoint(folder + "/{epoch}.weights.h5", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint(folder + "/often.weights.h5", save_weights_only=True, save_freq=7),
+        keras.callbacks.CSVLogger(folder + "/log.csv"),
+        *([keras.callbacks.TensorBoard(folder + "/board", update_freq=5)] if BOARD else []),
+        keras.callbacks.EarlyStopping("loss", patience=0, min_delta=100.0),
+        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch)),
+    ],
+)
+say("epochs", len(history.history["loss"]))
+say("batches", len(seen))
+say("rate", model.optimizer.learning_rate.numpy())
+say("expected", 1e-2 * 0.9 ** (32 / 10))
+say("files", sorted(os.listdir(folder)))
+again = make()
+again.load_weights(folder + "/2.weights.h5")
+say("same", float(again.evaluate(*arrays(3), verbose=0) - model.evaluate(*arrays(3), verbose=0)))
+with STRATEGY.scope():
+    loaded = keras.models.load_model(folder + "/best.keras")
+say("kind", [type(loaded).__name__, isinstance(loaded, kl.Model)])
+say("goes_on", loaded.fit(data(4), verbose=0).history["loss"])
+
+# Several steps a call; an epoch that they do not divide; classes of metrics.
+model = make()
+model.compile(kl.optimizers.SGD(0.1), loss=model.layers[-1].loss, steps_per_execution=4)
+model.fit(data(10), epochs=2, verbose=0)
+say("steps", model.optimizer.iterations.numpy())
+
+# A function of the data: every worker reads its own part.
+def read(context):
+    pieces = tf.data.Dataset.range(1000, 1012).shard(context.num_input_pipelines, context.input_pipeline_id)
+    return pieces.map(lambda i: (tf.fill([8, 5], tf.cast(i % 400 + 1, tf.int32)), tf.fill([8, 5], i % 400)))
+
+model = make(kl.optimizers.SGD)
+there = {"validation_data": read, "validation_steps": 4}
+losses = model.fit(read, steps_per_epoch=12, epochs=2, verbose=0, **there).history
+say("read", {key: len(values) for key, values in losses.items()})
+for wrong in ({"x": read}, {"x": data(2), "validation_data": read}):
+    try:
+        model.fit(**wrong)
+    except ValueError as error:
+        say("refused", str(error))
+try:
+    make(run_eagerly=True).fit(data(2))
+except ValueError as error:
+    say("eager", str(error))
+try:
+    model.fit(tf.data.Dataset.from_tensors((tf.fill([8, 5], 7), tf.fill([8, 5], WORDS + 7))), verbose=0)
+except tf.errors.InvalidArgumentError as error:
+    say("wrong_id", str(error)[-2000:])
+say("after", model.evaluate(data(2), verbose=0) > 0)
+
+# Subclass, with a step of its own; Sequential, built by fit; Keras's own layers, metrics and optimizer.
+class Own(kl.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+    def call(self, x):
+        return self.dense(x)
+    def train_step(self, data):
+        return {**super().train_step(data), "one": tf.constant(1.0)}
+
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+y = (x.sum(axis=1, keepdims=True) > 0).astype("float32")
+with STRATEGY.scope():
+    own = Own()
+    own.compile("adam", "mse")
+    flat = kl.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.1),
+                          keras.layers.BatchNormalization(), keras.layers.Dense(1, activation="sigmoid")])
+    flat.compile(keras.optimizers.Adam(0.05), "binary_crossentropy",
+                 metrics=["accuracy", keras.metrics.AUC()], weighted_metrics=["mae"])
+say("own", sorted(own.fit(x, y, verbose=0).history))
+history = flat.fit(x, y, sample_weight=y[:, 0] + 1, batch_size=8, epochs=8, verbose=0).history
+say("sequential", [history["accuracy"][-1], sorted(history), int(flat.optimizer.iterations.numpy())])
+"""
+)
+
+
+def test_keras_ways(new_cluster, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    script = ended(new_cluster(2, 2).run(WAYS, FOLDER=str(folder)))
+    assert said(script, "epochs") == 2 and said(script, "batches") == 32
+    assert said(script, "rate") == pytest.approx(said(script, "expected"), rel=1e-5)
+    files = ["1.weights.h5", "2.weights.h5", "best.keras", "log.csv", "often.weights.h5"]
+    assert [name for name in said(script, "files") if name != "board"] == files
+    assert said(script, "same") == 0
+    assert said(script, "kind") == ["Model", True] and len(said(script, "goes_on")) == 1
+    assert said(script, "steps") == 20
+    assert said(script, "read") == {"loss": 2, "val_loss": 2}
+    refused = re.findall("^>> refused: (.*)$", script.text, re.M)
+    assert "`steps_per_epoch` must say how many" in refused[0] and "`validation_steps`" in refused[1]
+    assert "`run_eagerly` must be False" in said(script, "eager")
+    assert "must be in [0, 500)" in said(script, "wrong_id") and said(script, "after")
+    assert said(script, "own") == ["loss", "one"]
+    accuracy, names, steps = said(script, "sequential")
+    assert accuracy > 0.8 and steps == 64 and names == ["accuracy", "auc", "loss", "mae"]
+
+
+# Slow enough to be hit in the middle of an epoch: every batch takes the chief some time to make.
+LONG = (
+    MODEL
+    + """
+def slowly(batches):
+    def wait(x, y):
+        time.sleep(0.05)
+        return x, y
+    return data(batches).map(lambda x, y: [tf.ensure_shape(t, [None, 5]) for t in tf.py_function(
+        wait, [x, y], [tf.int32, tf.int32])]).map(lambda x, y: (x, y))
+
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        if batch % 20 == 19:
+            print(f"batch {self.epoch}.{batch}", flush=True)
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_epoch_end(self, epoch, logs):
+        say(f"epoch_{epoch}", logs)
+
+model = make()
+"""
+)
+
+EPOCHS = (
+    LONG
+    + """
+backup = keras.callbacks.BackupAndRestore(os.environ["FOLDER"] + "/backup", delete_checkpoint=False)
+model.fit(slowly(60), epochs=4, shuffle=False, verbose=0, callbacks=[Tell(), backup])
+say("iterations", model.optimizer.iterations.numpy())
+say("loss", model.evaluate(data(20), verbose=0))
+"""
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "files").mkdir()
+    return tmp_path / "files"
+
+
+def test_a_killed_worker_is_done_without_and_comes_back(new_cluster, folder):
+    cluster = new_cluster(2, 1)
+    script = cluster.run(EPOCHS, FOLDER=str(folder))
+    script.wait_for(r"batch 0\.39")
+    cluster.kill("worker", 1)
+    script.wait_for(r"batch 1\.19")
+    cluster.start(("worker", 1))
+    script.wait_for("epoch_3")
+    ended(script)
+    # A step that was under way on the worker that was killed may have been done twice.
+    assert 240 <= said(script, "iterations") <= 241
+    losses = [said(script, f"epoch_{i}")["loss"] for i in range(4)]
+    assert losses == sorted(losses, reverse=True) and said(script, "loss") < losses[0] - 0.5
+
+
+def test_a_worker_that_stands_still_does_not_stop_the_others(new_cluster, folder):
+    cluster = new_cluster(2, 1)
+    script = cluster.run(EPOCHS, FOLDER=str(folder))
+    script.wait_for(r"batch 0\.19")
+    cluster.servers["worker", 0].send(signal.SIGSTOP)
+    try:
+        script.wait_for(r"batch 0\.59")  # but for the steps that it holds, the epoch is done
+    finally:
+        cluster.servers["worker", 0].send(signal.SIGCONT)
+    ended(script)
+    assert said(script, "iterations") == 240
+
+
+def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, folder, run_alone):
+    cluster = new_cluster(1, 2)
+    script = cluster.run(EPOCHS, FOLDER=str(folder))
+    script.wait_for(r"batch 2\.19")
+    cluster.kill("ps", 1)
+    assert script.ended() == 1, script.text
+    name = re.escape(f"parameter server 1 ({cluster.address('ps', 1)})")
+    last = script.lines[-1]
+    assert re.search(rf"ServerLostError: {name} was lost, and the weights that it held", last), script.text
+    cluster.start(("ps", 1))
+    again = ended(cluster.run(EPOCHS, FOLDER=str(folder)))
+    assert "epoch_1: " not in again.text and said(again, "iterations") == 240
+    # The epochs that count are those of an undisturbed run: tables, slots and counters were restored.
+    import os
+
+    os.environ["FOLDER"] = str(folder / "alone")
+    alone = run_alone(EPOCHS)
+    assert said(again, "loss") == pytest.approx(said(alone, "loss"), rel=1e-4)
+
+
+def test_a_killed_chief_resumes(new_cluster, folder):
+    cluster = new_cluster(1, 1)
+    script = cluster.run(EPOCHS, FOLDER=str(folder))
+    script.wait_for(r"batch 1\.39")
+    script.close()
+    again = ended(cluster.run(EPOCHS, FOLDER=str(folder)))
+    assert "epoch_0: " not in again.text
+    assert said(again, "iterations") == 240
+
+
+def test_sigterm_leaves_whole_files_and_no_process(new_cluster, folder):
+    cluster = new_cluster(1, 1)
+    often = EPOCHS.replace(
+        "model.fit(",
+        "saves = keras.callbacks.ModelCheckpoint(os.environ['FOLDER'] + "
+        "'/w.weights.h5', save_weights_only=True, save_freq=1)\nmodel.fit(",
+    ).replace("callbacks=[Tell(), backup]", "callbacks=[Tell(), backup, saves]")
+    script = cluster.run(often, FOLDER=str(folder))
+    script.wait_for(r"batch 0\.19")
+    for server in cluster.servers.values():
+        server.send(signal.SIGTERM)
+    script.send(signal.SIGTERM)
+    assert script.ended() != 0
+    for server in cluster.servers.values():
+        assert server.ended() == 0
+    names = sorted(p.name for p in folder.iterdir() if p.is_file())
+    assert names == ["w.weights.h5"]
+    import h5py
+
+    with h5py.File(folder / "w.weights.h5") as file:
+        assert list(file)

@@ -28,6 +28,10 @@ class LoadBalance(keras.callbacks.Callback):
     the one that was there at the end of training. Tables that every device has whole are even by nature and
     are not counted.
 
+    On parameter servers it counts what all workers ask of each: `loads` then have rows and bytes a server.
+    There is no step that all servers do together, so the busiest one is that of the epoch, and rows are not
+    moved by `rebalance`: a model made anew with the plan loads the saved weights.
+
     Args:
         plot: None, or the path of a PNG, written at the end of every epoch (needs matplotlib).
         warn_above: float, from which load on a warning says what to do; None for no warnings.
@@ -94,7 +98,7 @@ class LoadBalance(keras.callbacks.Callback):
     # Keras's calls.
 
     def on_train_begin(self, logs=None):
-        self._tables, self._warned = placed_tables(self.model), set()
+        self._tables, self._warned = placed_tables(self.model, remote=True), set()
         for table in self._tables.values():
             if table.counter is None or (self.record and not table.counter.records):
                 table.counter = table.make_counter(self.record)
@@ -144,11 +148,16 @@ class LoadBalance(keras.callbacks.Callback):
         if self.warn_above is None or load.imbalance <= self.warn_above or whole or name in self._warned:
             return
         self._warned.add(name)
+        remote = self._tables[name].counter.remote
+        moving = (
+            "Between epochs, kl.distribute.rebalance(model, callback.plan()) moves rows so that the work is "
+            "even; a"
+        )
         warnings.warn(
-            f"The busiest device does {load.imbalance:.2f} times the mean for {name!r} ({load.unit} a step: "
-            f"{[round(n / max(1, load.steps)) for n in load.work.tolist()]}). Between epochs, "
-            "kl.distribute.rebalance(model, callback.plan()) moves rows so that the work is even; "
-            "a placement planned from the frequencies of ids avoids it from the start.",
+            f"The busiest {'server' if remote else 'device'} does {load.imbalance:.2f} times the mean for "
+            f"{name!r} ({load.unit} a step: {[round(n / max(1, load.steps)) for n in load.work.tolist()]}). "
+            f"{'A' if remote else moving} placement planned from the frequencies of ids avoids it from the "
+            "start.",
             stacklevel=2,
         )
 

@@ -56,6 +56,36 @@ def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
     return _without_own(there + back.T) + _replicated(replicated, row, merged, merged_row)
 
 
+def server_table_bytes(table, asked, gradients):
+    """Bytes between each parameter server and all workers for a `ShardedTable`: int64 `[servers]`.
+
+    Args:
+        table: `ShardedTable`.
+        asked: int64 `[servers]`, unique rows of lookups: an index there, a row back.
+        gradients: int64 `[servers]`, rows of gradients: an index and a row there.
+    """
+    itemsize = tf.as_dtype(table.array.dtype).size
+    dim = int(np.prod(table.shape[1:], dtype=np.int64))
+    columns = table.placement.columns
+    widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
+    return (asked + gradients) * (widths * itemsize + _INDEX)
+
+
+def server_tree_bytes(tree, tokens, token_bytes, top_rows):
+    """Bytes between each parameter server and all workers for a `ShardedTree`: int64 `[servers]`.
+
+    Args:
+        tree: `ShardedTree`.
+        tokens: int64 `[servers]`, hidden vectors sent to subtrees.
+        token_bytes: of a vector, its gradient, and what goes with them.
+        top_rows: int64 `[servers]`, rows of the top fetched; as many gradients come back.
+    """
+    kernel, bias = tree.kernel, tree.bias
+    itemsize = tf.as_dtype(kernel.array.dtype).size
+    row = kernel.shape[1] * itemsize + _INDEX + (0 if bias is None else 4 + _INDEX)
+    return tokens * token_bytes + 2 * top_rows * row
+
+
 def _replicated(rows, row_bytes, merged, merged_bytes):
     """Gradients of replicated rows: to the first device, and their (float32) sums from there to all."""
     between = np.zeros((len(rows), len(rows)), np.int64)

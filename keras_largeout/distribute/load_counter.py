@@ -6,6 +6,7 @@ they are lengths of tensors, which are there already, so a step pays for a few t
 """
 
 import contextlib
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -31,9 +32,12 @@ class LoadCounter:
     def __init__(self, name, array, kinds, length, record):
         self.name, self.kinds, self.array = name, kinds, array
         self.devices = devices = array.placement.devices
-        self._asked = [_counts(length) for _ in range(devices)]
+        # On a cluster all workers count on the first server: they add there, and none waits for another.
+        self.remote, host = array.table.remote, array.table.devices[0] if array.table.remote else HOST
+        _counts = functools.partial(_counts_on, host)
+        self._asked = [_counts(length) for _ in range(1 if self.remote else devices)]
         # Of each shard the rows of gradients; of the replicated part those that each replica brings.
-        self._shards, self._replicas, self._sizes = _counts(devices), _counts(devices), {}
+        self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
         self.updated = False
         self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
         self._before = _counts(devices, devices + 1)
@@ -79,10 +83,11 @@ class LoadCounter:
     def end_step(self):
         """Called once a step, when all replicas are done."""
         with tf.device(HOST):
-            work = self.split(tf.stack(self._asked))[-1]
-            step = work - self._before
-            self._before.assign(work)
-            self._peak.assign_add(tf.reduce_max(tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]))
+            if not self.remote:  # else there is no one step that all servers do together
+                work = self.split(tf.stack(self._asked))[-1]
+                step = work - self._before
+                self._before.assign(work)
+                self._peak.assign_add(tf.reduce_max(tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]))
             self._steps.assign_add(1)
             if HOT in self._sizes:
                 self._replicas.assign_add(tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64))
@@ -97,6 +102,8 @@ class LoadCounter:
         asked = np.stack([numbers.numpy() for numbers in self._asked])
         asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
         replicated = self._replicas.numpy()
+        if self.remote:
+            return self._load_of_servers(asked, int(replicated.sum()))
         return MeasuredLoad(
             name=self.name,
             steps=int(self._steps.numpy()),
@@ -105,6 +112,24 @@ class LoadCounter:
             gradients=self._shards.numpy() + replicated,
             peak=int(self._peak.numpy()),
             bytes=self.bytes_between(asked, replicated, int(self._merged.numpy())),
+        )
+
+    def _load_of_servers(self, asked, hot_rows):
+        """Hot rows are asked of the one server that has them; the busiest server is that of all steps."""
+        gradients, table = self._shards.numpy(), self.array.table
+        if HOT in self.array.parts:
+            server = table.devices.index(table.hot_device)
+            asked[:, :, 1 + server] += asked[:, :, 0]
+            gradients[server] += hot_rows
+        asked[:, :, 0] = 0
+        return MeasuredLoad(
+            name=self.name,
+            steps=int(self._steps.numpy()),
+            kinds=self.kinds,
+            asked=asked,
+            gradients=gradients,
+            peak=int(asked[:, -1, 1:].sum(axis=0).max()),
+            bytes=self.bytes_of_servers(asked, gradients)[None],
         )
 
     def reset(self):
@@ -147,8 +172,8 @@ def _counter_of_part(variable):
     return counter if counter is not None and counter.array is array else None
 
 
-def _counts(*shape):
-    with tf.init_scope(), tf.device(HOST):
+def _counts_on(host, *shape):
+    with tf.init_scope(), tf.device(host):
         return plain_variable(tf.zeros(shape, tf.int64), trainable=False)
 
 

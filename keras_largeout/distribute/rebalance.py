@@ -57,10 +57,14 @@ def rebalance(model, plan):
     return list(moves)
 
 
-def placed_tables(model):
-    """dict from names to what is placed as a whole (`ShardedTable.placed`), where it is cut over devices."""
+def placed_tables(model, remote=False):
+    """dict from names to what is placed as a whole (`ShardedTable.placed`), where it is cut over devices.
+
+    Tables on parameter servers are among them with `remote` only: their rows stay where they are.
+    """
     tables = [weight.array.table for weight in model.weights if hasattr(weight, "array")]
-    tables = [table for table in tables if table.placed is not None and not (table.is_whole or table.remote)]
+    tables = [table for table in tables if table.placed is not None and not table.is_whole]
+    tables = [table for table in tables if remote or not table.remote]
     placed = {id(table.placed): table.placed for table in tables}
     found = {}
     for one in placed.values():

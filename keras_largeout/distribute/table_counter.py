@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.array import HOT
 from keras_largeout.distribute.devices import plain_variable
-from keras_largeout.distribute.load_bytes import table_bytes
+from keras_largeout.distribute.load_bytes import server_table_bytes, table_bytes
 from keras_largeout.distribute.load_counter import HOST, LoadCounter, increment
 
 
@@ -46,6 +46,9 @@ class TableCounter(LoadCounter):
 
     def bytes_between(self, asked, replicated, merged):
         return table_bytes(self._table, asked[:, 0, 1:], self.updated, replicated, merged)
+
+    def bytes_of_servers(self, asked, gradients):
+        return server_table_bytes(self._table, asked[:, 0, 1:].sum(axis=0), gradients)
 
     def recorded(self):
         """float32 `[rows]`: how often each row was asked for; 0 for replicated ones. None: not recorded."""

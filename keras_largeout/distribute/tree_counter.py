@@ -3,8 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.array import HOT
 from keras_largeout.distribute.devices import plain_variable, replica_number
-from keras_largeout.distribute.load_bytes import tree_bytes
+from keras_largeout.distribute.load_bytes import server_tree_bytes, tree_bytes
 from keras_largeout.distribute.load_counter import HOST, LoadCounter, increment
 
 
@@ -59,6 +60,15 @@ class TreeCounter(LoadCounter):
         return tree_bytes(
             self._tree, asked[:, 0, 1:], self._vector_bytes, self._scalar_bytes, replicated, merged
         )
+
+    def bytes_of_servers(self, asked, gradients):
+        tokens = asked[:, 0, 1:].sum(axis=0)
+        top = np.zeros_like(tokens)
+        if HOT in self.array.parts:
+            table = self.array.table
+            server = table.devices.index(table.hot_device)
+            top[server] = self._replicas.numpy().sum()
+        return server_tree_bytes(self._tree, tokens, self._vector_bytes + self._scalar_bytes, top)
 
     def recorded(self):
         """int64 `[leaves of the top]`: targets under each. None: not recorded."""

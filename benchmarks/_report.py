@@ -96,7 +96,8 @@ def table(results, references, baseline=None):
     times = {(r.case.problem, r.case.library): r.median for r in results if r.median is not None}
     base = {(r.case.problem, r.case.library): r.peak_bytes for r in results}.get(baseline)
     over = ["MB over baseline"] if baseline else []
-    header = ["problem", "library", "ms", "p10", "p90", *references, "peak GB", *over, "loss, step 4"]
+    columns = ["ms", "p10", "p90", "cpu ms", *references, "peak GB", *over, "loss, step 4"]
+    header = ["problem", "library", *columns]
     rows = []
     for result in results:
         case, record = result.case, result.to_json()
@@ -111,6 +112,7 @@ def table(results, references, baseline=None):
                 _table.milliseconds(result.median),
                 _table.milliseconds(record["p10_ms"] / 1e3),
                 _table.milliseconds(record["p90_ms"] / 1e3),
+                _table.milliseconds(record["cpu_ms"] / 1e3),
                 *("-" if time is None else _table.ratio(result.median / time) for time in ours),
                 _table.gigabytes(result.peak_bytes),
                 *(f"{(result.peak_bytes - base) / 1e6:.0f}" if base else "-" for _ in over),

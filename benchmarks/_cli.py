@@ -42,7 +42,18 @@ def _load():
     return load
 
 
-def main(name, description, make_cases, with_data, reaches, references, row_floats, argv=None):
+def main(
+    name,
+    description,
+    make_cases,
+    with_data,
+    reaches,
+    references,
+    row_floats,
+    argv=None,
+    baseline=None,
+    gather_rows=0,
+):
     """Measures and reports.
 
     Args:
@@ -53,12 +64,19 @@ def main(name, description, make_cases, with_data, reaches, references, row_floa
         reaches: Goals, judged on full runs only.
         references: `{column: library}`, ours, with whose time the others are compared.
         row_floats: Length of the rows for which the machine's random access is measured.
+        argv: Arguments of the command line; None: those of the process.
+        baseline: `(problem, library)` of the case with whose memory that of the others is compared, or None.
+            It is run whatever `--only` says.
+        gather_rows: Rows of the small table for which the rate of gathers is measured; 0: none.
 
     Returns:
         The exit status: 0; 1 if one of our own cases failed; 2 where there is nothing to do.
     """
     options = arguments(description).parse_args(argv)
     cases = [case for case in make_cases(options.quick) if _harness.matches(case, options.only)]
+    if baseline and cases:
+        always = [case for case in make_cases(options.quick) if (case.problem, case.library) == baseline]
+        cases = always + [case for case in cases if case not in always]
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
@@ -68,11 +86,11 @@ def main(name, description, make_cases, with_data, reaches, references, row_floa
     if options.rounds:
         cases = [case.but(rounds=options.rounds) for case in cases]
     load = _load()
-    machine = _machine.limits(row_floats, options.quick)
+    machine = _machine.limits(row_floats, options.quick, gather_rows)
     print(f"machine: {_machine.describe(machine)}\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="largeout-bench-") as folder:
         results = _harness.run_cases(with_data(options.quick, folder, cases), options.verbose)
-    rows = _report.table(results, references)
+    rows = _report.table(results, references, baseline)
     limits = _report.limit_lines(results, machine)
     print(_table.aligned(*rows), "\n".join(limits), sep="\n\n")
     goals = [] if options.quick else _report.reach_lines(reaches, results)

@@ -64,6 +64,7 @@ class Result:
 
     case: Case
     times: list = field(default_factory=list)
+    cpu: list = field(default_factory=list)
     losses: list = field(default_factory=list)
     peak_bytes: int = 0
     build_seconds: float = 0.0
@@ -79,6 +80,7 @@ class Result:
         if "error" in report:
             return
         self.times += report["times"]
+        self.cpu.append(report["cpu_seconds"])
         self.losses = report["losses"]
         self.peak_bytes = max(self.peak_bytes, report["peak_bytes"])
         self.build_seconds = report["build_seconds"]
@@ -98,6 +100,7 @@ class Result:
             "median_ms": 1e3 * self.median if self.times else None,
             "p10_ms": 1e3 * spread[0] if self.times else None,
             "p90_ms": 1e3 * spread[-1] if self.times else None,
+            "cpu_ms": 1e3 * min(self.cpu) if self.cpu else None,
             "steps": len(self.times),
             "first_losses": self.losses,
             "peak_bytes": self.peak_bytes,

@@ -12,7 +12,7 @@ from benchmarks._harness import run_worker
 from benchmarks._step import Step
 
 
-def _compiled(buffer_mib, row_floats):
+def _compiled(buffer_mib, row_floats, gather_rows):
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         return {"error": "no C++ compiler"}
@@ -22,9 +22,8 @@ def _compiled(buffer_mib, row_floats):
         command = [compiler, "-O3", "-march=native", "-std=c++17", "-pthread", str(source), "-o", program]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
-            out = subprocess.run(
-                [program, str(buffer_mib), str(row_floats)], check=True, capture_output=True, text=True
-            )
+            numbers = map(str, (buffer_mib, row_floats, gather_rows))
+            out = subprocess.run([program, *numbers], check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
             return {"error": f"{error.cmd[0]} failed: {error.stderr.strip()[:200]}"}
     return json.loads(out.stdout)
@@ -46,10 +45,13 @@ def cpu_name():
     return "unknown"
 
 
-def limits(row_floats, quick=False):
-    """A dict of rates in GB/s, GFLOP/s and ns a row of `row_floats` float32, all measured here."""
+def limits(row_floats, quick=False, gather_rows=0):
+    """A dict of rates in GB/s, GFLOP/s and ns a row of `row_floats` float32, all measured here.
+
+    With `gather_rows`, also of gathers from a small table of as many rows.
+    """
     found = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "time": time.strftime("%Y-%m-%d")}
-    found.update(_compiled(64 if quick else 1024, row_floats))
+    found.update(_compiled(64 if quick else 1024, row_floats, gather_rows))
     report = run_worker(
         "benchmarks._machine:matmul", {"size": 512 if quick else 2048}, {}, 0.5 if quick else 3.0
     )
@@ -67,6 +69,11 @@ def describe(found):
             f"random rows of {4 * found['row_floats']} bytes: read {found['row_read_one_ns']:.1f} ns on one "
             f"thread, {found['row_read_all_ns']:.1f} on all, update {found['row_update_all_ns']:.1f}",
         ]
+        if found["gather_rows"]:
+            parts.append(
+                f"gathers from {found['gather_rows']} such rows {found['gather_all_gb_s']:.1f} GB/s, "
+                f"adding to them {found['gather_add_all_gb_s']:.1f}"
+            )
     else:
         parts.append(f"copy bandwidth not measured ({found.get('error', 'unknown')})")
     if "gemm_gflop_s" in found:

@@ -34,17 +34,36 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class MemoryReach:
-    """A goal for the peak memory of one case's process, in GB (1e9 bytes)."""
+class TimeReach:
+    """A goal for the time of one case, in milliseconds: of the machine that it was set for."""
 
     text: str
     case: tuple
     bound: float
 
+    def line(self, times):
+        wanted, took = f"at most {self.bound:g} ms", times.get(self.case)
+        if took is None:
+            return {"text": self.text, "wanted": wanted, "ms": None, "verdict": "not measured"}
+        verdict = "reached" if 1e3 * took <= self.bound else "MISSED"
+        return {"text": self.text, "wanted": wanted, "ms": 1e3 * took, "verdict": verdict}
+
+
+@dataclass(frozen=True)
+class MemoryReach:
+    """A goal for the peak memory of one case's process, in GB (1e9 bytes); `over` that of another case's."""
+
+    text: str
+    case: tuple
+    bound: float
+    over: tuple | None = None
+
     def line(self, peaks):
         wanted, peak = f"at most {self.bound:g} GB", peaks.get(self.case)
-        if not peak:
+        base = peaks.get(self.over) if self.over else 0
+        if not peak or base is None or (self.over and not base):
             return {"text": self.text, "wanted": wanted, "gb": None, "verdict": "not measured"}
+        peak -= base
         verdict = "reached" if peak / 1e9 <= self.bound else "MISSED"
         return {"text": self.text, "wanted": wanted, "gb": peak / 1e9, "verdict": verdict}
 
@@ -59,19 +78,26 @@ def floors(notes, machine):
     if "rows_read" in notes and "row_read_all_ns" in machine:
         reads = notes["rows_read"] * machine["row_read_all_ns"]
         found["random rows"] = 1e-9 * (reads + notes["rows_updated"] * machine["row_update_all_ns"])
+    if "gathered" in notes and machine.get("gather_all_gb_s"):
+        gathers = notes["gathered"] / machine["gather_all_gb_s"]
+        found["gathers"] = 1e-9 * (gathers + notes["gathered_and_added"] / machine["gather_add_all_gb_s"])
     return found
 
 
-def table(results, references):
+def table(results, references, baseline=None):
     """Header and rows.
 
     Args:
         results: One a row.
         references: `{column: library}`. The column has each time as a multiple of that library's on the same
             problem.
+        baseline: `(problem, library)` of a case with whose memory that of the others is compared, or None.
     """
     times = {(r.case.problem, r.case.library): r.median for r in results if r.median is not None}
-    header = ["problem", "library", "ms", "p10", "p90", *references, "peak GB", "loss, step 4"]
+    base = {(r.case.problem, r.case.library): r.peak_bytes for r in results}.get(baseline)
+    over = ["MB over baseline"] if baseline else []
+    columns = ["ms", "p10", "p90", "cpu ms", *references, "peak GB", *over, "loss, step 4"]
+    header = ["problem", "library", *columns]
     rows = []
     for result in results:
         case, record = result.case, result.to_json()
@@ -86,8 +112,10 @@ def table(results, references):
                 _table.milliseconds(result.median),
                 _table.milliseconds(record["p10_ms"] / 1e3),
                 _table.milliseconds(record["p90_ms"] / 1e3),
+                _table.milliseconds(record["cpu_ms"] / 1e3),
                 *("-" if time is None else _table.ratio(result.median / time) for time in ours),
                 _table.gigabytes(result.peak_bytes),
+                *(f"{(result.peak_bytes - base) / 1e6:.0f}" if base else "-" for _ in over),
                 f"{result.losses[-1]:.5g}",
             ]
         )
@@ -122,6 +150,8 @@ def reach_rows(lines):
     for line in lines:
         if line.get("gb") is not None:
             value = f"{line['gb']:.2f} GB"
+        elif line.get("ms") is not None:
+            value = f"{_table.milliseconds(line['ms'] / 1e3)} ms"
         else:
             value = _table.ratio(line["ratio"]) if line.get("ratio") is not None else "-"
         rows.append([line["text"], f"reach {line['wanted']}", value, line["verdict"]])

@@ -1,8 +1,13 @@
 // What the machine itself can do, so that a measured step can be set against it: copy bandwidth and random rows.
-// Compiled and run by _machine.py. Arguments: buffer MiB, row floats. Prints one JSON object.
+// Compiled and run by _machine.py. Arguments: buffer MiB, row floats, rows to gather from (0: none). Prints one
+// JSON object.
 //
 // Bandwidths count bytes read plus bytes written. Random rows are read (or read and written back) with software
 // prefetch a few rows ahead, which is how an embedding kernel would do it.
+//
+// Gathers are of rows of a table so small that caches hold much of it, such as a batch laid out [inputs, batch]: rows
+// are scaled and summed, or a scaled vector is added to them; each thread adds to a table of its own. Here bytes
+// count once, also where they are written back.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -32,6 +37,21 @@ double BestSeconds(int threads, int repeats, const std::function<void(int, int)>
   }
   return best;
 }
+
+// Four vectors of 8 floats: what is summed, or added, stays in registers.
+struct Row32 {
+  using Floats = float __attribute__((vector_size(32), aligned(4), may_alias));
+  explicit Row32(const float* from) {
+    for (int v = 0; v < 4; ++v) part[v] = reinterpret_cast<const Floats*>(from)[v];
+  }
+  void AddScaled(const float* from) {
+    for (int v = 0; v < 4; ++v) part[v] += 0.5f * reinterpret_cast<const Floats*>(from)[v];
+  }
+  void ScaleAndAddTo(float* to) const {
+    for (int v = 0; v < 4; ++v) reinterpret_cast<Floats*>(to)[v] += 0.5f * part[v];
+  }
+  float __attribute__((vector_size(32))) part[4];
+};
 
 }  // namespace
 
@@ -79,12 +99,42 @@ int main(int argc, char** argv) {
   const double read_all = BestSeconds(all, 5, [&](int t, int n) { visit(false, t, n); }) / count;
   // Threads may meet in a row when writing; the sums are of no interest, only the traffic.
   const double write_all = BestSeconds(all, 5, [&](int t, int n) { visit(true, t, n); }) / count;
+
+  const int64_t table_rows = argc > 3 ? std::min<int64_t>(std::atoll(argv[3]), rows) : 0;
+  double gather = 0, scatter = 0;
+  if (table_rows > 0) {
+    std::vector<int32_t> picked(1 << 22);
+    for (size_t i = 0; i < picked.size(); ++i) picked[i] = static_cast<int32_t>(ids[i % ids.size()] % table_rows);
+    std::vector<float> own(all * table_rows * dim);
+    const int64_t picks = picked.size();
+    const auto gathers = [&](bool write, int t, int n) {
+      const float* table = a.data();
+      float* own_table = own.data() + t * table_rows * dim;
+      float total = 0;
+      for (int64_t i = picks / 32 * t / n * 32; i < picks / 32 * (t + 1) / n * 32; i += 32) {
+        for (int64_t c = 0; c + 32 <= dim; c += 32) {
+          Row32 row(table + c);
+          if (write) {
+            for (int64_t p = 0; p < 32; ++p) row.ScaleAndAddTo(own_table + picked[i + p] * dim + c);
+          } else {
+            for (int64_t p = 0; p < 32; ++p) row.AddScaled(table + picked[i + p] * dim + c);
+          }
+          total += row.part[0][0] + row.part[1][0] + row.part[2][0] + row.part[3][0];
+        }
+      }
+      sums[t] += total;
+    };
+    const double moved = 4.0 * picks * (dim / 32 * 32);
+    gather = moved / BestSeconds(all, 5, [&](int t, int n) { gathers(false, t, n); });
+    scatter = moved / BestSeconds(all, 5, [&](int t, int n) { gathers(true, t, n); });
+  }
   float keep = b[floats / 2];
   for (float s : sums) keep += s;
   std::printf(
       "{\"threads\": %d, \"copy_one_gb_s\": %.3f, \"copy_all_gb_s\": %.3f, \"row_floats\": %lld, \"row_read_one_ns\": %.3f, "
-      "\"row_read_all_ns\": %.3f, \"row_update_all_ns\": %.3f, \"ignore\": %g}\n",
+      "\"row_read_all_ns\": %.3f, \"row_update_all_ns\": %.3f, \"gather_rows\": %lld, "
+      "\"gather_all_gb_s\": %.3f, \"gather_add_all_gb_s\": %.3f, \"ignore\": %g}\n",
       all, copy_one * 1e-9, copy_all * 1e-9, static_cast<long long>(dim), read_one * 1e9, read_all * 1e9, write_all * 1e9,
-      keep);
+      static_cast<long long>(table_rows), gather * 1e-9, scatter * 1e-9, keep);
   return 0;
 }

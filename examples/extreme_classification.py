@@ -34,12 +34,15 @@ def main():
     args = arguments()
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
+    strategy = kl.distribute.strategy()
     task = read_task(args)
-    model, head = make_model(args, task)
+    with strategy.scope():
+        model, head = make_model(args, task)
     results = fit(args, task, model, head)
     show_predictions(args, task, head.predictor(model, k=KS[-1]))
     if args.output in ("sparse", "direct"):
-        save_and_reload(args, task, model)
+        with strategy.scope():
+            save_and_reload(args, task, model)
     results["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
@@ -110,7 +113,7 @@ def make_model(args, task):
         between, head = _outputs.make_output(args.output, args, rows.num_labels)
         for layer in between:
             x = layer(x)
-        model = keras.Model({"ids": ids, "values": values}, head(x))
+        model = kl.Model({"ids": ids, "values": values}, head(x))
         # Most labels are rare: the model needs not learn that first.
         share = (rows.label_counts() + 0.1) / (len(rows) + 1)
         head.bias.assign(np.log(share / (1 - share)) if "cross" in args.loss else np.full(len(share), -1.0))

@@ -113,7 +113,7 @@ def build(args, head, vocab):
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     x = kl.layers.ShardedEmbedding(vocab, args.dim, mask_zero=True)(tokens)
     x = keras.layers.GRU(args.units, return_sequences=True)(x)
-    model = keras.Model(tokens, head(x))
+    model = kl.Model(tokens, head(x))
     model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
     return model
 

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "trees": {"trees"},
     "distribute": {"distribute", "ops", "trees"},
     "optimizers": {"optimizers", "distribute", "ops"},
-    "layers": {"layers", "optimizers", "distribute", "ops", "trees"},
+    "layers": {"layers", "model", "optimizers", "distribute", "ops", "trees"},
     "callbacks": {"callbacks", "layers", "distribute", "ops"},
     "datasets": {"datasets"},
     "metrics": {"metrics"},

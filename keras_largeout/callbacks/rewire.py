@@ -116,6 +116,8 @@ class Rewire(keras.callbacks.Callback):
             batch = self._keeper.batch()
             if batch is None:
                 return  # after the next step
+        # On a cluster: no worker may be about to update connections that are exchanged.
+        getattr(self.model, "wait_for_steps", lambda: None)()
         changed = self.head.rewire(
             self._step,
             self.fraction,

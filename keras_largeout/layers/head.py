@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_largeout.distribute.average import mean_of_replicas
 from keras_largeout.distribute.trained_by import check_optimizer
 from keras_largeout.layers._check import positive_int
+from keras_largeout.model import Model
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
 
@@ -108,8 +109,8 @@ class Head(keras.layers.Layer):
                 scored.
 
         Returns:
-            A model with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`, scores being
-            log-probabilities. It shares the weights of `model`.
+            A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
+            scores being log-probabilities. It shares the weights of `model`.
 
         Raises:
             ValueError: `model` has not one known output, as a subclassed model has none.
@@ -123,7 +124,7 @@ class Head(keras.layers.Layer):
         # A sequential model knows its tensors, but not as `input` and `output` before it was called.
         inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
         outputs = TopK(self, k, position)(model.outputs[0])
-        return keras.Model(inputs, outputs, name=f"{model.name}_predictor")
+        return Model(inputs, outputs, name=f"{model.name}_predictor")
 
     def check_k(self, k):
         whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)

@@ -11,8 +11,10 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_largeout.training.dispatch import dispatcher_of
-from keras_largeout.training.steps import Predictions, Steps, take
+from keras_largeout.training.steps import Predictions, Steps, take, tensors
 from keras_largeout.training.worker_data import WorkerData, worker_data_of
+
+_COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
 
 
 class ClusterTraining:
@@ -142,21 +144,32 @@ class ClusterTraining:
             if data is not None:
                 data_batch = data[0].symbolic_batch()
             iterator = None
+            if any(isinstance(part, _COMPOSITE) for part in keras.tree.flatten(data_batch)):
+                self._build_by_tracing(data_batch)
+                return
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    def _build_by_tracing(self, batch):
+        """Makes what is not made yet: Keras's symbolic batches cannot be ragged or sparse."""
+        with self._cluster_strategy.scope():
+            tf.function(self.test_step, autograph=False).get_concrete_function(tensors(batch))
+            if self.optimizer is not None and not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
 
     # Saving: between steps, and whole files only.
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        self._wait_for_steps()
+        self.wait_for_steps()
         with _whole_file(filepath, overwrite) as path:
             super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, **kwargs):
-        self._wait_for_steps()
+        self.wait_for_steps()
         with _whole_file(filepath, overwrite) as path:
             super().save_weights(path, overwrite=overwrite, **kwargs)
 
-    def _wait_for_steps(self):
+    def wait_for_steps(self):
+        """Waits until no worker has a step under way: before the weights are looked at, or changed."""
         if self.active_steps is not None and self._cluster_strategy is not None:
             dispatcher_of(self._cluster_strategy).join()
 

@@ -83,6 +83,17 @@ say("evaluate", model.evaluate(*arrays(5), batch_size=8, verbose=0))
 say("weighted", model.evaluate(weighted, verbose=0))
 say("predict", np.abs(model.predict(data(5).map(lambda x, y: x), verbose=0)).sum())
 top = model.layers[-1].predictor(model, k=3)
+x = np.random.default_rng(0).normal(size=(80, 12)).astype("float32")
+y = np.random.default_rng(1).integers(-1, 300, (80, 4)).astype("int32")
+for own in (None, kl.optimizers.LazyAdam(1e-2)):
+    keras.utils.set_random_seed(1)
+    with STRATEGY.scope():
+        hidden = keras.Input((12,))
+        labels = kl.layers.SparseOutput(300, fan_in=8, optimizer=own, seed=3)
+        sparse = kl.Model(hidden, labels(keras.layers.Dense(64, activation="relu")(hidden)))
+        sparse.compile(kl.optimizers.LazyAdam(1e-2), loss=labels.loss)
+    say(f"fan_in_{own is not None}", sparse.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history)
+    say(f"labels_{own is not None}", labels.predictor(sparse, k=3).predict(x, verbose=0)["ids"].tolist())
 say("ids", top.predict(arrays(2)[0], batch_size=8, verbose=0)["ids"][:, -1].tolist())
 say("on_batch", [model.train_on_batch(*arrays(1)), model.test_on_batch(*arrays(1))])
 say("shape", model.predict_on_batch(arrays(1)[0]).shape)
@@ -101,7 +112,7 @@ def test_one_worker_gives_the_numbers_of_one_device(new_cluster, run_alone):
             assert set(ours) == set(theirs)
             for key in theirs:
                 assert ours[key] == pytest.approx(theirs[key], rel=2e-5), (name, key)
-        elif name == "ids":
+        elif name == "ids" or name.startswith("labels"):
             assert ours == theirs
         else:
             assert ours == pytest.approx(theirs, rel=2e-5), name
@@ -215,6 +226,49 @@ def test_keras_ways(new_cluster, tmp_path):
     assert said(script, "own") == ["loss", "one"]
     accuracy, names, steps = said(script, "sequential")
     assert accuracy > 0.8 and steps == 64 and names == ["accuracy", "auc", "loss", "mae"]
+
+
+LOAD = (
+    MODEL
+    + """
+import warnings
+rows, dim = 20_000, 8
+weights = 1 / np.arange(1, rows + 1) ** 1.1
+ids = np.random.default_rng(0).choice(rows, (32 * 10, 20), p=weights / weights.sum()).astype("int32")
+counts = weights * 1e6
+plan = kl.distribute.plan(
+    [kl.distribute.TableSpec("words", rows, dim, counts=counts)], devices=2, batch_size=32 * 20
+)
+for placement in ("range", plan):
+    with STRATEGY.scope():
+        tokens = keras.Input((20,), dtype="int32")
+        x = kl.layers.ShardedEmbedding(rows, dim, placement=placement, name="words")(tokens)
+        head = kl.layers.HierarchicalSoftmax(rows, counts=counts, name="output")
+        model = kl.Model(tokens, head(x))
+        model.compile(kl.optimizers.SGD(0.1), loss=head.loss)
+    balance = kl.callbacks.LoadBalance(warn_above=1.25)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = model.fit(ids, ids, batch_size=32, epochs=2, verbose=0, callbacks=[balance]).history
+    name = "contiguous" if placement == "range" else "planned"
+    load = balance.loads["words"]
+    say(name, [history["words_load"][-1], history["output_load"][-1]])
+    say(name + "_rows", [load.steps, load.work.tolist(), load.gradients.tolist(), load.bytes.tolist()])
+    say(name + "_warned", [str(w.message) for w in caught if "busiest server" in str(w.message)])
+say("unique", sum(len(np.unique(batch)) for batch in ids.reshape(10, -1)))
+"""
+)
+
+
+def test_load_of_servers(new_cluster):
+    script = ended(new_cluster(2, 2).run(LOAD))
+    assert said(script, "contiguous")[0] > 1.5
+    assert max(said(script, "planned")) <= 1.15
+    steps, work, gradients, ((first, second),) = said(script, "contiguous_rows")
+    # Data is shuffled: as many rows as there are in these batches, more or less.
+    assert steps == 10 and sum(work) == pytest.approx(said(script, "unique"), rel=0.05)
+    assert gradients == work and [first, second] == [2 * n * (8 * 4 + 8) for n in work]
+    assert len(said(script, "contiguous_warned")) == 1 and not said(script, "planned_warned")
 
 
 # Slow enough to be hit in the middle of an epoch: every batch takes the chief some time to make.

@@ -1,0 +1,143 @@
+"""Training on parameter servers: steps a second, bytes on the wire, and what that says of larger clusters.
+
+Local clusters of 1 and 2 workers and 1 and 2 servers (real processes on this machine) train a language model
+without its middle: an embedding and a tree softmax over the same words, targets by Zipf's law. Measured are
+
+- examples a second; on few cores more processes share them, so this says little of real clusters;
+- bytes on the wire a step, as the loopback interface counts them, with everything that TensorFlow adds; and,
+  beside it, the rows and hidden vectors that `LoadBalance` counts;
+- the load of the busiest server over the mean one, planned from the frequencies and, beside it, contiguous;
+- processor time a step of a worker, a server and the chief.
+
+From these it predicts 8 to 64 workers. A cluster is as fast as its narrowest part: workers (their processor
+time, and waiting for the wire), servers (their processor time and their network, times the imbalance), the
+chief, which hands out every step. Bandwidth, cores and latency of the cluster are options.
+
+python -m benchmarks.parameter_server [--quick]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+
+from benchmarks import _table
+
+FULL = {"words": 1_000_000, "dim": 64, "batch": 64, "steps": 32, "count": 200, "per_call": 4}
+QUICK = {"words": 20_000, "dim": 16, "batch": 16, "steps": 8, "count": 32, "per_call": 4}
+CLUSTERS = [(1, 1), (1, 2), (2, 1), (2, 2)]
+MOST_IMBALANCE = 1.15
+PREFIX = "[chief] RESULT "
+
+
+def measure(config, workers, servers):
+    """What the chief of one cluster reports, or a dict with "error"."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "keras_largeout.distribute.launch", "--logs", folder]
+        command += ["--workers", str(workers), "--ps", str(servers), _script(folder), json.dumps(config)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(PREFIX)]
+    if done.returncode or not lines:
+        return {"error": (done.stdout + done.stderr)[-2000:]}
+    return json.loads(lines[-1].removeprefix(PREFIX))
+
+
+def _script(folder):
+    """A script for the chief: the benchmarks are not installed, and lie where this process found them."""
+    path = f"{folder}/chief.py"
+    with open(path, "w") as file:
+        file.write(f"import sys\nsys.path += {[p for p in sys.path if p] + ['.']!r}\n")
+        file.write("from benchmarks.peers.ours_cluster import main\nmain()\n")
+    return path
+
+
+def limits(measured, options, workers, servers):
+    """Steps a second that each part of a cluster allows: a dict."""
+    wire = measured["wire_bytes"]
+    imbalance = max(measured["planned"].values())
+    byte_rate = options.gbit / 8 * 1e9
+    waiting = options.round_trips * options.latency_us * 1e-6 + wire / byte_rate
+    return {
+        "workers": workers / (measured["worker_cpu"] / options.cores + waiting),
+        "servers' cores": servers * options.cores / (measured["server_cpu"] * imbalance),
+        "servers' network": servers * byte_rate / (wire * imbalance),
+        "chief": 1 / measured["chief_cpu"],
+    }
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="20 thousand words, a few steps")
+    parser.add_argument("--gbit", type=float, default=25.0, help="network of a machine, Gbit/s (default: 25)")
+    parser.add_argument("--cores", type=float, default=8.0, help="of a worker and of a server (default: 8)")
+    parser.add_argument("--latency-us", type=float, default=100.0, help="of a round trip (default: 100)")
+    parser.add_argument("--round-trips", type=float, default=6.0, help="one after another, in a step")
+    parser.add_argument(
+        "--workers-per-server", type=float, default=4.0, help="in the prediction (default: 4)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--markdown", metavar="FILE", help="also write the tables as Markdown")
+    options = parser.parse_args(argv)
+    config = QUICK if options.quick else FULL
+    found = {}
+    for workers, servers in CLUSTERS:
+        print(f"  {workers} workers, {servers} servers ...", file=sys.stderr, flush=True)
+        found[workers, servers] = measure(config, workers, servers)
+    header = ["workers", "servers", "examples/s", "MB/step on the wire", "counted MB", "max/mean planned"]
+    header += ["contiguous", "ms of a worker", "of all servers", "of the chief"]
+    rows = []
+    for (workers, servers), one in found.items():
+        if "error" in one:
+            rows.append([workers, servers, one["error"]])
+            continue
+        rows.append(
+            [
+                str(workers),
+                str(servers),
+                f"{one['examples_per_second']:.0f}",
+                f"{one['wire_bytes'] / 1e6:.2f}",
+                f"{one['counted_bytes'] / 1e6:.2f}",
+                " ".join(f"{v:.2f}" for v in one["planned"].values()),
+                " ".join(f"{v:.2f}" for v in one["contiguous"].values()),
+                *(f"{1e3 * one[key]:.1f}" for key in ("worker_cpu", "server_cpu", "chief_cpu")),
+            ]
+        )
+    print(_table.aligned(header, rows))
+    failed = any("error" in one for one in found.values())
+    predictions, goals = [], []
+    if not failed:
+        base = found[1, 2]
+        for workers in (1, 8, 16, 32, 64):
+            servers = max(1, round(workers / options.workers_per_server))
+            each = limits(base, options, workers, servers)
+            narrowest = min(each, key=each.get)
+            predictions.append(
+                [str(workers), str(servers), f"{each[narrowest] * config['batch']:,.0f}", narrowest]
+                + [f"{value:,.0f}" for value in each.values()]
+            )
+        title = ["workers", "servers", "examples/s", "narrowest", *(f"steps/s: {part}" for part in each)]
+        print(
+            f"\nPredicted, with {options.gbit:g} Gbit/s and {options.cores:g} cores a machine, "
+            f"{options.round_trips:g} round trips of {options.latency_us:g} us a step; batches of "
+            f"{config['batch']} examples; processor time and bytes as measured with 1 worker and 2 servers:\n"
+        )
+        print(_table.aligned(title, predictions))
+        worst = max(value for one in found.values() for value in one["planned"].values())
+        goals = [["planned: max/mean of the servers", f"at most {MOST_IMBALANCE}", f"{worst:.2f}"]]
+        goals[0].append("reached" if worst <= MOST_IMBALANCE else "MISSED")
+        failed = worst > MOST_IMBALANCE
+        print("\n" + _table.aligned(["goal", "wanted", "found", ""], goals))
+    if options.markdown and predictions:
+        text = _table.markdown(header, rows) + "\n\n" + _table.markdown(title, predictions)
+        _table.write_markdown(options.markdown, "parameter_server", text)
+    if options.json:
+        named = {f"{w} workers, {s} servers": one for (w, s), one in found.items()}
+        _table.write_json(options.json, quick=options.quick, measured=named, predicted=predictions)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

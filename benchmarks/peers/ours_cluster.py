@@ -1,0 +1,114 @@
+"""keras_largeout: the chief of a local cluster, for `benchmarks.parameter_server`."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_largeout as kl
+from benchmarks import _data
+
+ZIPF_EXPONENT = 1.1
+
+
+def main():
+    config = json.loads(sys.argv[1])
+    strategy = kl.distribute.strategy()
+    servers = len(strategy.cluster.addresses["ps"])
+    workers = len(strategy.cluster.addresses["worker"])
+    counts = _data.zipf_counts(config["words"], ZIPF_EXPONENT)
+    data = _batches(config)
+    planned = _model(config, strategy, counts, _plan(config, counts, servers))
+    planned.fit(data.take(20), verbose=0)  # traces; the servers' memory is touched
+    before = _bytes_on_the_wire(), _processor_seconds(), time.perf_counter()
+    planned.fit(data, verbose=0)
+    wire, cpu, seconds = (
+        _bytes_on_the_wire() - before[0],
+        {job: s - before[1][job] for job, s in _processor_seconds().items()},
+        time.perf_counter() - before[2],
+    )
+    count = config["count"]
+    loads = _loads(planned, data.take(20))
+    contiguous = _loads(_model(config, strategy, counts, None), data.take(20))
+    result = {
+        "examples_per_second": count * config["batch"] / seconds,
+        "wire_bytes": wire / count,
+        "counted_bytes": sum(load.bytes_per_step for load in loads.values()),
+        "planned": {name: load.imbalance for name, load in loads.items()},
+        "contiguous": {name: load.imbalance for name, load in contiguous.items()},
+        "worker_cpu": cpu["worker"] / count,
+        "server_cpu": cpu["ps"] / count,
+        "chief_cpu": cpu["chief"] / count,
+        "workers": workers,
+    }
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+def _batches(config):
+    shape = (config["count"], config["batch"], config["steps"] + 1)
+    ids = _data.zipf_ranks(config["words"], ZIPF_EXPONENT, shape, seed=1).astype("int32")
+    return tf.data.Dataset.from_tensor_slices((ids[..., :-1], ids[..., 1:]))
+
+
+def _tree(config, counts):
+    return kl.trees.head_tail(counts, dim=config["dim"], tokens=config["batch"] * config["steps"])
+
+
+def _plan(config, counts, servers):
+    tables = [kl.distribute.TableSpec("words", config["words"], config["dim"], slots=2, counts=counts)]
+    tokens = config["batch"] * config["steps"]
+    return kl.distribute.plan(tables, devices=servers, batch_size=tokens, small=0)
+
+
+def _model(config, strategy, counts, plan):
+    keras.utils.set_random_seed(0)
+    tree, tokens = _tree(config, counts), config["batch"] * config["steps"]
+    servers = len(strategy.cluster.addresses["ps"])
+    of_tree = "auto"
+    if plan is None and servers > 1:
+        of_tree = kl.distribute.place_tree(tree, servers, counts, "range", config["dim"], tokens)
+    with strategy.scope():
+        ids = keras.Input((config["steps"],), dtype="int32")
+        embedding = kl.layers.ShardedEmbedding(
+            config["words"], config["dim"], placement=plan or "range", name="words"
+        )
+        head = kl.layers.HierarchicalSoftmax(config["words"], counts, tree, placement=of_tree, name="output")
+        model = kl.Model(ids, head(keras.layers.Dense(config["dim"])(embedding(ids))))
+        model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss, steps_per_execution=config["per_call"])
+    return model
+
+
+def _loads(model, data):
+    balance = kl.callbacks.LoadBalance(warn_above=None, record=False)
+    model.fit(data, verbose=0, callbacks=[balance])
+    return balance.loads
+
+
+def _bytes_on_the_wire():
+    """What the loopback interface has sent."""
+    fields = re.search(r"^\s*lo:(.*)$", pathlib.Path("/proc/net/dev").read_text(), re.M).group(1).split()
+    return int(fields[8])
+
+
+def _processor_seconds():
+    """Processor time of this cluster's processes so far, by job; of one process, where a job has several."""
+    found = {"chief": [], "worker": [], "ps": []}
+    own = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        text = next((e[10:] for e in environment if e.startswith(b"TF_CONFIG=")), None)
+        config = json.loads(text) if text else {}
+        if config.get("cluster") == own:
+            ticks = int(fields[11]) + int(fields[12])
+            found[config["task"]["type"]].append(ticks / os.sysconf("SC_CLK_TCK"))
+    return {job: sum(seconds) for job, seconds in found.items()}

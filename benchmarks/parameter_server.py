@@ -75,9 +75,7 @@ def main(argv=None):
     parser.add_argument("--cores", type=float, default=8.0, help="of a worker and of a server (default: 8)")
     parser.add_argument("--latency-us", type=float, default=100.0, help="of a round trip (default: 100)")
     parser.add_argument("--round-trips", type=float, default=6.0, help="one after another, in a step")
-    parser.add_argument(
-        "--workers-per-server", type=float, default=4.0, help="in the prediction (default: 4)"
-    )
+    parser.add_argument("--workers-per-server", type=float, default=4.0, help="(default: 4)")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--markdown", metavar="FILE", help="also write the tables as Markdown")
     options = parser.parse_args(argv)

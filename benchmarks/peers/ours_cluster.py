@@ -8,7 +8,6 @@ import sys
 import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import keras_largeout as kl

@@ -92,7 +92,8 @@ for own in (None, kl.optimizers.LazyAdam(1e-2)):
         labels = kl.layers.SparseOutput(300, fan_in=8, optimizer=own, seed=3)
         sparse = kl.Model(hidden, labels(keras.layers.Dense(64, activation="relu")(hidden)))
         sparse.compile(kl.optimizers.LazyAdam(1e-2), loss=labels.loss)
-    say(f"fan_in_{own is not None}", sparse.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history)
+    history = sparse.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+    say(f"fan_in_{own is not None}", history)
     say(f"labels_{own is not None}", labels.predictor(sparse, k=3).predict(x, verbose=0)["ids"].tolist())
 say("ids", top.predict(arrays(2)[0], batch_size=8, verbose=0)["ids"][:, -1].tolist())
 say("on_batch", [model.train_on_batch(*arrays(1)), model.test_on_batch(*arrays(1))])

@@ -63,7 +63,8 @@ __device__ __forceinline__ bool InRange(Id index, int64_t inputs) {
   return static_cast<int64_t>(static_cast<uint32_t>(index)) < inputs;
 }
 
-// The logit of a row for the example of this lane. False where an index is out of range. inputs: a block, [inputs, width]; stage: 32 of the warp's own.
+// The logit of a row for the example of this lane. False where an index is out of range. inputs: a block,
+// [inputs, width]; stage: 32 of the warp's own.
 template <typename T, typename Id>
 __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row, const float* inputs,
                                          int width, Connection* stage, float* logit) {

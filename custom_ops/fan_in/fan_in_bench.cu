@@ -154,7 +154,7 @@ int main(int argc, char** argv) {
   if (!Bench::HasGpu()) return 77;
   Bench bench("fan_in", argc, argv);
   Sizes s = bench.quick() ? Sizes{20000, 16, 512, 32} : Sizes{670091, 32, 32768, 32};
-  while (s.classes * s.fan_in * 14.0 + 1e9 > 0.8 * bench.free_bytes()) s.classes /= 2;
+  while (s.classes > 1024 && s.classes * s.fan_in * 14.0 + 1e9 > 0.8 * bench.free_bytes()) s.classes /= 2;
   Run<bfloat16>(&bench, s);
   Run<float>(&bench, s);
   return 0;

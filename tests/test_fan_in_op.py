@@ -95,6 +95,10 @@ def close(got, want, tolerance=1e-5, rough=0.0):
     ids=["plain", "one row", "ragged", "bfloat16", "bfloat16 inputs"],
 )
 def test_loss_equals_reference(rng, loss, graph, options):
+    check_loss(rng, loss, graph, options)
+
+
+def check_loss(rng, loss, graph, options):
     p = Problem(rng, loss=loss, **options)
     losses, (d_inputs, d_weights, *d_bias) = p.run(p.variables(), graph)
     want, gradients = p.reference()
@@ -109,6 +113,10 @@ def test_loss_equals_reference(rng, loss, graph, options):
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("loss", fi.LOSSES)
 def test_fused_step_equals_reference(rng, rule, dtype, loss):
+    check_step(rng, rule, dtype, loss)
+
+
+def check_step(rng, rule, dtype, loss):
     for bias, batch, bias_mean in ((True, 20, 0.0), (False, 40, 0.0), (True, 33, -4.0)):
         p = Problem(rng, dtype=dtype, loss=loss, bias=bias, batch=batch, bias_mean=bias_mean)
         variables = p.variables()
@@ -157,7 +165,11 @@ def test_weights_decay_and_biases_do_not(rng):
 
 
 def test_logits_and_their_gradient(rng):
-    for options in ({}, {"dtype": BFLOAT16, "bias": False, "batch": 45, "index_dtype": np.int32}):
+    check_logits(rng, np.int32)
+
+
+def check_logits(rng, index_dtype):
+    for options in ({}, {"dtype": BFLOAT16, "bias": False, "batch": 45, "index_dtype": index_dtype}):
         p = Problem(rng, **options)
         weights, indices, bias = p.variables()
         inputs, d_logits = tf.constant(p.inputs), rng.normal(size=(len(p.inputs), len(p.weights)))
@@ -214,7 +226,11 @@ def test_parts_make_the_whole(rng):
 
 
 def test_top_k(rng):
-    for options in ({}, {"bias": False, "batch": 1, "dtype": BFLOAT16, "index_dtype": np.int32}):
+    check_top_k(rng, np.int32)
+
+
+def check_top_k(rng, index_dtype):
+    for options in ({}, {"bias": False, "batch": 1, "dtype": BFLOAT16, "index_dtype": index_dtype}):
         p = Problem(rng, classes=1500, **options)
         p.weights[700:] = p.weights[:800]  # ties
         p.indices[700:] = p.indices[:800]
@@ -346,6 +362,10 @@ def test_labels_out_of_range_are_named(rng):
 
 
 def test_an_index_out_of_range_changes_nothing(rng):
+    check_bad_index(rng)
+
+
+def check_bad_index(rng):
     p = Problem(rng)
     p.indices[77, 3] = 40
     variables = p.variables()
@@ -397,3 +417,35 @@ def test_the_op_checks_what_the_wrapper_checks(rng):
         _library.ops.largeout_fan_in_logits(
             p.inputs, weights, indices, bias, dtype=tf.bfloat16, Tindices=tf.uint16, use_bias=True
         )
+
+
+# TensorFlow keeps int32 variables off GPUs: there, connections are uint16.
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
+@pytest.mark.parametrize("loss", fi.LOSSES)
+def test_gpu_equals_reference(rng, loss):
+    with tf.device("GPU:0"):
+        assert all("GPU" in v.device for v in Problem(rng).variables())
+        for options in (
+            {},
+            {"bias": False, "batch": 1},
+            {"classes": 507, "fan_in": 33, "batch": 45, "labels_dtype": np.int32},
+            {"dtype": BFLOAT16, "batch": 33},
+            {"inputs_dtype": BFLOAT16},
+        ):
+            for graph in (False, True):
+                check_loss(rng, loss, graph, options)
+        for rule in fi.RULES:
+            for dtype in (np.float32, BFLOAT16):
+                check_step(rng, rule, dtype, loss)
+
+
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
+def test_gpu_logits_and_top_k(rng):
+    with tf.device("GPU:0"):
+        check_logits(rng, np.uint16)
+        check_top_k(rng, np.uint16)
+        check_bad_index(rng)
+        p = Problem(rng)
+        p.labels[11] = 123
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`labels`.*123 at position 11"):
+            p.run(p.variables())

@@ -89,6 +89,10 @@ def test_rewire_equals_the_reference(rng, dtype, index_dtype):
 
 
 def test_one_global_threshold(rng):
+    check_threshold(rng)
+
+
+def check_threshold(rng):
     layer = Layer(rng)
     for fraction in (0.0, 0.1, 0.4, 1.0):
         threshold = fr.fan_in_prune_threshold(tf.Variable(layer.weights), fraction, SEED, 9)
@@ -111,6 +115,10 @@ def test_growth_by_score(rng):
 
 
 def test_candidate_gradient(rng):
+    check_candidate_gradient(rng)
+
+
+def check_candidate_gradient(rng):
     layer = Layer(rng)
     inputs = rng.normal(size=(20, 50)).astype(np.float32)
     labels, row_splits = rng.integers(0, 60, 40), np.arange(21) * 2
@@ -214,3 +222,28 @@ def test_what_is_wrong_is_named(rng):
         _library.ops.largeout_fan_in_connections(
             num_rows=[3], fan_in=2, num_inputs=5, first_class=0, seed=SEED, dtype=tf.int32
         )
+
+
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
+def test_gpu_equals_the_reference(rng):
+    with tf.device("GPU:0"):
+        for num_inputs in (8, 30, 1000):
+            got = fr.fan_in_connections(100, 8, num_inputs, SEED)
+            np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
+        for dtype in (np.float32, ml_dtypes.bfloat16):
+            for fraction, num_inputs in ((0.0, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
+                layer = Layer(rng, dtype=dtype, num_inputs=num_inputs)
+                layer.rewire(fraction=fraction, first_row=25, first_class=100)
+        layer = Layer(rng)
+        candidates = fr.fan_in_candidates(tf.Variable(layer.indices), 50, SEED, 5, 20, 30, 5)
+        want = fr.fan_in_candidates_reference(layer.indices[20:50], 50, SEED, 5, 25)
+        np.testing.assert_array_equal(candidates, want)
+        scores = rng.normal(size=(60, 12)).round(1).astype(np.float32)
+        scores[:, 5] = np.nan
+        layer.rewire(fraction=0.5, candidates=rng.integers(0, 50, (60, 12)).astype(np.int32), scores=scores)
+        check_candidate_gradient(rng)
+        check_threshold(rng)
+        degrees = fr.fan_in_degrees(tf.Variable(layer.indices), 50)
+        np.testing.assert_array_equal(degrees, np.bincount(layer.indices.ravel(), minlength=50))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 20\)"):
+            fr.fan_in_degrees(tf.Variable(layer.indices), 20)

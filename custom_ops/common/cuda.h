@@ -19,6 +19,12 @@ const char* CudaErrorName(int error);
 // Copies from the device to the host and waits for it.
 int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream);
 
+// Copies from the host (ordinary memory, which may be reused at once) to the device, in the order of the stream.
+int CopyToDeviceCuda(const void* host, int64_t bytes, void* device, GpuStream stream);
+
+// Copies from device memory to device memory, in the order of the stream.
+int CopyOnDeviceCuda(const void* from, int64_t bytes, void* to, GpuStream stream);
+
 }  // namespace largeout
 
 #ifdef __CUDACC__

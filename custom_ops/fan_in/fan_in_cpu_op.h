@@ -1,9 +1,7 @@
-// What the CPU kernels of fan_in share: the batch laid out, and memory that is kept from one step to the
+// What the ops of fan_in call on CPUs: the kernels of fan_in.h, in memory that is kept from one step to the
 // next.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_CPU_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_CPU_OP_H_
-
-#include <string>
 
 #include "common/huge_pages.h"
 #include "fan_in/fan_in_op.h"
@@ -38,64 +36,99 @@ class KeptMemory {
   tensorflow::Tensor kept_ TF_GUARDED_BY(mu_);
 };
 
-inline void LayOut(const FanInBatch& batch, const tensorflow::Tensor& inputs, float* blocks,
-                   Parallel* parallel) {
-  if (inputs.dtype() == tensorflow::DT_FLOAT)
-    return FanInLayOut(batch, Data<float>(inputs), blocks, parallel);
-  FanInLayOut(batch, Data<Eigen::bfloat16>(inputs), blocks, parallel);
-}
-
-inline void LayBack(const FanInBatch& batch, const float* blocks, tensorflow::Tensor* d_inputs,
-                    Parallel* parallel) {
-  if (d_inputs->dtype() == tensorflow::DT_FLOAT)
-    return FanInLayBack(batch, blocks, Data<float>(d_inputs), parallel);
-  FanInLayBack(batch, blocks, Data<Eigen::bfloat16>(d_inputs), parallel);
-}
-
-// The kernels of a loss.
-class FanInLossOpBase : public tensorflow::OpKernel {
+// One call of an op on its batch.
+class FanInCpu {
  public:
-  explicit FanInLossOpBase(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
-    std::string loss;
-    OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
-    OP_REQUIRES_OK(context, context->GetAttr("loss", &loss));
-    OP_REQUIRES(context, FindFanInLoss(loss.c_str(), &loss_),
-                absl::InvalidArgumentError(absl::StrCat("`loss` must be a known loss. Received: ", loss)));
+  struct Memory {
+    KeptMemory blocks, scratch;
+  };
+
+  FanInCpu(tensorflow::OpKernelContext* context, const FanInBatch& batch, Memory* memory)
+      : context_(context), batch_(batch), memory_(memory), parallel_(context) {}
+
+  template <typename T>
+  static absl::Status OwnMemory(tensorflow::OpKernelContext* context, tensorflow::Var* variable) {
+    return tensorflow::EnsureSparseVariableAccess<Eigen::ThreadPoolDevice, T>(context, variable);
   }
 
- protected:
-  // What every kernel here begins with, once its variables are found: locks, checks, labels and the batch
-  // laid out.
-  absl::Status Open(tensorflow::OpKernelContext* context, FanInVariables* variables,
-                    const FanInLossInputs& in, bool update, int of_weights, const FanInBatch& batch,
-                    Parallel* parallel, FanInPositives* positives, tensorflow::Tensor* blocks) {
-    TF_RETURN_IF_ERROR(variables->Lock(update));
-    TF_RETURN_IF_ERROR(CheckInputs(in.inputs));
-    TF_RETURN_IF_ERROR(variables->Check(batch.inputs, of_weights));
-    TF_RETURN_IF_ERROR(in.Check(variables->classes()));
-    TF_RETURN_IF_ERROR(in.Sort(batch, variables->classes(), positives));
-    TF_RETURN_IF_ERROR(memory_.Take(context, batch.floats(), blocks));
-    LayOut(batch, in.inputs, Data<float>(blocks), parallel);
+  absl::Status LayOut(const tensorflow::Tensor& inputs) {
+    TF_RETURN_IF_ERROR(memory_->blocks.Take(context_, batch_.floats(), &blocks_));
+    if (inputs.dtype() == tensorflow::DT_FLOAT) {
+      FanInLayOut(batch_, Data<float>(inputs), Data<float>(&blocks_), &parallel_);
+    } else {
+      FanInLayOut(batch_, Data<Eigen::bfloat16>(inputs), Data<float>(&blocks_), &parallel_);
+    }
     return absl::OkStatus();
   }
 
-  static FanInBatch BatchOf(const tensorflow::Tensor& inputs) {
-    return inputs.dims() == 2 ? FanInBatch(inputs.dim_size(0), inputs.dim_size(1)) : FanInBatch(0, 0);
+  // *bad: see BadIndex.
+  template <typename T, typename Id>
+  absl::Status Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad) {
+    *bad = FanInLogits(layer, batch_, blocks(), logits, &parallel_);
+    return absl::OkStatus();
   }
 
-  FanInGradients Gradients(const FanInSaved& saved, const FanInPositives& positives) const {
-    FanInGradients gradients;
-    gradients.loss = loss_, gradients.positives = &positives;
-    gradients.grad_loss = Data<float>(saved.grad_loss), gradients.lse = Data<float>(saved.lse);
-    gradients.mass = Data<float>(saved.mass);
-    gradients.active = loss_ == FanInLoss::kSquaredHinge ? saved.active.flat<uint8_t>().data() : nullptr;
-    return gradients;
+  template <typename T, typename Id, typename Out>
+  absl::Status TopK(const FanInLayer<T, Id>& layer, int64_t k, float* scores, Out* rows, int64_t* bad) {
+    *bad = FanInTopK(layer, batch_, blocks(), k, scores, rows, &parallel_);
+    return absl::OkStatus();
   }
 
-  bool use_bias_;
-  FanInLoss loss_;
-  KeptMemory memory_;
+  template <typename T, typename Id>
+  absl::Status LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const FanInPositives& positives,
+                           const FanInLossOutputs& out, int64_t* bad) {
+    *bad = FanInLossForward(layer, batch_, blocks(), loss, positives, out, &parallel_);
+    return absl::OkStatus();
+  }
+
+  // d_inputs: null: no gradient of the inputs.
+  template <typename T, typename Id>
+  absl::Status Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                        const FanInStep<T>& step, tensorflow::Tensor* d_inputs, int64_t* bad) {
+    tensorflow::Tensor scratch;
+    TF_RETURN_IF_ERROR(memory_->scratch.Take(
+        context_, FanInBackwardScratch(layer.classes, layer.fan_in, batch_, d_inputs != nullptr), &scratch));
+    float* sums = Data<float>(&scratch);
+    *bad = FanInBackward(layer, batch_, blocks(), gradients, step, d_inputs == nullptr ? nullptr : sums, sums,
+                         &parallel_);
+    if (d_inputs == nullptr) return absl::OkStatus();
+    if (d_inputs->dtype() == tensorflow::DT_FLOAT) {
+      FanInLayBack(batch_, sums, Data<float>(d_inputs), &parallel_);
+    } else {
+      FanInLayBack(batch_, sums, Data<Eigen::bfloat16>(d_inputs), &parallel_);
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename T, typename Id>
+  absl::Status CandidateGradient(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                                 const int32_t* candidates, int64_t first, int64_t rows, int64_t count,
+                                 float* d_weights, int64_t* bad, int64_t* bad_candidate) {
+    *bad = FanInCandidateGradient(layer, batch_, blocks(), gradients, candidates, first, rows, count,
+                                  d_weights, bad_candidate, &parallel_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const float* blocks() const { return Data<float>(blocks_); }
+
+  tensorflow::OpKernelContext* context_;
+  const FanInBatch batch_;
+  Memory* memory_;
+  ContextParallel parallel_;
+  tensorflow::Tensor blocks_;
 };
+
+// Kernel<FanInCpu, T, Id> as the CPU kernel of `name`, for all types.
+#define LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, T, Id)                                                     \
+  REGISTER_KERNEL_BUILDER(                                                                                 \
+      Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("dtype").TypeConstraint<Id>("Tindices"), \
+      Kernel<FanInCpu, T, Id>)
+#define LARGEOUT_FAN_IN_CPU(name, Kernel)                             \
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, float, uint16_t);           \
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, float, int32_t);            \
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, Eigen::bfloat16, uint16_t); \
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, Eigen::bfloat16, int32_t)
 
 }  // namespace largeout
 

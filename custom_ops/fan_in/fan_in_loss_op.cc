@@ -1,4 +1,5 @@
-// The losses of fan_in as TensorFlow sees them: names, shapes, documentation. Kernels: fan_in_loss_cpu_op.cc.
+// The losses of fan_in as TensorFlow sees them: names, shapes, documentation. Kernels:
+// fan_in_loss_op.h.
 #include <string>
 
 #include "fan_in/fan_in_shapes.h"

@@ -1,5 +1,5 @@
 // Logits and top-k of fan_in as TensorFlow sees them: names, shapes, documentation. Kernels:
-// fan_in_cpu_op.cc.
+// fan_in_logits_op.h.
 #include "fan_in/fan_in_shapes.h"
 
 namespace largeout {

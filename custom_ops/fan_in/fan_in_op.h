@@ -216,8 +216,7 @@ struct FanInLossInputs {
   }
 };
 
-// What the backward ops read at inputs at .. at + 3: grad_loss, lse, mass, active. The first three lie on the
-// host too.
+// What the backward ops read at inputs at .. at + 3: grad_loss, lse, mass, active, on the op's device.
 struct FanInSaved {
   FanInSaved(tensorflow::OpKernelContext* context, int at)
       : grad_loss(context->input(at)),
@@ -236,6 +235,24 @@ struct FanInSaved {
 
   const tensorflow::Tensor &grad_loss, &lse, &mass, &active;
 };
+
+// Output 0 of the backward ops, [0, 0] where no gradient of the inputs is wanted.
+inline absl::Status AllocateInputGradient(tensorflow::OpKernelContext* context, const FanInBatch& batch,
+                                          bool wanted, tensorflow::Tensor** d_inputs) {
+  return context->allocate_output(0, {wanted ? batch.size : 0, wanted ? batch.inputs : 0}, d_inputs);
+}
+
+// Outputs 1 and 2, the gradients of weights and bias: where `step` writes them.
+template <typename T>
+absl::Status AllocateGradients(tensorflow::OpKernelContext* context, const FanInVariables& variables,
+                               bool use_bias, FanInStep<typename KernelType<T>::type>* step) {
+  tensorflow::Tensor *d_weights, *d_bias;
+  TF_RETURN_IF_ERROR(context->allocate_output(1, variables.weights().shape(), &d_weights));
+  TF_RETURN_IF_ERROR(context->allocate_output(2, {use_bias ? variables.classes() : 0}, &d_bias));
+  step->weights = Data<T>(d_weights);
+  step->bias = use_bias ? Data<float>(d_bias) : nullptr;
+  return absl::OkStatus();
+}
 
 }  // namespace largeout
 

@@ -1,210 +1,84 @@
-// The CPU kernels of connections, pruning and regrowth: validate, allocate, call.
-#include "fan_in/fan_in_rewire_op.h"
+// The CPU kernels of connections, pruning and regrowth.
+#include "fan_in/fan_in_regrow_op.h"
 
 namespace largeout {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
+// Calls the kernels of fan_in_rewire.h.
+struct FanInRewireCpu {
+  using Context = tensorflow::OpKernelContext;
 
-int64_t* Int64s(Tensor* tensor) { return reinterpret_cast<int64_t*>(tensor->data()); }
+  template <typename T>
+  static absl::Status OwnMemory(Context* context, tensorflow::Var* variable) {
+    return tensorflow::EnsureSparseVariableAccess<Eigen::ThreadPoolDevice, T>(context, variable);
+  }
 
-template <typename Id>
-class FanInConnectionsOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    int64_t rows, fan_in, inputs, first_class;
-    uint64_t key;
-    OP_REQUIRES_OK(context, ReadScalar(context, 0, "num_rows", &rows));
-    OP_REQUIRES_OK(context, ReadScalar(context, 1, "fan_in", &fan_in));
-    OP_REQUIRES_OK(context, ReadScalar(context, 2, "num_inputs", &inputs));
-    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
-    OP_REQUIRES_OK(context, ReadKey(context, 4, &key));
-    OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DataTypeToEnum<Id>::value, fan_in, 0));
-    OP_REQUIRES(
-        context, rows >= 0 && first_class >= 0,
-        absl::InvalidArgumentError(absl::StrCat(
-            "`num_rows` and `first_class` must not be negative. Received: ", rows, " and ", first_class)));
-    Tensor* indices;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, fan_in}, &indices));
+  template <typename Id>
+  static absl::Status Connections(Context* context, int64_t rows, int64_t fan_in, int64_t inputs,
+                                  uint64_t key, int64_t first_class, Id* indices) {
     ContextParallel parallel(context);
-    FanInConnections(rows, fan_in, inputs, key, first_class, indices->flat<Id>().data(), &parallel);
+    FanInConnections(rows, fan_in, inputs, key, first_class, indices, &parallel);
+    return absl::OkStatus();
+  }
+
+  // *bad: see BadRow.
+  template <typename Id>
+  static absl::Status Candidates(Context* context, const Id* indices, int64_t fan_in, int64_t inputs,
+                                 uint64_t key, int64_t first_class, int64_t first_row, int64_t rows,
+                                 int64_t count, int32_t* candidates, int64_t* bad) {
+    ContextParallel parallel(context);
+    *bad = FanInCandidates(indices, fan_in, inputs, key, first_class, first_row, rows, count, candidates,
+                           &parallel);
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  static absl::Status KeyCounts(Context* context, const T* weights, int64_t rows, int64_t fan_in,
+                                uint64_t key, int64_t first_class, uint64_t prefix, int digit,
+                                int64_t* counts) {
+    ContextParallel parallel(context);
+    FanInKeyCounts(weights, rows, fan_in, key, first_class, prefix, digit, counts, &parallel);
+    return absl::OkStatus();
+  }
+
+  template <typename T, typename Id>
+  static absl::Status Rewire(Context* context, const FanInRewiring<T, Id>& r, int64_t* changes, int64_t* bad,
+                             bool* bad_candidate) {
+    ContextParallel parallel(context);
+    *bad = FanInRewire(r, changes, bad_candidate, &parallel);
+    return absl::OkStatus();
+  }
+
+  template <typename Id>
+  static absl::Status Degrees(Context* context, const Id* indices, int64_t rows, int64_t fan_in,
+                              int64_t inputs, int64_t* degrees, int64_t* bad) {
+    ContextParallel parallel(context);
+    *bad = FanInDegrees(indices, rows, fan_in, inputs, degrees, &parallel);
+    return absl::OkStatus();
   }
 };
 
-template <typename Id>
-class FanInCandidatesOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
+using Device = FanInRewireCpu;
 
-  void Compute(OpKernelContext* context) override {
-    int64_t inputs, first, rows, first_class, count;
-    uint64_t key;
-    OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
-    OP_REQUIRES_OK(context, ReadPair(context, 2, "rows", &first, &rows));
-    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
-    OP_REQUIRES_OK(context, ReadScalar(context, 4, "count", &count));
-    OP_REQUIRES_OK(context, ReadKey(context, 5, &key));
-    Variable variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor& indices = *variable->tensor();
-    OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
-    OP_REQUIRES_OK(context, CheckRows(first, rows, indices.dim_size(0)));
-    OP_REQUIRES_OK(context, CheckNumInputs(inputs, indices.dtype(), indices.dim_size(1), count));
-    Tensor* candidates;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, count}, &candidates));
-    ContextParallel parallel(context);
-    OP_REQUIRES_OK(context,
-                   BadRow(FanInCandidates(Data<Id>(indices), indices.dim_size(1), inputs, key, first_class,
-                                          first, rows, count, candidates->flat<int32_t>().data(), &parallel),
-                          inputs));
-  }
-};
-
-template <typename T>
-class FanInKeyCountsOp : public OpKernel {
- public:
-  explicit FanInKeyCountsOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("digit", &digit_));
-    OP_REQUIRES(context, digit_ < kFanInKeyDigits,
-                absl::InvalidArgumentError(
-                    absl::StrCat("`digit` must be below ", kFanInKeyDigits, ". Received: ", digit_)));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    int64_t prefix, first_class;
-    uint64_t key;
-    OP_REQUIRES_OK(context, ReadScalar(context, 1, "prefix", &prefix));
-    OP_REQUIRES_OK(context, ReadKey(context, 2, &key));
-    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
-    Variable variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "weights", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor& weights = *variable->tensor();
-    OP_REQUIRES_OK(context, CheckMatrix(weights, "weights"));
-    Tensor* counts;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
-    ContextParallel parallel(context);
-    FanInKeyCounts(Data<T>(weights), weights.dim_size(0), weights.dim_size(1), key, first_class,
-                   static_cast<uint64_t>(prefix), digit_, Int64s(counts), &parallel);
-  }
-
- private:
-  int digit_;
-};
-
-template <typename T, typename Id>
-class FanInRewireOp : public OpKernel {
- public:
-  explicit FanInRewireOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("N", &slots_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    using Device = Eigen::ThreadPoolDevice;
-    FanInRewiring<typename KernelType<T>::type, Id> r = {};
-    const int at = 2 + slots_;
-    OP_REQUIRES_OK(context, ReadScalar(context, at, "num_inputs", &r.inputs));
-    OP_REQUIRES_OK(context, ReadPair(context, at + 1, "rows", &r.first_row, &r.rows));
-    OP_REQUIRES_OK(context, ReadScalar(context, at + 2, "first_class", &r.first_class));
-    OP_REQUIRES_OK(context, ReadScalar(context, at + 3, "count", &r.count));
-    OP_REQUIRES_OK(context, ReadScalar(context, at + 4, "threshold", &r.threshold));
-    OP_REQUIRES_OK(context, ReadKey(context, at + 5, &r.key));
-    const Tensor &candidates = context->input(at + 6), &scores = context->input(at + 7);
-    FanInVariables variables;
-    OP_REQUIRES_OK(context, variables.FindRewired(context, tensorflow::DataTypeToEnum<T>::value,
-                                                  tensorflow::DataTypeToEnum<Id>::value, slots_));
-    // From here on dense reads of these variables copy, so that none of them can see an update half done.
-    OP_REQUIRES_OK(context,
-                   tensorflow::EnsureSparseVariableAccess<Device, T>(context, variables.weights_variable()));
-    OP_REQUIRES_OK(context,
-                   tensorflow::EnsureSparseVariableAccess<Device, Id>(context, variables.indices_variable()));
-    for (int i = 0; i < slots_; ++i) {
-      OP_REQUIRES_OK(context,
-                     tensorflow::EnsureSparseVariableAccess<Device, float>(context, variables.slot(i)));
-    }
-    OP_REQUIRES_OK(context, variables.Lock(true, true));
-    OP_REQUIRES_OK(context, variables.Check(-1, slots_));
-    r.fan_in = variables.fan_in();
-    OP_REQUIRES_OK(context, CheckRows(r.first_row, r.rows, variables.classes()));
-    OP_REQUIRES_OK(context, CheckNumInputs(r.inputs, tensorflow::DataTypeToEnum<Id>::value, r.fan_in, 0));
-    OP_REQUIRES(context, r.count >= -1 && r.count <= r.fan_in,
-                absl::InvalidArgumentError(
-                    absl::StrCat("`count` must be in [-1, ", r.fan_in, "]. Received: ", r.count)));
-    OP_REQUIRES(context, candidates.dims() == 2 && candidates.dim_size(0) == r.rows,
-                absl::InvalidArgumentError(absl::StrCat("`candidates` must have the shape [", r.rows,
-                                                        ", count]. Received: shape ",
-                                                        candidates.shape().DebugString())));
-    OP_REQUIRES_OK(context, CheckShape(scores, "scores", candidates.shape()));
-    Tensor* changes;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &changes));
-    std::vector<float*> slots(slots_);
-    for (int i = 0; i < slots_; ++i) slots[i] = Data<float>(variables.slot(i)->tensor());
-    r.weights = Data<T>(variables.weights_variable()->tensor());
-    r.indices = Data<Id>(variables.indices_variable()->tensor());
-    r.slots = slots.data(), r.num_slots = slots_;
-    r.candidates = candidates.flat<int32_t>().data(), r.scores = Data<float>(scores);
-    r.num_candidates = candidates.dim_size(1);
-    ContextParallel parallel(context);
-    bool bad_candidate;
-    const int64_t bad = FanInRewire(r, Int64s(changes), &bad_candidate, &parallel);
-    OP_REQUIRES_OK(context, BadRow(bad, r.inputs, bad_candidate ? "candidates" : "indices"));
-  }
-
- private:
-  int slots_;
-};
-
-template <typename Id>
-class FanInDegreesOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    int64_t inputs;
-    OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
-    Variable variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor& indices = *variable->tensor();
-    OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
-    OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DT_INT32, 0, 0));
-    Tensor* degrees;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
-    ContextParallel parallel(context);
-    OP_REQUIRES_OK(context, BadRow(FanInDegrees(Data<Id>(indices), indices.dim_size(0), indices.dim_size(1),
-                                                inputs, Int64s(degrees), &parallel),
-                                   inputs));
-  }
-};
-
-#define REGISTER_ONE(name, attribute, Type, Kernel) \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<Type>(attribute), Kernel)
+#define REGISTER_ONE(name, attribute, Type, Kernel)                                                  \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<Type>(attribute), \
+                          Kernel<Device, Type>)
 #define REGISTER_REWIRE(T, Id)                                 \
   REGISTER_KERNEL_BUILDER(Name("Largeout>FanInRewire")         \
                               .Device(tensorflow::DEVICE_CPU)  \
                               .TypeConstraint<T>("dtype")      \
                               .TypeConstraint<Id>("Tindices"), \
-                          FanInRewireOp<T, Id>)
-#define REGISTER_INDICES(Id)                                                       \
-  REGISTER_ONE("Largeout>FanInConnections", "dtype", Id, FanInConnectionsOp<Id>);  \
-  REGISTER_ONE("Largeout>FanInCandidates", "Tindices", Id, FanInCandidatesOp<Id>); \
-  REGISTER_ONE("Largeout>FanInDegrees", "Tindices", Id, FanInDegreesOp<Id>);       \
-  REGISTER_REWIRE(float, Id);                                                      \
+                          FanInRewireOp<Device, T, Id>)
+#define REGISTER_INDICES(Id)                                                   \
+  REGISTER_ONE("Largeout>FanInConnections", "dtype", Id, FanInConnectionsOp);  \
+  REGISTER_ONE("Largeout>FanInCandidates", "Tindices", Id, FanInCandidatesOp); \
+  REGISTER_ONE("Largeout>FanInDegrees", "Tindices", Id, FanInDegreesOp);       \
+  REGISTER_REWIRE(float, Id);                                                  \
   REGISTER_REWIRE(Eigen::bfloat16, Id)
 REGISTER_INDICES(uint16_t);
 REGISTER_INDICES(int32_t);
-REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", float, FanInKeyCountsOp<float>);
-REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", Eigen::bfloat16, FanInKeyCountsOp<Eigen::bfloat16>);
+REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", float, FanInKeyCountsOp);
+REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", Eigen::bfloat16, FanInKeyCountsOp);
 
 }  // namespace
 }  // namespace largeout

@@ -1,5 +1,5 @@
-// The terms of labels: the few (class, example) pairs that the vector loops leave to scalar code. Internal to
-// the family.
+// The terms of labels: the few (class, example) pairs that the vector loops leave to scalar code, and CUDA
+// kernels to branches. Internal to the family.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_TERMS_H_
 #define LARGEOUT_FAN_IN_FAN_IN_TERMS_H_
 
@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "fan_in/fan_in.h"
+#include "fan_in/fan_in_random.h"
 
 namespace largeout {
 
@@ -31,12 +32,12 @@ class PositiveCursor {
 };
 
 // The term of a label of logit z and weight 1, and its gradient.
-inline double PositiveTerm(FanInLoss loss, double z) {
+LARGEOUT_ANYWHERE double PositiveTerm(FanInLoss loss, double z) {
   if (loss == FanInLoss::kBinaryCrossentropy) return (z < 0 ? -z : 0.0) + std::log1p(std::exp(-std::fabs(z)));
   const double slack = 1.0 - z;
   return slack < 0 ? 0.0 : slack * slack;
 }
-inline double PositiveGradient(FanInLoss loss, double z) {
+LARGEOUT_ANYWHERE double PositiveGradient(FanInLoss loss, double z) {
   if (loss == FanInLoss::kBinaryCrossentropy) return -1.0 / (1.0 + std::exp(z));
   const double slack = 1.0 - z;
   return slack < 0 ? 0.0 : -2.0 * slack;

@@ -1,7 +1,6 @@
 // The kernel for the GPU: see row_update_cuda.h for what runs there.
 #if LARGEOUT_CUDA
-#include <cuda_runtime_api.h>
-
+#include "common/tf_gpu_op.h"
 #include "row_update/row_update_cuda.h"
 #include "row_update/row_update_op.h"
 
@@ -11,33 +10,6 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-absl::Status CudaStatus(int error) {
-  if (error == 0) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("CUDA error in the row update: ", CudaErrorName(error)));
-}
-
-// Makes dense reads of the variable copy from now on, and gives it memory of its own if a read still holds
-// the old one. TensorFlow's EnsureSparseVariableAccess does that for CPUs; for GPUs it needs kernels that
-// only its own library has.
-absl::Status OwnMemory(OpKernelContext* context, tensorflow::Var* variable, GpuStream stream) {
-  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
-  tensorflow::mutex_lock lock(*variable->mu());
-  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
-  if (!variable->tensor()->RefCountIsOne()) {
-    Tensor copy;
-    tensorflow::AllocatorAttributes attributes;
-    attributes.set_gpu_compatible(true);
-    attributes.set_nic_compatible(true);
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(variable->tensor()->dtype(), variable->tensor()->shape(), &copy, attributes));
-    TF_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(copy.data(), variable->tensor()->data(), copy.TotalBytes(),
-                                                  cudaMemcpyDeviceToDevice, stream)));
-    *variable->tensor() = copy;
-  }
-  variable->copy_on_read_mode.store(true);
-  return absl::OkStatus();
-}
-
 template <typename T, typename G, typename Id>
 class RowUpdateGpuOp final : public RowUpdateOpBase {
  public:
@@ -46,11 +18,10 @@ class RowUpdateGpuOp final : public RowUpdateOpBase {
   void Compute(OpKernelContext* context) override {
     const Tensor &indices = context->input(1 + info().slots), &values = context->input(2 + info().slots),
                  &hyper = context->input(3 + info().slots);
-    const GpuStream stream = context->eigen_gpu_device().stream();
+    const GpuStream stream = ContextStream(context);
     Update update;
     OP_REQUIRES_OK(context, update.Find(context, tensorflow::DataTypeToEnum<T>::value, info().slots));
-    for (tensorflow::Var* variable : update.all)
-      OP_REQUIRES_OK(context, OwnMemory(context, variable, stream));
+    for (tensorflow::Var* variable : update.all) OP_REQUIRES_OK(context, OwnMemory(context, variable));
     Locks locks(update.all);
     OP_REQUIRES_OK(context, update.CheckShapes(info(), indices, values, hyper));
     Tensor* table = update.variable->tensor();
@@ -61,13 +32,13 @@ class RowUpdateGpuOp final : public RowUpdateOpBase {
     for (size_t i = 0; i < update.slots.size(); ++i) slots[i] = Data<float>(update.slots[i]->tensor());
     int error = 0;
     const int64_t bytes = static_cast<int64_t>(RowUpdateCudaWorkspace(n, sizeof(Id), &error));
-    OP_REQUIRES_OK(context, CudaStatus(error));
+    OP_REQUIRES_OK(context, GpuStatus(error));
     Tensor workspace;
     OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_UINT8, {bytes}, &workspace));
     BadIndex bad;
     error = RowUpdateCuda(rule_, Data<T>(table), rows, dim, slots, indices.flat<Id>().data(), n,
                           Data<G>(values), hyper.flat<float>().data(), workspace.data(), bytes, stream, &bad);
-    OP_REQUIRES_OK(context, CudaStatus(error));
+    OP_REQUIRES_OK(context, GpuStatus(error));
     OP_REQUIRES(context, bad.position < 0, IndexError(bad.position, bad.index, rows));
   }
 };

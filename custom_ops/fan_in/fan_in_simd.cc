@@ -21,33 +21,40 @@ template <int NV, typename T, typename Id>
 LARGEOUT_INLINE void Logits(const T* weights, const Id* indices, const float* bias, int64_t fan_in,
                             const FanInRows& rows, const float* inputs, float* tile) {
   constexpr int kWidth = NV * kLanes;
-  constexpr int kSums = NV <= 2 ? 2 : 1;  // independent sums hide the latency of the multiply-add
+  // Two sums a logit: in one chain of multiply-adds each waits for the one before, and rounding adds up. Where
+  // there are no registers for two, one half of the connections comes after the other.
+  constexpr int kSums = NV <= 4 ? 2 : 1;
+  constexpr int kPasses = 2 / kSums;
   for (int64_t i = 0; i < rows.count; ++i) {
     const int64_t row = RowOf(rows, i);
     const T* weight = weights + row * fan_in;
     const Id* index = indices + row * fan_in;
-    VF sums[kSums][NV];
-    for (int v = 0; v < NV; ++v) {
-      sums[0][v] = bias != nullptr ? Set(bias[row]) : Zero();
-      for (int s = 1; s < kSums; ++s) sums[s][v] = Zero();
-    }
     int64_t k = 0;
-    for (; k + kSums <= fan_in; k += kSums) {
-      for (int s = 0; s < kSums; ++s) {
-        const VF w = Set(ToFloat(weight[k + s]));
-        const float* input = inputs + static_cast<int64_t>(index[k + s]) * kWidth;
-        for (int v = 0; v < NV; ++v) sums[s][v] = Fma(w, Load(input + v * kLanes), sums[s][v]);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      VF sums[kSums][NV];
+      for (int v = 0; v < NV; ++v) {
+        sums[0][v] = bias != nullptr && pass == 0 ? Set(bias[row]) : Zero();
+        for (int s = 1; s < kSums; ++s) sums[s][v] = Zero();
       }
-    }
-    for (; k < fan_in; ++k) {
-      const VF w = Set(ToFloat(weight[k]));
-      const float* input = inputs + static_cast<int64_t>(index[k]) * kWidth;
-      for (int v = 0; v < NV; ++v) sums[0][v] = Fma(w, Load(input + v * kLanes), sums[0][v]);
-    }
-    for (int v = 0; v < NV; ++v) {
-      VF sum = sums[0][v];
-      for (int s = 1; s < kSums; ++s) sum += sums[s][v];
-      Store(tile + i * kWidth + v * kLanes, sum);
+      const int64_t stop = pass + 1 < kPasses ? fan_in / kPasses : fan_in;
+      for (; k + kSums <= stop; k += kSums) {
+        for (int s = 0; s < kSums; ++s) {
+          const VF w = Set(ToFloat(weight[k + s]));
+          const float* input = inputs + static_cast<int64_t>(index[k + s]) * kWidth;
+          for (int v = 0; v < NV; ++v) sums[s][v] = Fma(w, Load(input + v * kLanes), sums[s][v]);
+        }
+      }
+      for (; k < stop; ++k) {
+        const VF w = Set(ToFloat(weight[k]));
+        const float* input = inputs + static_cast<int64_t>(index[k]) * kWidth;
+        for (int v = 0; v < NV; ++v) sums[0][v] = Fma(w, Load(input + v * kLanes), sums[0][v]);
+      }
+      for (int v = 0; v < NV; ++v) {
+        VF sum = sums[0][v];
+        for (int s = 1; s < kSums; ++s) sum += sums[s][v];
+        float* logit = tile + i * kWidth + v * kLanes;
+        Store(logit, pass == 0 ? sum : sum + Load(logit));
+      }
     }
   }
 }

@@ -238,7 +238,7 @@ weights = 1 / np.arange(1, rows + 1) ** 1.1
 ids = np.random.default_rng(0).choice(rows, (32 * 10, 20), p=weights / weights.sum()).astype("int32")
 counts = weights * 1e6
 plan = kl.distribute.plan(
-    [kl.distribute.TableSpec("words", rows, dim, counts=counts)], devices=2, batch_size=32 * 20
+    [kl.distribute.TableSpec("words", rows, dim, counts=counts)], devices=2, batch_size=32 * 20, small=0
 )
 for placement in ("range", plan):
     with STRATEGY.scope():

@@ -185,7 +185,7 @@ class ClusterTraining:
     def _by_workers(self, call, data, steps, anew):
         """The arguments `data` and `steps` of a call, where data is a function as what Keras can count."""
         function, count = call.get(data), call.get(steps)
-        if not inspect.isfunction(function) and not isinstance(function, functools.partial):
+        if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
         if self._cluster_strategy is None:
             raise ValueError(

@@ -1,0 +1,118 @@
+"""`kl.Model` away from clusters: a `keras.Model` in every way that Keras knows, whose files are whole."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_largeout as kl
+
+
+def dense(x=None):
+    return keras.layers.Dense(2, kernel_initializer="ones")(x)
+
+
+@keras.saving.register_keras_serializable("test_model")
+class Counting(kl.Model):
+    """With a training step of its own; made from tensors, or as a class with a `call`."""
+
+    steps = 0
+
+    def train_step(self, data):
+        type(self).steps += 1
+        return super().train_step(data)
+
+
+class Subclassed(kl.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def fitted(model):
+    model.compile("sgd", "mse")
+    x = np.ones((8, 3), "float32")
+    assert len(model.fit(x, x[:, :2], verbose=0, epochs=2).history["loss"]) == 2
+    assert np.isfinite(model.evaluate(x, x[:, :2], verbose=0))
+    assert model.predict(x, verbose=0).shape == (8, 2)
+    return model
+
+
+def test_functional_subclassed_and_sequential_side_by_side():
+    x = keras.Input((3,))
+    functional = fitted(kl.Model(x, dense(x)))
+    named = kl.Model(inputs=x, outputs={"out": dense(x)}, name="named")
+    subclassed = fitted(Subclassed())
+    sequential = fitted(kl.Sequential([keras.layers.Dense(2)]))
+    for model in (functional, named, subclassed):
+        assert isinstance(model, kl.Model) and isinstance(model, keras.Model)
+    assert isinstance(sequential, keras.Sequential)
+    assert isinstance(functional, type(keras.Model(x, dense(x))))  # Keras treats it as functional
+    assert named.name == "named" and set(named.output) == {"out"}
+    assert not isinstance(subclassed, type(keras.Model(x, dense(x))))
+    assert fitted(Subclassed()).built  # functional ones have not changed the class
+
+
+def test_a_subclass_made_from_tensors_keeps_its_methods_and_its_name(tmp_path):
+    x = keras.Input((3,))
+    Counting.steps = 0
+    model = fitted(Counting(x, dense(x)))
+    assert Counting.steps + type(model).steps > 0 and isinstance(model, Counting)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, Counting) and loaded.optimizer.iterations == model.optimizer.iterations
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), model.predict(np.ones((1, 3))))
+
+
+@pytest.mark.parametrize("kind", ["functional", "sequential"])
+def test_saving_loading_cloning(kind, tmp_path):
+    x = keras.Input((3,))
+    model = kl.Model(x, dense(x)) if kind == "functional" else kl.Sequential([x, keras.layers.Dense(2)])
+    fitted(model)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.save(tmp_path / "unzipped", zipped=False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.keras", "model.weights.h5", "unzipped"]
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded).__name__ == type(model).__name__ and isinstance(loaded, (kl.Model, kl.Sequential))
+    clone = keras.models.clone_model(model)
+    assert kind == "sequential" or isinstance(clone, kl.Model)  # Keras clones into its own Sequential
+    clone.load_weights(tmp_path / "model.weights.h5")
+    for ours, theirs in zip(clone.weights, model.weights):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_file_is_never_half_written(tmp_path, monkeypatch):
+    x = keras.Input((3,))
+    model = fitted(kl.Model(x, dense(x)))
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    before = path.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(keras.layers.Dense, "save_own_variables", fail)
+    with pytest.raises(OSError, match="disk full"):
+        model.save_weights(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_under_a_mirrored_strategy():
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        x = keras.Input((3,))
+        model = kl.Model(x, dense(x))
+    assert fitted(model).distribute_strategy is strategy
+
+
+def test_a_dataset_function_is_for_clusters():
+    x = keras.Input((3,))
+    model = fitted(kl.Model(x, dense(x)))
+    with pytest.raises(ValueError, match="`x` may be a dataset function under a ParameterServerStrategy"):
+        model.fit(lambda context: tf.data.Dataset.range(3), steps_per_epoch=2)

@@ -2,9 +2,11 @@
 
 import collections
 import contextlib
+import queue
 import threading
+import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 import tensorflow as tf
 
@@ -13,6 +15,8 @@ from keras_largeout.distribute.errors import naming_lost_servers
 
 # Steps under way for each worker: one runs while the next one's batch is on its way.
 _PER_WORKER = 2
+# Seconds that steps under way have to end after an error: a server that is gone will never answer.
+_GRACE = 5.0
 
 _dispatchers = weakref.WeakKeyDictionary()  # strategy -> Dispatcher
 
@@ -45,7 +49,7 @@ class Dispatcher:
         limit = _PER_WORKER * max(1, self.workers)
         self._free = threading.Semaphore(limit)
         # A thread waits for each answer. They don't wait in order: one worker may stand still.
-        self._waiting = ThreadPoolExecutor(limit, thread_name_prefix="keras_largeout_answers")
+        self._waiting = _DaemonThreads(limit)
         self._answers = collections.deque()
 
     def submit(self, function, args, receive=None):
@@ -103,11 +107,14 @@ class Dispatcher:
             raise error
 
     def forget(self):
-        """Waits for what is under way after an error; further errors are the same one again."""
-        with contextlib.suppress(Exception):
-            self.coordinator.join()
-        while self._answers:
-            self._answers.popleft().exception()
+        """Gives up what is under way after an error; further errors are the same one again."""
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(Exception):
+                if self.coordinator.done():
+                    break
+            time.sleep(0.05)
+        self._answers.clear()
 
     @contextlib.contextmanager
     def _speaking_plainly(self):
@@ -117,6 +124,30 @@ class Dispatcher:
         except Exception:
             self._answers.clear()
             raise
+
+
+class _DaemonThreads:
+    """Threads that call functions, and that do not keep a process from ending while they wait."""
+
+    def __init__(self, count):
+        self._calls = queue.SimpleQueue()
+        for _ in range(count):
+            threading.Thread(target=self._run, name="keras_largeout_answers", daemon=True).start()
+
+    def submit(self, function, *args):
+        """A `concurrent.futures.Future` of `function(*args)`."""
+        future = Future()
+        self._calls.put((future, function, args))
+        return future
+
+    def _run(self):
+        while True:
+            future, function, args = self._calls.get()
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+            del future, function, args  # not kept until the next call
 
 
 _LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)

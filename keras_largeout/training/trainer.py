@@ -206,13 +206,14 @@ class ClusterTraining:
 
     @contextlib.contextmanager
     def _cluster_at_work(self):
-        """Leaves no step under way behind, whatever happens."""
+        """Leaves no step under way behind after an error. (A process that is to end does not wait.)"""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if self._cluster_strategy is not None:
                 self.active_steps = None
-                dispatcher_of(self._cluster_strategy).forget()
+                if isinstance(error, Exception):
+                    dispatcher_of(self._cluster_strategy).forget()
             raise
 
 

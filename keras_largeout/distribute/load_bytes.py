@@ -26,9 +26,7 @@ def table_bytes(table, asked, updated, replicated, merged):
     """
     itemsize = tf.as_dtype(table.array.dtype).size
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
-    columns = table.placement.columns
-    widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
-    back = asked * widths * itemsize
+    back = asked * _bytes_of_row(table)
     there = asked * _INDEX + updated * back
     return _without_own(there + back.T) + _replicated(
         replicated, dim * itemsize + _INDEX, merged, 4 * dim + _INDEX
@@ -64,11 +62,7 @@ def server_table_bytes(table, asked, gradients):
         asked: int64 `[servers]`, unique rows of lookups: an index there, a row back.
         gradients: int64 `[servers]`, rows of gradients: an index and a row there.
     """
-    itemsize = tf.as_dtype(table.array.dtype).size
-    dim = int(np.prod(table.shape[1:], dtype=np.int64))
-    columns = table.placement.columns
-    widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
-    return (asked + gradients) * (widths * itemsize + _INDEX)
+    return (asked + gradients) * (_bytes_of_row(table) + _INDEX)
 
 
 def server_tree_bytes(tree, tokens, token_bytes, top_rows):
@@ -84,6 +78,14 @@ def server_tree_bytes(tree, tokens, token_bytes, top_rows):
     itemsize = tf.as_dtype(kernel.array.dtype).size
     row = kernel.shape[1] * itemsize + _INDEX + (0 if bias is None else 4 + _INDEX)
     return tokens * token_bytes + 2 * top_rows * row
+
+
+def _bytes_of_row(table):
+    """Bytes of what each part has of a row: int64 `[devices]`."""
+    dim = int(np.prod(table.shape[1:], dtype=np.int64))
+    columns = table.placement.columns
+    widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
+    return widths * tf.as_dtype(table.array.dtype).size
 
 
 def _replicated(rows, row_bytes, merged, merged_bytes):

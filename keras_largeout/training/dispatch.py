@@ -18,6 +18,8 @@ _PER_WORKER = 2
 # Seconds that steps under way have to end after an error: a server that is gone will never answer.
 _GRACE = 5.0
 
+_LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+
 _dispatchers = weakref.WeakKeyDictionary()  # strategy -> Dispatcher
 
 
@@ -46,10 +48,10 @@ class Dispatcher:
             "/job:worker/" in device.name and device.name.endswith("CPU:0")
             for device in tf.config.list_logical_devices("CPU")
         )
-        limit = _PER_WORKER * max(1, self.workers)
-        self._free = threading.Semaphore(limit)
+        self.limit = _PER_WORKER * max(1, self.workers)
+        self._free = threading.Semaphore(self.limit)
         # A thread waits for each answer. They don't wait in order: one worker may stand still.
-        self._waiting = _DaemonThreads(limit)
+        self._waiting = _DaemonThreads(self.limit)
         self._answers = collections.deque()
 
     def submit(self, function, args, receive=None):
@@ -148,6 +150,3 @@ class _DaemonThreads:
             except BaseException as error:
                 future.set_exception(error)
             del future, function, args  # not kept until the next call
-
-
-_LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)

@@ -8,6 +8,8 @@ from keras_largeout.training.local_state import LocalState
 from keras_largeout.training.totals import Totals
 from keras_largeout.training.worker_data import worker_data_of
 
+COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
+
 
 class Steps:
     """Takes the place of `model.train_function` or `model.test_function`.
@@ -102,8 +104,7 @@ def tensors(batch):
     def convert(value):
         if value is None or isinstance(value, tf.experimental.Optional):
             return None
-        composite = isinstance(value, (tf.RaggedTensor, tf.SparseTensor))
-        return value if composite else tf.convert_to_tensor(value)
+        return value if isinstance(value, COMPOSITE) else tf.convert_to_tensor(value)
 
     return keras.tree.map_structure(convert, batch)
 

@@ -11,10 +11,8 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_largeout.training.dispatch import dispatcher_of
-from keras_largeout.training.steps import Predictions, Steps, take, tensors
+from keras_largeout.training.steps import COMPOSITE, Predictions, Steps, take, tensors
 from keras_largeout.training.worker_data import WorkerData, worker_data_of
-
-_COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
 
 
 class ClusterTraining:
@@ -91,7 +89,7 @@ class ClusterTraining:
                 (batch,) = take(iterator, 1)
                 callbacks.on_predict_batch_begin(step)
                 waiting.append((step, self.predict_function.submit(batch)))
-                answered(2 * dispatcher_of(self._cluster_strategy).workers)
+                answered(dispatcher_of(self._cluster_strategy).limit)
                 if self.stop_predicting:
                     break
         answered(0)
@@ -144,7 +142,7 @@ class ClusterTraining:
             if data is not None:
                 data_batch = data[0].symbolic_batch()
             iterator = None
-            if any(isinstance(part, _COMPOSITE) for part in keras.tree.flatten(data_batch)):
+            if any(isinstance(part, COMPOSITE) for part in keras.tree.flatten(data_batch)):
                 self._build_by_tracing(data_batch)
                 return
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)

@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 NOT_INSTALLED = "not installed (pip install keras-largeout[benchmarks])"
 
 
@@ -126,10 +127,8 @@ def run_worker(
         # The processor is what is measured here, also on a machine with a GPU.
         env = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ}
         env = {**env, "CUDA_VISIBLE_DEVICES": "", **(environment or {})}
-        worker = Path(__file__).with_name("_worker.py")
-        done = subprocess.run(
-            [sys.executable, str(worker), str(spec), str(out)], env=env, capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", "benchmarks._worker", str(spec), str(out)]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
         if verbose and done.stderr.strip():
             print(done.stderr, file=sys.stderr)
         if out.exists():

@@ -1,8 +1,7 @@
 """Times one library in this process alone: memory, thread pools and caches are its own.
 
-Started as a script with two arguments, a JSON file that says what to run and the JSON file to write. The
-repository goes to the *end* of sys.path: an installed keras_largeout is found before its sources, whose ops
-are not compiled.
+Started by `python -m benchmarks._worker` with two arguments, a JSON file that says what to run and the JSON
+file to write.
 """
 
 import gc
@@ -75,6 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    root = str(Path(__file__).resolve().parent.parent)
-    sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != Path(__file__).resolve().parent] + [root]
     main()

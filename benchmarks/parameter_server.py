@@ -18,11 +18,13 @@ python -m benchmarks.parameter_server [--quick]
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 
 from benchmarks import _table
+from benchmarks._harness import ROOT
 
 FULL = {"words": 1_000_000, "dim": 64, "batch": 64, "steps": 32, "count": 200, "per_call": 4}
 QUICK = {"words": 20_000, "dim": 16, "batch": 16, "steps": 8, "count": 32, "per_call": 4}
@@ -33,23 +35,16 @@ PREFIX = "[chief] RESULT "
 
 def measure(config, workers, servers):
     """What the chief of one cluster reports, or a dict with "error"."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    script = str(ROOT / "benchmarks/peers/ours_cluster.py")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "keras_largeout.distribute.launch", "--logs", folder]
-        command += ["--workers", str(workers), "--ps", str(servers), _script(folder), json.dumps(config)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        command += ["--workers", str(workers), "--ps", str(servers), script, json.dumps(config)]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(PREFIX)]
     if done.returncode or not lines:
         return {"error": (done.stdout + done.stderr)[-2000:]}
     return json.loads(lines[-1].removeprefix(PREFIX))
-
-
-def _script(folder):
-    """A script for the chief: the benchmarks are not installed, and lie where this process found them."""
-    path = f"{folder}/chief.py"
-    with open(path, "w") as file:
-        file.write(f"import sys\nsys.path += {[p for p in sys.path if p] + ['.']!r}\n")
-        file.write("from benchmarks.peers.ours_cluster import main\nmain()\n")
-    return path
 
 
 def limits(measured, options, workers, servers):

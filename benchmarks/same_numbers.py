@@ -11,7 +11,6 @@ python -m benchmarks.same_numbers [--quick]
 
 import argparse
 import os
-import pathlib
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -20,16 +19,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import keras_largeout as kl
 from benchmarks import _table
-
-# `python -m` puts the sources first on the path: without compiled ops, the installed package is the one to
-# measure.
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-if not (_ROOT / "keras_largeout/ops/_largeout_ops.so").exists():
-    sys.path[:] = [path for path in sys.path if pathlib.Path(path or ".").resolve() != _ROOT]
-
-import keras_largeout as kl  # noqa: E402
-from keras_largeout.distribute.tree_placement import place_tree  # noqa: E402
+from keras_largeout.distribute.tree_placement import place_tree
 
 WORDS, DIM, BATCH, LENGTH = 30_000, 32, 64, 8
 TOLERANCE = 1e-4

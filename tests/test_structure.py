@@ -7,7 +7,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "keras_largeout"
+PACKAGE = ROOT / "src/keras_largeout"
 OPS = ROOT / "custom_ops"
 
 # Who may import whom, inside the package. `trees` knows NumPy alone.

@@ -111,3 +111,7 @@ def _processor_seconds():
             ticks = int(fields[11]) + int(fields[12])
             found[config["task"]["type"]].append(ticks / os.sysconf("SC_CLK_TCK"))
     return {job: sum(seconds) for job, seconds in found.items()}
+
+
+if __name__ == "__main__":
+    main()

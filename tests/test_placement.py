@@ -152,3 +152,20 @@ def test_equality():
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_digests_tell_placements_apart():
+    placements = [
+        Placement.by_range(100, 4),
+        Placement.by_range(100, 5),
+        Placement.by_modulo(100, 4),
+        Placement.by_permutation(100, 4),
+        Placement.by_permutation(100, 4, seed=1),
+        Placement.by_range(100, 4).with_hot_rows([1, 2]),
+        Placement.by_range(100, 4).with_hot_rows([1, 3]),
+        Placement.explicit(np.arange(100) % 4, 4),
+        Placement.explicit(np.arange(100)[::-1] % 4, 4),
+    ]
+    assert len({placement.digest for placement in placements}) == len(placements)
+    assert Placement.by_permutation(100, 4).digest == placements[3].digest
+    assert Placement.explicit((np.arange(100) % 4).astype("int16"), 4).digest == placements[7].digest

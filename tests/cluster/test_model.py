@@ -272,6 +272,81 @@ def test_load_of_servers(new_cluster):
     assert len(said(script, "contiguous_warned")) == 1 and not said(script, "planned_warned")
 
 
+FILES = (
+    MODEL
+    + """
+import pathlib
+FOLDER = os.environ["FOLDER"]
+keras.utils.set_random_seed(1)
+with STRATEGY.scope():
+    inputs = {name: keras.Input((3,), dtype="int32", name=name) for name in ("a", "b", "c")}
+    one, two = kl.layers.TableConfig("one", 300, 8), kl.layers.TableConfig("two", 500, 8)
+    tables = {"a": one, "b": two, "c": two}
+    features = {name: kl.layers.FeatureConfig(name, table, combiner="sum") for name, table in tables.items()}
+    x = kl.layers.DistributedEmbedding(features, placement="permutation")(inputs)
+    x = keras.layers.Dense(64, activation="relu")(keras.layers.Concatenate()(list(x.values())))
+    head = kl.layers.SparseOutput(WORDS, fan_in=8, optimizer=keras.optimizers.Adam(0.01))
+    model = kl.Model(inputs, head(x))
+    model.compile(kl.optimizers.LazyAdam(0.01), loss=head.loss)
+rng = np.random.default_rng(0)
+x = {name: rng.integers(0, 300, (64, 3)).astype("int32") for name in inputs}
+y = rng.integers(0, WORDS, (64, 2)).astype("int32")
+
+def fit():
+    model.fit(x, y, batch_size=16, epochs=1, shuffle=False, verbose=0)
+    return model.evaluate(x, y, verbose=0)
+
+fit()
+with kl.distribute.server_files(FOLDER):
+    model.save_weights(f"{FOLDER}/first.weights.h5")
+first = fit()
+with kl.distribute.server_files(FOLDER, keep=2):
+    model.save_weights(f"{FOLDER}/second.weights.h5")
+say("folders", len(list(pathlib.Path(FOLDER).glob("tables-*"))))
+second = fit()
+model.load_weights(f"{FOLDER}/first.weights.h5")
+say("first", [first, fit()])
+model.load_weights(f"{FOLDER}/second.weights.h5")
+say("second", [second, fit()])
+with kl.distribute.server_files(FOLDER):
+    model.save_weights(f"{FOLDER}/third.weights.h5")
+say("left", len(list(pathlib.Path(FOLDER).glob("tables-*"))))
+
+def nowhere():
+    with kl.distribute.server_files("/proc/none"):
+        model.save_weights(f"{FOLDER}/none.weights.h5")
+
+for name, trial in {
+    "gone": lambda: model.load_weights(f"{FOLDER}/second.weights.h5"),
+    "nowhere": nowhere,
+}.items():
+    try:
+        trial()
+    except Exception as error:
+        say(name, f"{type(error).__name__}: {error}")
+model.save_weights(f"{FOLDER}/chief.weights.h5")
+say("files", sorted(path.name for path in pathlib.Path(FOLDER).glob("*.h5")))
+say("bytes", [pathlib.Path(f"{FOLDER}/{name}.weights.h5").stat().st_size for name in ("third", "chief")])
+"""
+)
+
+
+def test_servers_write_and_read_their_tables_themselves(new_cluster, folder):
+    cluster = new_cluster(1, 2)
+    script = ended(cluster.run(FILES, FOLDER=str(folder)))
+    assert said(script, "folders") == 2 and said(script, "left") == 1
+    for name in ("first", "second"):
+        before, after = said(script, name)
+        assert after == pytest.approx(before, rel=1e-6)
+    # The second save left nothing of the first, the file that the chief writes has no rows.
+    gone = said(script, "gone")
+    assert re.search(r"(?s)could not be loaded.*The chief does not find .*/tables-\d+/0000-", gone)
+    assert "Error" in said(script, "nowhere")
+    assert said(script, "files") == [f"{n}.weights.h5" for n in ("chief", "first", "second", "third")]
+    by_servers, by_chief = said(script, "bytes")
+    assert by_chief - by_servers > 3 * 4 * (800 * 8 + 500 * 8)  # weights and two moments
+
+
 # Slow enough to be hit in the middle of an epoch: the chief takes its time for every batch. (Not by a
 # `tf.py_function`: TensorFlow can't drop an iterator that runs one when an error ends `fit`.)
 LONG = (
@@ -337,9 +412,13 @@ def test_a_worker_that_stands_still_does_not_stop_the_others(new_cluster, folder
     assert said(script, "iterations") == 240
 
 
-def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, folder, run_alone):
+@pytest.mark.parametrize("written_by", ["chief", "servers"])
+def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, folder, run_alone, written_by):
+    source = EPOCHS
+    if written_by == "servers":
+        source = source.replace("keras.callbacks.BackupAndRestore", "kl.callbacks.BackupAndRestore")
     cluster = new_cluster(1, 2)
-    script = cluster.run(EPOCHS, FOLDER=str(folder))
+    script = cluster.run(source, FOLDER=str(folder))
     script.wait_for(r"batch 2\.19")
     cluster.kill("ps", 1)
     assert script.ended() == 1, script.text
@@ -347,7 +426,8 @@ def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, fo
     lost = [line for line in script.lines if "ServerLostError:" in line]
     assert len(lost) == 1 and re.search(rf"{name} was lost, and the weights that it held", lost[0])
     cluster.start(("ps", 1))
-    again = ended(cluster.run(EPOCHS, FOLDER=str(folder)))
+    assert len(list((folder / "backup").glob("tables-*"))) == (written_by == "servers")
+    again = ended(cluster.run(source, FOLDER=str(folder)))
     assert "epoch_1: " not in again.text and said(again, "iterations") == 240
     # The epochs that count are those of an undisturbed run: tables, slots and counters were restored.
     alone = run_alone(EPOCHS, FOLDER=str(folder / "alone"))

@@ -1,6 +1,7 @@
 """Callbacks for `fit`."""
 
+from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
 from keras_largeout.callbacks.load_balance import LoadBalance
 from keras_largeout.callbacks.rewire import Rewire
 
-__all__ = ["LoadBalance", "Rewire"]
+__all__ = ["BackupAndRestore", "LoadBalance", "Rewire"]

@@ -6,6 +6,7 @@ from keras_largeout.distribute.plan_from import plan_from
 from keras_largeout.distribute.planner import plan
 from keras_largeout.distribute.plans import Plan
 from keras_largeout.distribute.rebalance import rebalance
+from keras_largeout.distribute.server_files import server_files
 from keras_largeout.distribute.specs import Device, TableSpec
 from keras_largeout.distribute.strategy import strategy
 from keras_largeout.distribute.table import ShardedTable
@@ -22,5 +23,6 @@ __all__ = [
     "plan",
     "plan_from",
     "rebalance",
+    "server_files",
     "strategy",
 ]

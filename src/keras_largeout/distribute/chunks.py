@@ -149,26 +149,9 @@ def key_of(key, index):
     return f"{key}_rows_{index:06d}"
 
 
-def saved_columns(store, key):
-    """How many values a row of `key` has in `store`; None where there are no such rows."""
-    first = key_of(key, 0)
-    return int(np.prod(store[first].shape[1:], dtype=np.int64)) if first in store else None
-
-
-def saved_chunks(store, key, shape):
-    """The names of the chunks of the array `key`, in order.
-
-    Raises:
-        ValueError: the store holds no such rows, or rows of another shape.
-    """
+def saved_chunks(store, key):
+    """The names of the chunks of the array `key` in `store`, in order."""
     names = []
     while key_of(key, len(names)) in store:
         names.append(key_of(key, len(names)))
-    if not names and 0 not in shape:
-        raise ValueError(f"The weights file holds no rows for `{key}`. Expected an array of shape {shape}.")
-    saved = (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else shape
-    if tuple(saved) != shape:
-        raise ValueError(
-            f"The weights file does not fit `{key}`: expected shape {shape}. Received: shape {tuple(saved)}."
-        )
     return names

@@ -8,6 +8,7 @@ the place within its shard follow from `offsets`, whatever the map is. A positio
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 
 import numpy as np
@@ -242,17 +243,27 @@ class Placement:
         rows[self.table_positions] = np.arange(self.rows)
         return rows
 
+    @functools.cached_property
+    def digest(self):
+        """A str: two placements have the same one where they are equal."""
+        digest = hashlib.sha256(repr([getattr(self, name) for name in _PLAIN]).encode())
+        for array in (self.hot, self.owners):
+            digest.update(b"none" if array is None else np.ascontiguousarray(array, np.int64))
+        return digest.hexdigest()
+
     def __eq__(self, other):
         if not isinstance(other, Placement):
             return NotImplemented
-        plain = [f.name for f in dataclasses.fields(self) if f.name not in ("hot", "owners")]
-        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
+        return all(getattr(self, name) == getattr(other, name) for name in _PLAIN) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in ("hot", "owners")
         )
 
     def __repr__(self):
         hot = f", {self.num_hot} hot rows" if self.num_hot and self.kind != "replicated" else ""
         return f"Placement({self.kind}: {self.rows} rows on {self.devices} devices{hot})"
+
+
+_PLAIN = tuple(f.name for f in dataclasses.fields(Placement) if f.name not in ("hot", "owners"))
 
 
 def _sizes(rows, devices):

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute import chunks
+from keras_largeout.distribute.server_files import load_there, save_there, saved_there
 
 
 class RowSpan:
@@ -60,10 +61,14 @@ class RowSpan:
     def save(self, store, key):
         """Writes the rows to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
 
+        Inside `kl.distribute.server_files` servers write the rows, and `store` says where.
+
         Args:
             store: the mutable mapping that Keras hands to `save_own_variables`.
             key: str without "/".
         """
+        if save_there(self, store, key):
+            return
         for index, (start, stop) in enumerate(self.chunk_ranges()):
             rows = self.read(start, stop)
             # HDF5 has no bfloat16; float32 holds every one of its values.
@@ -71,7 +76,16 @@ class RowSpan:
 
     def check(self, store, key):
         """Raises ValueError unless `load` could read these rows from `store`."""
-        chunks.saved_chunks(store, key, self.shape)
+        saved = saved_shape(store, key)
+        if saved is None and 0 not in self.shape:
+            raise ValueError(
+                f"The weights file holds no rows for `{key}`. Expected an array of shape {self.shape}."
+            )
+        if saved not in (None, self.shape):
+            raise ValueError(
+                f"The weights file does not fit `{key}`: expected shape {self.shape}. "
+                f"Received: shape {saved}."
+            )
 
     def load(self, store, key):
         """Reads back what `save` wrote, whatever the chunks and the placement were, in place.
@@ -79,11 +93,24 @@ class RowSpan:
         Raises:
             ValueError: the store holds no such rows, or rows of another shape; nothing is then changed.
         """
+        self.check(store, key)
+        said = saved_there(store, key)
+        if said is not None:
+            return load_there(self, said)
         start = self.start
-        for name in chunks.saved_chunks(store, key, self.shape):
+        for name in chunks.saved_chunks(store, key):
             rows = np.asarray(store[name])
             self.array.write(start, rows)
             start += rows.shape[0]
 
     def __repr__(self):
         return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"
+
+
+def saved_shape(store, key):
+    """The shape of the array that `RowSpan.save` wrote to `store` as `key`; None where there is none."""
+    said = saved_there(store, key)
+    if said is not None:
+        return tuple(said["shape"])
+    names = chunks.saved_chunks(store, key)
+    return (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else None

@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 
-from keras_largeout.distribute import chunks
 from keras_largeout.distribute.array import HOT, ShardedArray
 from keras_largeout.distribute.devices import emptiest_server, local, on_servers, table_devices
 from keras_largeout.distribute.exchange import Exchange
 from keras_largeout.distribute.measured_plan import spread_rows
 from keras_largeout.distribute.placement import Placement
+from keras_largeout.distribute.span import RowSpan
 from keras_largeout.distribute.stand_in import stand_in
 from keras_largeout.distribute.table_counter import TableCounter
 
@@ -248,7 +248,7 @@ class ShardedTable:
         """Raises ValueError unless `load` could read this table from `store`."""
         whole = [key for key in (self.name, "0") if key in store]
         if not whole:
-            chunks.saved_chunks(store, self.name, self.shape)
+            RowSpan(self.array).check(store, self.name)
         elif tuple(store[whole[0]].shape) != self.shape:
             raise ValueError(
                 f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "

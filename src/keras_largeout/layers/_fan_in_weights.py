@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.array import ShardedArray
-from keras_largeout.distribute.chunks import saved_chunks, saved_columns
 from keras_largeout.distribute.devices import on
+from keras_largeout.distribute.span import RowSpan, saved_shape
 from keras_largeout.distribute.table import ShardedTable
 from keras_largeout.ops.fan_in_rewire import fan_in_connections, fan_in_degrees
 
@@ -144,10 +144,11 @@ class FanInWeights:
     def check(self, store):
         """Raises ValueError, naming what is different, unless `load` could read `store`."""
         own = {"fan_in": self.fan_in, "inputs": self.num_inputs, "use_bias": self.bias is not None}
+        connections = saved_shape(store, "connections")
         saved = {
-            "fan_in": saved_columns(store, "connections"),
+            "fan_in": None if connections is None else connections[1],
             "inputs": int(np.asarray(store["num_inputs"])) if "num_inputs" in store else None,
-            "use_bias": saved_columns(store, "bias") is not None,
+            "use_bias": saved_shape(store, "bias") is not None,
         }
         wrong = [key for key in own if own[key] != saved[key]]
         if wrong:
@@ -159,7 +160,7 @@ class FanInWeights:
             )
         for table in self.tables:
             table.check(store)
-        saved_chunks(store, "connections", self.connections.shape)
+        RowSpan(self.connections).check(store, "connections")
 
     def load(self, store):
         for table in self.tables:

@@ -1,10 +1,13 @@
 """The functions by which Keras's loops run a step: here, on whichever worker is free."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
 from keras_largeout.training.dispatch import dispatcher_of
 from keras_largeout.training.local_state import LocalState
+from keras_largeout.training.packed import Packed, stack, unstack
 from keras_largeout.training.totals import Totals
 from keras_largeout.training.worker_data import worker_data_of
 
@@ -29,8 +32,10 @@ class Steps:
         self._model, self._step, self._strategy = model, step, strategy
         self._per_call = model.steps_per_execution
         self._counters = counters(model.optimizer) if trains else []
+        self._answer = Packed()
         self._dispatcher = dispatcher_of(strategy)
         self._of_batches = tf.function(self._run, autograph=False, reduce_retracing=True)
+        self._of_stacks = functools.cache(self._of_stack)
         self._of_workers = tf.function(
             lambda iterator: self._run([next(iterator) for _ in range(self._per_call)]), autograph=False
         )
@@ -39,14 +44,22 @@ class Steps:
         batches = take(iterator, self._per_call)
         self._model.active_steps = self
         data = worker_data_of(batches[0])
-        if data is None:
-            self._dispatcher.submit(self._of_batches, (batches,), self.totals.add)
-        else:
+        if data is not None:
             worker_data, position = data
-            self._dispatcher.submit(self._of_workers, (worker_data.iterator(position),), self.totals.add)
+            self._dispatcher.submit(self._of_workers, (worker_data.iterator(position),), self._receive)
+        elif len(batches) > 1 and (batch_stack := stack(batches)) is not None:
+            self._dispatcher.submit(self._of_stacks(len(batches)), (batch_stack,), self._receive)
+        else:
+            self._dispatcher.submit(self._of_batches, (batches,), self._receive)
         if not isinstance(iterator, tf.data.Iterator):  # train_on_batch, test_on_batch
             return self.finish() or self.totals.running()
         return self.totals.running()
+
+    def _of_stack(self, count):
+        """The function of `count` batches in one structure."""
+        return tf.function(
+            lambda batches: self._run(unstack(batches, count)), autograph=False, reduce_retracing=True
+        )
 
     def _run(self, batches):
         """The steps of a call, in the graph of a worker."""
@@ -56,9 +69,12 @@ class Steps:
             with LocalState(self.totals.variables, self._counters) as state:
                 for batch in batches:
                     logs = self._step(batch)
-            return state.results(), logs
+            return self._answer.pack((state.results(), logs))
 
         return self._strategy.run(in_replica, args=(batches,))
+
+    def _receive(self, answer):
+        self.totals.add(*self._answer.unpack(answer))
 
     def finish(self):
         """Waits for all steps, and gives the metrics of the model their state; the last step's logs."""

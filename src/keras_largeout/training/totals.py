@@ -30,12 +30,11 @@ class Totals:
             self._sums = [np.zeros(v.shape, np.float64) for v in self.variables]
             self._logs, self._known, self._asked = {}, {}, -np.inf
 
-    def add(self, answer):
+    def add(self, states, logs):
         """Adds what one call of a step function has given: its metrics' states and its last logs."""
-        states, logs = answer
         with self._lock:
             for total, state in zip(self._sums, states):
-                total += np.asarray(state)
+                total += state
             self._logs = logs
 
     def running(self):

@@ -204,6 +204,15 @@ with STRATEGY.scope():
 say("own", sorted(own.fit(x, y, verbose=0).history))
 history = flat.fit(x, y, sample_weight=y[:, 0] + 1, batch_size=8, epochs=8, verbose=0).history
 say("sequential", [history["accuracy"][-1], sorted(history), int(flat.optimizer.iterations.numpy())])
+
+# An optimizer of a layer's own counts its steps too.
+with STRATEGY.scope():
+    x = keras.Input((4,))
+    head = kl.layers.SparseOutput(50, fan_in=4, optimizer=keras.optimizers.Adam(0.01))
+    fused = kl.Model(x, head(keras.layers.Dense(16)(x)))
+    fused.compile("adam", loss=head.loss)
+fused.fit(*(np.zeros((200, n), kind) for n, kind in ((4, "float32"), (1, "int32"))), batch_size=2, verbose=0)
+say("fused", [int(optimizer.iterations.numpy()) for optimizer in (fused.optimizer, head.optimizer)])
 """
 )
 
@@ -226,6 +235,7 @@ def test_keras_ways(new_cluster, tmp_path):
     assert "must be in [0, 500)" in said(script, "wrong_id") and said(script, "after")
     assert said(script, "own") == ["loss", "one"]
     accuracy, names, steps = said(script, "sequential")
+    assert said(script, "fused") == [100, 100]
     assert accuracy > 0.8 and steps == 64 and names == ["accuracy", "auc", "loss", "mae"]
 
 

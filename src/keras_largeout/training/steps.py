@@ -31,7 +31,7 @@ class Steps:
         self.totals = Totals(model)
         self._model, self._step, self._strategy = model, step, strategy
         self._per_call = model.steps_per_execution
-        self._counters = counters(model.optimizer) if trains else []
+        self._counters = _all_counters(model) if trains else []
         self._answer = Packed()
         self._dispatcher = dispatcher_of(strategy)
         self._of_batches = tf.function(self._run, autograph=False, reduce_retracing=True)
@@ -123,6 +123,13 @@ def tensors(batch):
         return value if isinstance(value, COMPOSITE) else tf.convert_to_tensor(value)
 
     return keras.tree.map_structure(convert, batch)
+
+
+def _all_counters(model):
+    """Those of the model's optimizer, and of optimizers that layers have of their own."""
+    owners = [model, *model._flatten_layers(include_self=False)]
+    found = [v for owner in owners for v in counters(getattr(owner, "optimizer", None))]
+    return list({id(v): v for v in found}.values())
 
 
 def counters(optimizer):

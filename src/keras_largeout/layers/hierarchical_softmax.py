@@ -1,8 +1,5 @@
 """`HierarchicalSoftmax`: a softmax over millions of classes as a walk down a tree."""
 
-import hashlib
-import weakref
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -12,16 +9,16 @@ from keras_largeout.distribute.devices import plain_variable, table_devices
 from keras_largeout.distribute.lookup import LogicalRows
 from keras_largeout.distribute.recording import record
 from keras_largeout.distribute.sharded_tree import ShardedTree
+from keras_largeout.distribute.span import saved_shape
 from keras_largeout.distribute.specs import TableSpec
 from keras_largeout.distribute.table import ShardedTable, check_placement, give_shards, place
 from keras_largeout.distribute.tree_cut import TreeCut, unfilled_placement
+from keras_largeout.layers._head_tree import digest_of, remember, remembered, tree_of_arguments, unfilled
 from keras_largeout.layers.head import Head
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss, tree_softmax_top_k
 
-# Digest -> a tree alive in this process, and its cut, for `clone_model`.
-_TREES, _CUTS = weakref.WeakValueDictionary(), weakref.WeakValueDictionary()
 _USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for
 
 
@@ -97,10 +94,10 @@ class HierarchicalSoftmax(Head):
         self._tree_shape, self._cut = tree_shape, None
         if tree_shape is not None:
             # Deserialised: the tree itself comes with the weights, or from the layer that was cloned.
-            self.tree, self._cut = _TREES.get(tree_shape["digest"]), _CUTS.get(tree_shape["digest"])
+            self.tree, self._cut = remembered(tree_shape["digest"])
             self._num_nodes = int(tree_shape["num_nodes"])
         else:
-            self.tree = _tree(num_classes, counts, tree)
+            self.tree = tree_of_arguments(num_classes, counts, tree)
             self._num_nodes = self.tree.num_nodes
         # For the first biases, and for the cut when it is asked for.
         self._counts = None if counts is None else np.asarray(counts, np.float32)
@@ -142,7 +139,7 @@ class HierarchicalSoftmax(Head):
             )
             if self.tree is not None:
                 self._sharded.set_tree(self.tree)
-        values = self.tree.arrays() if self.tree is not None else _unfilled(self.num_classes, self._num_nodes)
+        values = self.tree.arrays() if self.tree is not None else unfilled(self.num_classes, self._num_nodes)
         self._tree_variables = [self._tree_variable(field, values[field]) for field in TreeArrays._fields]
         self.built = True
 
@@ -296,7 +293,7 @@ class HierarchicalSoftmax(Head):
                 f"{self.num_classes} classes and "
                 f"{self._num_nodes} nodes, array shapes {expected}. Received: {[a.shape for a in saved]}."
             )
-        if not self.use_bias and "bias_rows_000000" in store:
+        if not self.use_bias and saved_shape(store, "bias") is not None:
             raise ValueError(
                 f"The weights file does not fit the head {self.name!r}: it holds biases. "
                 "Received: use_bias=False"
@@ -312,7 +309,7 @@ class HierarchicalSoftmax(Head):
 
     def _take_tree(self, tree, store):
         """Makes `tree` that of the head, with the cut that the store has for it; places the rows anew."""
-        same = self.tree is not None and _digest(self.tree) == _digest(tree)
+        same = self.tree is not None and digest_of(self.tree) == digest_of(tree)
         if not same:
             cut = None
             if "cut_nodes" in store:
@@ -327,7 +324,7 @@ class HierarchicalSoftmax(Head):
             top_rows, largest = self.cut.sizes(self.tree)
             tree_shape = {
                 "num_nodes": self._num_nodes,
-                "digest": _remember(self.tree, self.cut),
+                "digest": remember(self.tree, self.cut),
                 "top_rows": top_rows,
                 "largest_subtree": largest,
             }
@@ -342,50 +339,3 @@ class HierarchicalSoftmax(Head):
             "placement": self.placement if isinstance(self.placement, str) else "auto",
             "tree_shape": tree_shape,
         }
-
-
-def _tree(num_classes, counts, tree):
-    """The tree that the constructor's arguments ask for."""
-    if counts is not None and np.shape(counts) != (num_classes,):
-        raise ValueError(
-            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
-            f"Received: counts.shape={np.shape(counts)}"
-        )
-    if isinstance(tree, trees.Tree):
-        if tree.num_classes != num_classes:
-            raise ValueError(
-                f"`tree` must have num_classes={num_classes} classes. Received: a tree of {tree.num_classes}."
-            )
-        return tree
-    if counts is None:
-        counts = 1.0 / np.arange(1, num_classes + 1)
-    counts = np.asarray(counts)
-    if tree is None:
-        return trees.head_tail(counts)
-    if callable(tree):
-        built = tree(counts)
-        if isinstance(built, trees.Tree):
-            return _tree(num_classes, counts, built)
-        tree = built
-    raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
-
-
-def _digest(tree):
-    digest = hashlib.blake2b(digest_size=8)
-    for array in (tree.class_row, tree.node_start, tree.node_row):
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
-
-
-def _remember(tree, cut):
-    """The digest by which a layer made from this config finds the tree again while it is alive."""
-    digest = _digest(tree)
-    _TREES[digest], _CUTS[digest] = tree, cut
-    return digest
-
-
-def _unfilled(num_classes, num_nodes):
-    """Arrays of the right shapes, until the weights file brings the tree."""
-    rows = num_classes + num_nodes - 1
-    sizes = (num_classes, num_nodes + 1, num_nodes, num_nodes, -(-rows // 16), rows)
-    return {field: np.zeros(size, np.int32) for field, size in zip(TreeArrays._fields, sizes)}

@@ -1,10 +1,10 @@
 """The one place that touches private parts of TensorFlow, where nothing public does the same."""
 
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import executor
+from tensorflow.python.eager import context, executor
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-__all__ = ["ResourceVariable", "never_wait_for_other_workers"]
+__all__ = ["ResourceVariable", "is_alive", "never_wait_for_other_workers"]
 
 
 def never_wait_for_other_workers():
@@ -24,3 +24,8 @@ def never_wait_for_other_workers():
             return
 
     executor.Executor.__del__ = delete
+
+
+def is_alive(job, index):
+    """Whether a process of the cluster answers, and is still the one that this process connected to."""
+    return context.context().check_alive(f"/job:{job}/replica:0/task:{index}")

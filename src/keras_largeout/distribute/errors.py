@@ -17,12 +17,21 @@ _FORGOTTEN = (
 class ServerLostError(RuntimeError):
     """A parameter server ended, and the weights that it held with it.
 
+    Args:
+        strategy: `tf.distribute.ParameterServerStrategy`.
+        index: int, the number of the server.
+
     Attributes:
-        index: int, its number.
+        index: as above.
     """
 
-    def __init__(self, message, index):
-        super().__init__(message)
+    def __init__(self, strategy, index):
+        cluster = getattr(strategy, "cluster", None)
+        name = f"parameter server {index}" if cluster is None else cluster.name("ps", index)
+        super().__init__(
+            f"{name} was lost, and the weights that it held. Start it and this script again: with "
+            "kl.callbacks.BackupAndRestore training goes on from the last epoch."
+        )
         self.index = index
 
 
@@ -48,10 +57,4 @@ def naming_lost_servers(strategy):
         index = lost_server(error)
         if index is None:
             raise
-        cluster = getattr(strategy, "cluster", None)
-        name = f"parameter server {index}" if cluster is None else cluster.name("ps", index)
-        raise ServerLostError(
-            f"{name} was lost, and the weights that it held. Start it and this script again: with "
-            "keras.callbacks.BackupAndRestore training goes on from the last epoch.",
-            index,
-        ) from None  # TensorFlow has logged what it saw
+        raise ServerLostError(strategy, index) from None  # TensorFlow has logged what it saw

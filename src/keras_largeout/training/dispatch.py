@@ -6,17 +6,21 @@ import queue
 import threading
 import time
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import tensorflow as tf
 
 from keras_largeout.distribute._tensorflow import never_wait_for_other_workers
-from keras_largeout.distribute.errors import naming_lost_servers
+from keras_largeout.distribute.errors import ServerLostError, naming_lost_servers
+from keras_largeout.training.server_watch import ServerWatch
 
 # Steps under way for each worker: one runs while the next one's batch is on its way.
 _PER_WORKER = 2
 # Seconds that steps under way have to end after an error: a server that is gone will never answer.
 _GRACE = 5.0
+
+# Seconds between two looks at whether what is waited for can still come.
+_LOOK = 1.0
 
 _LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
@@ -50,6 +54,7 @@ class Dispatcher:
         )
         self.limit = _PER_WORKER * max(1, self.workers)
         self._free = threading.Semaphore(self.limit)
+        self._watch = ServerWatch()
         # A thread waits for each answer. They don't wait in order: one worker may stand still.
         self._waiting = _DaemonThreads(self.limit)
         self._answers = collections.deque()
@@ -69,7 +74,7 @@ class Dispatcher:
             What a function submitted before raised; `distribute.ServerLostError` where a parameter server
             ended.
         """
-        self._free.acquire()
+        self._until(lambda: self._free.acquire(timeout=_LOOK))
         try:
             with self._speaking_plainly():
                 remote = self.coordinator.schedule(function, args=args)
@@ -97,10 +102,27 @@ class Dispatcher:
         Raises:
             As `submit`.
         """
+        for answer in self._answers:
+            self._until_done(answer)
         with self._speaking_plainly():
             self.coordinator.join()
         while self._answers:
             self._check(self._answers.popleft())
+
+    def result(self, answer):
+        """What a future of `submit` is of, when it is here. Raises as `submit`."""
+        self._until_done(answer)
+        with self._speaking_plainly():
+            return answer.result()
+
+    def _until_done(self, answer):
+        self._until(lambda: wait([answer], _LOOK).done)
+
+    def _until(self, happened):
+        """Waits until `happened()`: for a server that has ended TensorFlow may wait for ever."""
+        while not happened():
+            if self._watch.lost is not None:
+                raise ServerLostError(self.coordinator.strategy, self._watch.lost)
 
     def _check(self, answer):
         error = answer.exception()

@@ -100,7 +100,7 @@ class Predictions:
     def __call__(self, batches):
         """The outputs of one batch: for `predict_on_batch`."""
         (batch,) = batches
-        return self.submit(tensors(batch)).result()
+        return self._dispatcher.result(self.submit(tensors(batch)))
 
 
 def take(iterator, count):

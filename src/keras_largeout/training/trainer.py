@@ -73,6 +73,7 @@ class ClusterTraining:
             return self._predict(batches, callbacks)
 
     def _predict(self, batches, callbacks):
+        dispatcher = dispatcher_of(self._cluster_strategy)
         self.make_predict_function()
         self.stop_predicting = False
         outputs, waiting = [], collections.deque()
@@ -81,7 +82,7 @@ class ClusterTraining:
         def answered(count):
             while len(waiting) > count:
                 step, answer = waiting.popleft()
-                outputs.append(answer.result())
+                outputs.append(dispatcher.result(answer))
                 callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
 
         with batches.catch_stop_iteration():
@@ -89,7 +90,7 @@ class ClusterTraining:
                 (batch,) = take(iterator, 1)
                 callbacks.on_predict_batch_begin(step)
                 waiting.append((step, self.predict_function.submit(batch)))
-                answered(dispatcher_of(self._cluster_strategy).limit)
+                answered(dispatcher.limit)
                 if self.stop_predicting:
                     break
         answered(0)

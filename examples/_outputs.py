@@ -22,7 +22,7 @@ def make_output(kind, args, num_labels):
     if kind == "dense":
         return [], DenseLabels(num_labels, args.loss)
     head = kl.layers.SparseOutput(num_labels, args.fan_in, loss=args.loss, optimizer=adam)
-    wide = keras.layers.Dense(args.wide, activation="relu", name="wide")
+    wide = keras.layers.Dense(args.wide, activation="relu", kernel_initializer="he_normal", name="wide")
     return ([wide] if kind == "sparse" else []), head
 
 

@@ -21,8 +21,7 @@ def table_devices():
     if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)):
         return tuple(strategy.extended.worker_devices)
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        names = [device.name for device in tf.config.list_logical_devices("CPU")]
-        return tuple(name for name in names if "/job:ps/" in name and name.endswith("CPU:0"))
+        return processes("ps")
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise NotImplementedError(
             "MultiWorkerMirroredStrategy cannot place a shard of a table on another worker. Use "
@@ -35,6 +34,12 @@ def table_devices():
             f"Received: {type(strategy).__name__}"
         )
     return (None,)
+
+
+def processes(job):
+    """The devices that stand for the processes of a job ("worker", "ps") of the cluster: a tuple of names."""
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    return tuple(name for name in names if f"/job:{job}/" in name and name.endswith("CPU:0"))
 
 
 def on_servers():

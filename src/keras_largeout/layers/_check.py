@@ -22,6 +22,20 @@ def positive_int(name, value):
     return number
 
 
+def hidden_length(input_shape):
+    """The length of the hidden vectors that a head of this input shape is built for.
+
+    Raises:
+        ValueError: it is not known, or these are no `[..., dim]`.
+    """
+    if len(input_shape) < 2 or input_shape[-1] is None:
+        raise ValueError(
+            "`inputs` must be hidden vectors of a known length, [..., dim]. "
+            f"Received: inputs.shape={tuple(input_shape)}"
+        )
+    return int(input_shape[-1])
+
+
 def hidden_vectors(head, hidden):
     """`hidden` in a type that the ops take.
 

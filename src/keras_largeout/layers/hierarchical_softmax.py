@@ -13,6 +13,7 @@ from keras_largeout.distribute.span import saved_shape
 from keras_largeout.distribute.specs import TableSpec
 from keras_largeout.distribute.table import ShardedTable, check_placement, give_shards, place
 from keras_largeout.distribute.tree_cut import TreeCut, unfilled_placement
+from keras_largeout.layers._check import hidden_length, hidden_vectors
 from keras_largeout.layers._head_tree import digest_of, remember, remembered, tree_of_arguments, unfilled
 from keras_largeout.layers.head import Head
 from keras_largeout.ops._stock import is_exporting
@@ -110,12 +111,7 @@ class HierarchicalSoftmax(Head):
     def build(self, input_shape):
         if self.built:
             return
-        if len(input_shape) < 2 or input_shape[-1] is None:
-            raise ValueError(
-                "`inputs` must be hidden vectors of a known length, [..., dim]. "
-                f"Received: inputs.shape={tuple(input_shape)}"
-            )
-        self.dim = int(input_shape[-1])
+        self.dim = hidden_length(input_shape)
         several = len(table_devices()) > 1
         placement = self._place(len(table_devices())) if several else "auto"
         self.kernel_table = ShardedTable(
@@ -217,7 +213,7 @@ class HierarchicalSoftmax(Head):
         self.tree = trees.Tree.from_arrays(*arrays)
 
     def token_losses(self, y_true, hidden, active=None):
-        hidden = self._hidden(hidden)
+        hidden = hidden_vectors(self, hidden)
         lead = tf.shape(hidden)[:-1]
         if not hidden.shape[:-1].is_compatible_with(y_true.shape):
             raise ValueError(
@@ -251,7 +247,7 @@ class HierarchicalSoftmax(Head):
 
     def top_k(self, hidden, k):
         self.check_k(k)
-        hidden = self._hidden(tf.convert_to_tensor(hidden))
+        hidden = hidden_vectors(self, tf.convert_to_tensor(hidden))
         lead = tf.shape(hidden)[:-1]
         if not self._initialized:
             shape = tf.concat([lead, [k]], 0)
@@ -263,18 +259,6 @@ class HierarchicalSoftmax(Head):
         return tf.ensure_shape(tf.reshape(scores, shape), static), tf.ensure_shape(
             tf.reshape(ids, shape), static
         )
-
-    def _hidden(self, hidden):
-        if not self.built:
-            raise ValueError(
-                f"The head {self.name!r} has no weights yet: call it on hidden vectors, or build it."
-            )
-        if hidden.shape[-1] != self.dim:
-            raise ValueError(
-                f"`hidden` must have the length of the head's rows, {self.dim}, on its last axis. "
-                f"Received: hidden.shape={tuple(hidden.shape)}"
-            )
-        return hidden if hidden.dtype in (tf.float32, tf.bfloat16) else tf.cast(hidden, tf.float32)
 
     def save_own_variables(self, store):
         for field, variable in zip(TreeArrays._fields[:3], self._tree_variables):

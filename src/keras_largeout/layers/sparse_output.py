@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.table import give_shards
-from keras_largeout.layers._check import hidden_vectors, positive_int
+from keras_largeout.layers._check import hidden_length, hidden_vectors, positive_int
 from keras_largeout.layers._fan_in_losses import fan_in_losses
 from keras_largeout.layers._fan_in_scores import log_probs, top_scores
 from keras_largeout.layers._fan_in_weights import FanInWeights
@@ -120,12 +120,7 @@ class SparseOutput(Head):
     def build(self, input_shape):
         if self.built:
             return
-        if len(input_shape) < 2 or input_shape[-1] is None:
-            raise ValueError(
-                "`inputs` must be hidden vectors of a known length, [..., dim]. "
-                f"Received: inputs.shape={tuple(input_shape)}"
-            )
-        self.dim = int(input_shape[-1])
+        self.dim = hidden_length(input_shape)
         if self.fan_in > self.dim:
             raise ValueError(
                 f"`fan_in` must be at most the width of the inputs, {self.dim}. "

@@ -11,6 +11,7 @@ from concurrent.futures import Future, wait
 import tensorflow as tf
 
 from keras_largeout.distribute._tensorflow import never_wait_for_other_workers
+from keras_largeout.distribute.devices import processes
 from keras_largeout.distribute.errors import ServerLostError, naming_lost_servers
 from keras_largeout.training.server_watch import ServerWatch
 
@@ -48,10 +49,7 @@ class Dispatcher:
     def __init__(self, strategy):
         never_wait_for_other_workers()
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self.workers = sum(
-            "/job:worker/" in device.name and device.name.endswith("CPU:0")
-            for device in tf.config.list_logical_devices("CPU")
-        )
+        self.workers = len(processes("worker"))
         self.limit = _PER_WORKER * max(1, self.workers)
         self._free = threading.Semaphore(self.limit)
         self._watch = ServerWatch()

@@ -3,9 +3,8 @@
 import threading
 import time
 
-import tensorflow as tf
-
 from keras_largeout.distribute._tensorflow import is_alive
+from keras_largeout.distribute.devices import processes
 
 _SECONDS = 3.0
 
@@ -22,9 +21,7 @@ class ServerWatch:
 
     def __init__(self):
         self.lost = None
-        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-        count = sum("/job:ps/" in name and name.endswith("CPU:0") for name in devices)
-        self._missed = [0] * count
+        self._missed = [0] * len(processes("ps"))
         threading.Thread(target=self._run, name="keras_largeout_servers", daemon=True).start()
 
     def _run(self):

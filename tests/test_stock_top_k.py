@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from keras_largeout import trees
 from keras_largeout.ops import _stock, stock_top_k
-from keras_largeout.ops.stock_dense import TreeFacts, stock_tree_loss
-from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss
+from keras_largeout.ops.tree_softmax import TreeArrays
 from keras_largeout.trees import Tree
 
 
@@ -223,30 +222,3 @@ def test_exporting_is_per_context():
             assert _stock.is_exporting()
         assert _stock.is_exporting()
     assert not _stock.is_exporting()
-
-
-@pytest.mark.parametrize(
-    "build", [lambda c: trees.head_tail(c, head=8, clusters=4, arity=3), trees.two_level]
-)
-def test_stock_loss_of_a_small_tree_is_that_of_the_op(rng, build):
-    counts = 1.0 / np.arange(1, 41)
-    tree = build(counts if build is not trees.two_level else 40)
-    arrays = TreeArrays(**{name: tf.constant(array) for name, array in tree.arrays().items()})
-    table, bias = (
-        tf.Variable(rng.normal(size=(tree.num_rows, 5)), dtype="float32"),
-        tf.Variable(rng.normal(size=tree.num_rows), dtype="float32"),
-    )
-    hidden = tf.constant(rng.normal(size=(9, 5)), tf.float32)
-    targets = tf.constant(rng.integers(0, 40, 9))
-    results = []
-    for stock in (False, True):
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            if stock:
-                loss = stock_tree_loss(hidden, targets, table, bias, arrays, TreeFacts(arrays))
-            else:
-                loss = tree_softmax_loss(hidden, targets, table, bias, arrays)
-        grads = tape.gradient(loss, [hidden, table, bias])
-        results.append([loss, *map(tf.convert_to_tensor, grads)])
-    for ours, stock in zip(*results):
-        np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-5)

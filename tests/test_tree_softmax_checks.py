@@ -56,6 +56,10 @@ def test_wrong_input(problem):
     assert "`weights`" in error(loss, weights=np.ones(5, "float32"))
     assert "`bias`" in error(loss, bias=tf.Variable(tf.zeros([rows - 1])))
     assert "`table`" in error(loss, table=tf.Variable(tf.zeros([rows - 1, 4])), bias=None)
+    assert "`table`" in error(loss, table=tf.zeros([rows - 1, 4]), bias=None)
+    assert "`bias`" in error(loss, table=tf.zeros([rows, 4]), bias=tf.zeros([rows], tf.bfloat16))
+    mixed = error(loss, table=tf.zeros([rows, 4]))
+    assert "`table` and `bias` must both be variables, or both tensors" in mixed
     assert "`table`" in error(loss, table=tf.Variable(tf.zeros([rows, 4], tf.float64)))
     with pytest.raises(TypeError, match="`table` must be a"):
         loss(table=problem.table.numpy())
@@ -96,10 +100,10 @@ def test_gradient_checks_what_was_saved(problem):
     assert "`pair_lse`" in error(grad, pair_lse=saved.pair_lse[1:])
 
 
-def shapes(hidden, targets, table, arrays):
+def shapes(hidden, targets, table, arrays, make=tf.raw_ops.VarHandleOp):
     with tf.Graph().as_default():
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=table)
-        bias = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=table[:1] if table.rank else None)
+        handle = make(dtype=tf.float32, shape=table)
+        bias = make(dtype=tf.float32, shape=table[:1] if table.rank else tf.TensorShape(None))
         hold = [tf.raw_ops.Placeholder(dtype=tf.int32, shape=s) for s in arrays]
         hidden = tf.raw_ops.Placeholder(dtype=tf.float32, shape=hidden)
         out = ops.largeout_tree_softmax_loss(
@@ -124,20 +128,25 @@ def shapes(hidden, targets, table, arrays):
             dtype=tf.float32,
             use_bias=True,
         )
+        if make is tf.raw_ops.Placeholder:  # top-k takes variables only
+            handle, bias = (
+                tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=tensor.shape) for tensor in (handle, bias)
+            )
         best = ops.largeout_tree_top_k(
             hidden, 7, handle, bias, hold[1], hold[5], dtype=tf.float32, use_bias=True
         )
         return [x.shape for x in (*out, *grads, *best)]
 
 
-def test_shape_functions():
+@pytest.mark.parametrize("make", [tf.raw_ops.VarHandleOp, tf.raw_ops.Placeholder])
+def test_shape_functions(make):
     unknown = tf.TensorShape(None)
     arrays = [[20], [6], [5], [5], [2], [24]]
     vector = tf.TensorShape([None]).as_list()
-    got = shapes([9, 4], [9], tf.TensorShape([24, 4]), arrays)
+    got = shapes([9, 4], [9], tf.TensorShape([24, 4]), arrays, make)
     want = [[9]] + [vector] * 6 + [[9, 4], vector, [None, 4], vector, [9, 7], [9, 7]]
     assert [s.as_list() for s in got] == want
-    got = shapes(unknown, unknown, unknown, [unknown] * 6)
+    got = shapes(unknown, unknown, unknown, [unknown] * 6, make)
     assert [s.rank for s in got] == [1] * 7 + [2, 1, 2, 1, 2, 2]
     for bad in (
         ([9, 4, 1], [9], [24, 4], arrays),
@@ -148,4 +157,4 @@ def test_shape_functions():
         *(([9, 4], [9], [24, 4], [[7] if i == j else s for j, s in enumerate(arrays)]) for i in range(6)),
     ):
         with pytest.raises(ValueError, match=r"must|Dimension|Shape"):
-            shapes(bad[0], bad[1], tf.TensorShape(bad[2]), bad[3])
+            shapes(bad[0], bad[1], tf.TensorShape(bad[2]), bad[3], make)

@@ -42,9 +42,9 @@ class Problem:
             self.weights = rng.normal(size=tokens).astype(np.float32) * (rng.random(tokens) < 0.7)
             self.targets[self.weights == 0] = -1  # never looked at
 
-    def run(self, graph=False, targets_dtype=np.int32, **options):
-        table = tf.Variable(self.table)
-        bias = None if self.bias is None else tf.Variable(self.bias)
+    def run(self, graph=False, targets_dtype=np.int32, make=tf.Variable, **options):
+        table = make(self.table)
+        bias = None if self.bias is None else make(self.bias)
         hidden = tf.constant(self.hidden)
         weights = None if self.weights is None else tf.constant(self.weights)
         sources = [x for x in (hidden, table, bias, weights) if x is not None]
@@ -111,6 +111,17 @@ def test_types(rng, dtype, hidden_dtype):
 def test_probabilities_saved_or_not(rng, max_saved_bytes, dtype):
     for tree in (trees.two_level(600, 3), trees.huffman(1 / np.arange(1, 508), 2), random_tree(rng, 507)):
         Problem(rng, tree, 40, 301, dtype).check(max_saved_bytes=max_saved_bytes)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_tables_may_be_tensors(rng, dtype, bias):
+    problem = Problem(rng, random_tree(rng, 130), 33, 60, dtype, bias=bias)
+    for graph in (False, True):
+        problem.check(graph=graph, make=tf.constant)
+        of_variables, of_tensors = problem.run(graph=graph), problem.run(graph=graph, make=tf.constant)
+        same = np.testing.assert_array_equal
+        tf.nest.map_structure(same, of_variables, of_tensors, expand_composites=True)
 
 
 def test_error_is_that_of_the_framework(rng):

@@ -205,32 +205,25 @@ class TreeTopKGpuOp : public OpKernel {
 
 }  // namespace
 
-#define LARGEOUT_REGISTER(T, Thidden)                              \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxGrad")         \
-                              .Device(tensorflow::DEVICE_GPU)      \
-                              .HostMemory("table")                 \
-                              .HostMemory("bias")                  \
-                              .HostMemory("node_start")            \
-                              .HostMemory("node_parent")           \
-                              .TypeConstraint<T>("dtype")          \
-                              .TypeConstraint<Thidden>("Thidden"), \
-                          TreeSoftmaxGradGpuOp<T, Thidden>);       \
-  LARGEOUT_REGISTER_IDS(T, Thidden, int32_t)                       \
+// A variable's handle lies in the memory of the host, a tensor on the device.
+#define LARGEOUT_HANDLES .HostMemory("table").HostMemory("bias").TypeConstraint<tensorflow::ResourceHandle>("Ttable")
+#define LARGEOUT_TENSORS(T) .TypeConstraint<T>("Ttable")
+#define LARGEOUT_REGISTER(T, Thidden)                         \
+  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_HANDLES)        \
+  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_TENSORS(T))     \
+  LARGEOUT_REGISTER_IDS(T, Thidden, int32_t)                  \
   LARGEOUT_REGISTER_IDS(T, Thidden, int64_t)
+#define LARGEOUT_REGISTER_GRAD(T, Thidden, TABLE)             \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxGrad")    \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .HostMemory("node_start")       \
+                              .HostMemory("node_parent")      \
+                              .TypeConstraint<T>("dtype")     \
+                              .TypeConstraint<Thidden>("Thidden") TABLE, \
+                          TreeSoftmaxGradGpuOp<T, Thidden>);
 #define LARGEOUT_REGISTER_IDS(T, Thidden, Tids)                    \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxLoss")         \
-                              .Device(tensorflow::DEVICE_GPU)      \
-                              .HostMemory("table")                 \
-                              .HostMemory("bias")                  \
-                              .HostMemory("class_row")             \
-                              .HostMemory("node_start")            \
-                              .HostMemory("node_row")              \
-                              .HostMemory("node_parent")           \
-                              .HostMemory("row_hint")              \
-                              .TypeConstraint<T>("dtype")          \
-                              .TypeConstraint<Thidden>("Thidden")  \
-                              .TypeConstraint<Tids>("Ttargets"),   \
-                          TreeSoftmaxLossGpuOp<T, Thidden, Tids>); \
+  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_HANDLES)       \
+  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_TENSORS(T))    \
   REGISTER_KERNEL_BUILDER(Name("Largeout>TreeTopK")                \
                               .Device(tensorflow::DEVICE_GPU)      \
                               .HostMemory("k")                     \
@@ -242,6 +235,18 @@ class TreeTopKGpuOp : public OpKernel {
                               .TypeConstraint<Thidden>("Thidden")  \
                               .TypeConstraint<Tids>("out_type"),   \
                           TreeTopKGpuOp<T, Thidden, Tids>);
+#define LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, TABLE)           \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxLoss")        \
+                              .Device(tensorflow::DEVICE_GPU)     \
+                              .HostMemory("class_row")            \
+                              .HostMemory("node_start")           \
+                              .HostMemory("node_row")             \
+                              .HostMemory("node_parent")          \
+                              .HostMemory("row_hint")             \
+                              .TypeConstraint<T>("dtype")         \
+                              .TypeConstraint<Thidden>("Thidden") \
+                              .TypeConstraint<Tids>("Ttargets") TABLE, \
+                          TreeSoftmaxLossGpuOp<T, Thidden, Tids>);
 LARGEOUT_REGISTER(float, float)
 LARGEOUT_REGISTER(float, Eigen::bfloat16)
 LARGEOUT_REGISTER(Eigen::bfloat16, float)

@@ -8,12 +8,19 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// The shape of a table: that of the variable behind a handle, or of a tensor.
+ShapeHandle OperandShape(InferenceContext* c, int at) {
+  tensorflow::DataType type;
+  const bool is_tensor = c->GetAttr("Ttable", &type).ok() && type != tensorflow::DT_RESOURCE;
+  return is_tensor ? c->input(at) : TableShape(c, at);
+}
+
 // hidden [T, d] and the table's [R, d].
 absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, ShapeHandle* hidden, DimensionHandle* rows,
                             DimensionHandle* dim) {
   ShapeHandle table;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden_at), 2, hidden));
-  TF_RETURN_IF_ERROR(c->WithRank(TableShape(c, table_at), 2, &table));
+  TF_RETURN_IF_ERROR(c->WithRank(OperandShape(c, table_at), 2, &table));
   absl::Status same = c->Merge(c->Dim(*hidden, 1), c->Dim(table, 1), dim);
   if (!same.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("`hidden` must have as many columns as `table`. Received: shapes ",
@@ -24,7 +31,7 @@ absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, Sh
   TF_RETURN_IF_ERROR(c->GetAttr("use_bias", &use_bias));
   if (use_bias) {
     ShapeHandle bias;
-    TF_RETURN_IF_ERROR(c->WithRank(TableShape(c, table_at + 1), 1, &bias));
+    TF_RETURN_IF_ERROR(c->WithRank(OperandShape(c, table_at + 1), 1, &bias));
     TF_RETURN_IF_ERROR(c->Merge(*rows, c->Dim(bias, 0), rows));
   }
   return absl::OkStatus();
@@ -71,8 +78,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
     .Input("hidden: Thidden")
     .Input("targets: Ttargets")
     .Input("weights: float")
-    .Input("table: resource")
-    .Input("bias: resource")
+    .Input("table: Ttable")
+    .Input("bias: Tbias")
     .Input("class_row: int32")
     .Input("node_start: int32")
     .Input("node_row: int32")
@@ -87,6 +94,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
     .Output("probs: float")
     .Attr("dtype: {float, bfloat16}")
     .Attr("Thidden: {float, bfloat16}")
+    .Attr("Ttable: {resource, float, bfloat16} = DT_RESOURCE")
+    .Attr("Tbias: {resource, float, bfloat16} = DT_RESOURCE")
     .Attr("Ttargets: {int32, int64}")
     .Attr("use_bias: bool")
     .Attr("max_saved_bytes: int >= 0 = 268435456")
@@ -115,8 +124,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
 hidden: [T, d].
 targets: [T] class ids.
 weights: [T], or [0] for all 1. A token of weight 0 is skipped: its target may be anything.
-table: A variable [R, d] of type dtype; R = classes + nodes - 1.
-bias: A variable float32 [R]; without use_bias any handle, which is not read.
+table: A variable [R, d] of type dtype, or a tensor; R = classes + nodes - 1.
+bias: A variable float32 [R], or a tensor; without use_bias anything, which is not read.
 class_row: [V], and so on: the arrays of the tree, nodes numbered breadth first.
 loss: [T], weight * -log p(target).
 pair_token: [P], and the other outputs: saved for TreeSoftmaxGrad; tree_softmax.h describes them.
@@ -130,8 +139,8 @@ REGISTER_OP("Largeout>TreeSoftmaxGrad")
     .Input("hidden: Thidden")
     .Input("weights: float")
     .Input("grad_loss: float")
-    .Input("table: resource")
-    .Input("bias: resource")
+    .Input("table: Ttable")
+    .Input("bias: Tbias")
     .Input("node_start: int32")
     .Input("node_parent: int32")
     .Input("pair_token: int32")
@@ -146,6 +155,8 @@ REGISTER_OP("Largeout>TreeSoftmaxGrad")
     .Output("bias_grads: float")
     .Attr("dtype: {float, bfloat16}")
     .Attr("Thidden: {float, bfloat16}")
+    .Attr("Ttable: {resource, float, bfloat16} = DT_RESOURCE")
+    .Attr("Tbias: {resource, float, bfloat16} = DT_RESOURCE")
     .Attr("use_bias: bool")
     .Attr("max_saved_bytes: int >= 0 = 268435456")
     .SetIsStateful()

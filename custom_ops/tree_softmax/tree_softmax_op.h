@@ -11,8 +11,8 @@
 
 namespace largeout {
 
-// The table and bias behind two consecutive handles, locked against updates while this object lives (in the order of
-// addresses, as updates lock them).
+// The table and bias at two consecutive inputs: tensors, or variables behind handles, which are locked against updates
+// while this object lives (in the order of addresses, as updates lock them).
 class LockedTable {
  public:
   ~LockedTable() {
@@ -21,9 +21,10 @@ class LockedTable {
   }
 
   absl::Status Open(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
-    TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "table", &table_));
-    if (use_bias) TF_RETURN_IF_ERROR(LookupTable(context, at + 1, tensorflow::DT_FLOAT, "bias", &bias_));
-    tensorflow::Var *first = table_.get(), *second = bias_.get();
+    if (context->input_dtype(at) != tensorflow::DT_RESOURCE) return OpenTensors(context, at, dtype, use_bias);
+    TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "table", &table_variable_));
+    if (use_bias) TF_RETURN_IF_ERROR(LookupTable(context, at + 1, tensorflow::DT_FLOAT, "bias", &bias_variable_));
+    tensorflow::Var *first = table_variable_.get(), *second = bias_variable_.get();
     if (second != nullptr && std::less<tensorflow::Var*>()(second, first)) std::swap(first, second);
     first->mu()->lock_shared();
     first_ = first;
@@ -31,11 +32,13 @@ class LockedTable {
       second->mu()->lock_shared();
       second_ = second;
     }
+    table_ = table_variable_->tensor();
+    bias_ = use_bias ? bias_variable_->tensor() : nullptr;
     return absl::OkStatus();
   }
 
-  const tensorflow::Tensor& table() const { return *table_->tensor(); }
-  const tensorflow::Tensor* bias() const { return bias_ ? bias_->tensor() : nullptr; }
+  const tensorflow::Tensor& table() const { return *table_; }
+  const tensorflow::Tensor* bias() const { return bias_; }
 
   // hidden [T, d] against table [R, d], bias [R].
   absl::Status Check(const tensorflow::Tensor& hidden) const {
@@ -61,7 +64,20 @@ class LockedTable {
   }
 
  private:
-  tensorflow::core::RefCountPtr<tensorflow::Var> table_, bias_;
+  absl::Status OpenTensors(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
+    if (context->input_dtype(at) != dtype || (use_bias && context->input_dtype(at + 1) != tensorflow::DT_FLOAT)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`table` must be of type ", tensorflow::DataTypeString(dtype), ", `bias` of type float. Received: ",
+                       tensorflow::DataTypeString(context->input_dtype(at)), " and ",
+                       tensorflow::DataTypeString(context->input_dtype(at + 1))));
+    }
+    table_ = &context->input(at);
+    bias_ = use_bias ? &context->input(at + 1) : nullptr;
+    return absl::OkStatus();
+  }
+
+  const tensorflow::Tensor *table_ = nullptr, *bias_ = nullptr;
+  tensorflow::core::RefCountPtr<tensorflow::Var> table_variable_, bias_variable_;
   tensorflow::Var *first_ = nullptr, *second_ = nullptr;
 };
 

@@ -14,7 +14,7 @@ from keras_largeout.distribute.measured_plan import spread_subtrees
 from keras_largeout.distribute.tree_counter import TreeCounter
 from keras_largeout.distribute.tree_load import node_owners
 from keras_largeout.distribute.tree_placement import cut_and_units
-from keras_largeout.ops.stock_dense import TreeFacts, rows_on_paths, stock_tree_loss
+from keras_largeout.ops.stock_dense import TreeFacts, rows_on_paths
 from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_pairs
 from keras_largeout.trees.parts import split_tree
 
@@ -128,29 +128,27 @@ class ShardedTree:
 
     def _top_losses(self, hidden, targets, weights):
         """The losses of the top, and its pairs; a target that is no class is named by the op."""
-        if not self.kernel.remote:
-            return tree_softmax_pairs(
-                hidden,
-                targets,
-                *self._weights(HOT),
-                self._arrays(self._top),
-                weights,
-                num_classes=self.num_classes,
-            )
-        # A few rows that all tokens need: they come to the worker, the tokens don't go to the server. Only
-        # those of nodes on the paths: an optimizer that is lazy leaves the others where they are.
+        remote = self.kernel.remote
+        tables = self._fetched_top(targets, weights) if remote else self._top_here()
+        losses, pairs = tree_softmax_pairs(hidden, targets, *tables, weights, num_classes=self.num_classes)
+        return losses, None if remote else pairs  # pairs that a worker computes are no load of a server
+
+    def _top_here(self):
+        return *self._weights(HOT), self._arrays(self._top)
+
+    def _fetched_top(self, targets, weights):
+        """Table, bias and arrays of the top as tensors of a worker.
+
+        All tokens need these few rows: they come to the worker, the tokens don't go to the server. Only those
+        of nodes on the paths: an optimizer that is lazy leaves the others where they are.
+        """
         arrays = TreeArrays(*self._top_tree.arrays().values())
-        facts = TreeFacts(arrays)
-        counted = targets
         if weights is not None:
-            counted = tf.boolean_mask(targets, weights != 0)
-            targets = tf.where(weights == 0, tf.constant(0, tf.int64), targets)
-        targets = _checked(targets, self._top_tree.num_classes, self.num_classes)
-        with tf.control_dependencies([targets]):
-            wanted = rows_on_paths(tf.identity(counted), arrays, facts)
-        kernel, bias = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
-        losses = stock_tree_loss(hidden, targets, kernel, bias, arrays, facts)
-        return losses if weights is None else losses * weights, None
+            targets = tf.boolean_mask(targets, weights != 0)
+        wrong_too = tf.clip_by_value(targets, 0, self._top_tree.num_classes - 1)
+        wanted = rows_on_paths(wrong_too, arrays, TreeFacts(arrays))
+        tables = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
+        return *tables, arrays
 
     def _add_below(self, losses, top_pairs, hidden, position, weights):
         """Adds the losses of the subtrees, each computed where the subtree is."""
@@ -200,18 +198,17 @@ def take_each(values, order):
 
 
 def _fetched(variable, rows):
-    """A tensor of the shape of `variable` that has its `rows`, and zeros elsewhere."""
-    return tf.scatter_nd(
-        rows[:, None], tf.gather(variable, rows), tf.constant(variable.shape.as_list(), rows.dtype)
-    )
+    """A tensor of the shape of `variable` that has its `rows`, and zeros elsewhere.
 
+    Its gradient must be a `tf.IndexedSlices` of these rows.
+    """
+    shape = tf.constant(variable.shape.as_list(), rows.dtype)
 
-def _checked(targets, limit, num_classes):
-    """`targets`, which must be in `[0, limit)` where they were classes in `[0, num_classes)`."""
-    bad = tf.boolean_mask(targets, (targets < 0) | (targets >= limit))
-    message = f"`targets` must be in [0, {num_classes}), the classes of the tree. Received:"
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(bad) == 0, [message, bad])]):
-        return tf.identity(targets)
+    @tf.custom_gradient
+    def spread(values):
+        return tf.scatter_nd(rows[:, None], values, shape), lambda grad: grad.values
+
+    return spread(tf.gather(variable, rows))
 
 
 class _Vector:

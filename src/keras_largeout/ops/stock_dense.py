@@ -98,29 +98,6 @@ def node_scores(logits, tree, facts):
     return node, path - log_total
 
 
-def stock_tree_loss(hidden, targets, rows, bias, tree, facts):
-    """-log p of the targets, where all rows of a (small) tree are at hand as tensors.
-
-    It forms `[num_rows, tokens]`: for the top of a tree that a worker has fetched from its parameter server.
-
-    Args:
-        hidden: float `[tokens, dim]`; targets: integers `[tokens]`.
-        rows: float `[num_rows, dim]`; bias: float `[num_rows]` or None. Differentiable, as is `hidden`.
-        tree, facts: `TreeArrays` and their `TreeFacts`.
-
-    Returns:
-        float32 `[tokens]`.
-    """
-    logits = tf.matmul(tf.cast(rows, tf.float32), tf.cast(hidden, tf.float32), transpose_b=True)
-    if bias is not None:
-        logits += bias[:, None]
-    node, scores = node_scores(logits, tree, facts)
-    row = tf.gather(tf.convert_to_tensor(tree.class_row), targets)
-    token = tf.range(tf.size(row))
-    own = tf.gather_nd(logits, tf.stack([row, token], axis=1))
-    return -own - tf.gather_nd(scores, tf.stack([tf.gather(node, row), token], axis=1))
-
-
 def rows_on_paths(targets, tree, facts):
     """The rows of all nodes that the paths to `targets` pass: what a softmax over the tree reads.
 

@@ -63,8 +63,9 @@ def tree_softmax_loss(
     Args:
         hidden: Floating tensor `[tokens, dim]`, float32 or bfloat16 (other types are cast to float32).
         targets: Integer tensor `[tokens]`, class ids.
-        table: `tf.Variable` (or `keras.Variable` that holds one) `[R, dim]`, float32 or bfloat16.
-        bias: `None`, or a variable `[R]`, float32.
+        table: `tf.Variable` (or `keras.Variable` that holds one) `[R, dim]`, float32 or bfloat16; or a tensor:
+            rows that were fetched from elsewhere.
+        bias: `None`, or a variable (or tensor) `[R]`, float32.
         tree: `TreeArrays` of tensors (or variables) that describe the tree.
         weights: `None`, or a tensor `[tokens]`, cast to float32: loss = weight * cross-entropy. A token of
             weight 0 is skipped: nothing is computed for it, and its target may be anything. Differentiable,
@@ -80,7 +81,7 @@ def tree_softmax_loss(
         float32 tensor `[tokens]`.
 
     Raises:
-        TypeError: `table` or `bias` is no variable.
+        TypeError: `table` or `bias` is neither variable nor tensor.
         ValueError: A wrong dtype, or shapes that are known to be wrong.
         tf.errors.InvalidArgumentError: A target that is no class (it is named), or shapes that turn out to be
             wrong.
@@ -110,21 +111,21 @@ def tree_softmax_pairs(
     Returns:
         The losses, float32 `[tokens]`, and how many (token, node) pairs were computed, an int32 scalar.
     """
-    hidden, table, bias = _operands(hidden, table, bias)
+    hidden, table, bias = _operands(hidden, table, bias, tensors=True)
     targets = tf.convert_to_tensor(targets)
     if not targets.dtype.is_integer:
         raise ValueError(f"`targets` must be integers. Received: dtype={targets.dtype.name}")
     if targets.dtype not in (tf.int32, tf.int64):
         targets = tf.cast(targets, tf.int32 if targets.dtype.size < 4 else tf.int64)
-    _gradients.watch(table)
-    if bias is not None:
-        _gradients.watch(bias)
+    for variable in (table, bias):
+        if isinstance(variable, tf.Variable):
+            _gradients.watch(variable)
     outputs = ops.largeout_tree_softmax_loss(
         hidden,
         targets,
         tf.zeros([0], tf.float32) if weights is None else tf.cast(weights, tf.float32),
-        table.handle,
-        _handle(bias, table),
+        _operand(table),
+        _operand(table if bias is None else bias),
         *tree[:5],
         dtype=table.dtype,
         use_bias=bias is not None,
@@ -164,8 +165,8 @@ def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
         ops.largeout_tree_top_k(
             hidden,
             tf.cast(k, tf.int32),
-            table.handle,
-            _handle(bias, table),
+            _operand(table),
+            _operand(table if bias is None else bias),
             tree.node_start,
             tree.row_child,
             dtype=table.dtype,
@@ -175,19 +176,24 @@ def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
     )
 
 
-def _operands(hidden, table, bias):
-    table = _variable("table", table, (tf.float32, tf.bfloat16))
-    bias = None if bias is None else _variable("bias", bias, (tf.float32,))
+def _operands(hidden, table, bias, tensors=False):
+    table = _checked("table", table, (tf.float32, tf.bfloat16), tensors)
+    bias = None if bias is None else _checked("bias", bias, (tf.float32,), tensors)
     hidden = tf.convert_to_tensor(hidden)
     if not hidden.dtype.is_floating:
         raise ValueError(f"`hidden` must be floating. Received: dtype={hidden.dtype.name}")
+    if bias is not None and isinstance(bias, tf.Variable) != isinstance(table, tf.Variable):
+        raise ValueError(
+            "`table` and `bias` must both be variables, or both tensors. "
+            f"Received: {type(table).__name__} and {type(bias).__name__}"
+        )
     return hidden if hidden.dtype == tf.bfloat16 else tf.cast(hidden, tf.float32), table, bias
 
 
-def _variable(name, variable, dtypes):
+def _checked(name, variable, dtypes, tensors):
     if isinstance(variable, keras.Variable):
         variable = variable.value
-    if not isinstance(variable, tf.Variable):
+    if not isinstance(variable, (tf.Variable, tf.Tensor) if tensors else tf.Variable):
         raise TypeError(f"`{name}` must be a tf.Variable. Received: {type(variable).__name__}")
     if variable.dtype not in dtypes:
         names = " or ".join(d.name for d in dtypes)
@@ -195,9 +201,9 @@ def _variable(name, variable, dtypes):
     return variable
 
 
-def _handle(bias, table):
-    """The bias's handle. Without bias the op takes any handle in its place and does not read it."""
-    return (table if bias is None else bias).handle
+def _operand(table):
+    """What the op takes: a variable's handle, or a tensor. (Without bias it takes the table twice.)"""
+    return table.handle if isinstance(table, tf.Variable) else table
 
 
 @tf.RegisterGradient("Largeout>TreeSoftmaxLoss")
@@ -220,7 +226,8 @@ def _tree_softmax_gradient(op, grad_loss, *_):
             use_bias=use_bias,
             max_saved_bytes=op.get_attr("max_saved_bytes"),
         )
-        shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
+        is_handle = table.dtype == tf.resource
+        shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64) if is_handle else tf.shape(table)
     d_weights = None
     if weights.shape != [0]:
         d_weights = grad_loss * tf.math.divide_no_nan(op.outputs[0], weights)

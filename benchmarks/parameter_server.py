@@ -26,7 +26,7 @@ import tempfile
 from benchmarks import _table
 from benchmarks._harness import ROOT
 
-FULL = {"words": 1_000_000, "dim": 64, "batch": 64, "steps": 32, "count": 200, "per_call": 4}
+FULL = {"words": 1_000_000, "dim": 64, "batch": 64, "steps": 32, "count": 600, "per_call": 4}
 QUICK = {"words": 20_000, "dim": 16, "batch": 16, "steps": 8, "count": 32, "per_call": 4}
 CLUSTERS = [(1, 1), (1, 2), (2, 1), (2, 2)]
 MOST_IMBALANCE = 1.15

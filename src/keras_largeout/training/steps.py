@@ -118,9 +118,11 @@ def tensors(batch):
     """A batch as workers take it: tensors, and None where Keras says that there is nothing."""
 
     def convert(value):
+        if isinstance(value, (tf.Tensor, *COMPOSITE)):
+            return value
         if value is None or isinstance(value, tf.experimental.Optional):
             return None
-        return value if isinstance(value, COMPOSITE) else tf.convert_to_tensor(value)
+        return tf.convert_to_tensor(value)
 
     return keras.tree.map_structure(convert, batch)
 

@@ -5,6 +5,7 @@
 
 #include "fan_in/fan_in_kernels.h"
 #include "fan_in/fan_in_ranges.h"
+#include "fan_in/fan_in_write.h"
 
 namespace largeout {
 namespace {
@@ -74,15 +75,17 @@ int64_t FanInLogits(const FanInLayer<T, Id>& layer, const FanInBatch& batch, con
   const FanInKernels<T, Id>& kernels = SelectFanIn<T, Id>();
   const FanInRanges ranges = ForwardRanges(layer.classes);
   const int width = batch.width;
+  const bool stream = batch.size * layer.classes * static_cast<int64_t>(sizeof(float)) > kFanInCached;
   FirstBadRow bad;
   parallel->For(
       batch.blocks * ranges.count, FanInCost(ranges.rows, layer.fan_in, width),
       [&](int64_t begin, int64_t end) {
-        float tile[kFanInChunk * kFanInMaxWidth];
+        float tile[kFanInRun * kFanInMaxWidth];
         for (int64_t task = begin; task < end; ++task) {
           const int64_t block = task / ranges.count, range = task % ranges.count, example = block * width;
-          for (int64_t row = ranges.begin(range); row < ranges.end(range); row += kFanInChunk) {
-            const int64_t n = std::min(kFanInChunk, ranges.end(range) - row), at = row * layer.fan_in;
+          const int lanes = static_cast<int>(std::min<int64_t>(width, batch.size - example));
+          for (int64_t row = ranges.begin(range); row < ranges.end(range); row += kFanInRun) {
+            const int64_t n = std::min(kFanInRun, ranges.end(range) - row), at = row * layer.fan_in;
             const int64_t wrong =
                 FindBadRow(kernels.max_index, layer.indices + at, n, layer.fan_in, layer.inputs);
             if (wrong >= 0) {
@@ -92,12 +95,10 @@ int64_t FanInLogits(const FanInLayer<T, Id>& layer, const FanInBatch& batch, con
             kernels.logits(layer.weights + at, layer.indices + at,
                            layer.bias == nullptr ? nullptr : layer.bias + row, layer.fan_in, {nullptr, n},
                            blocks + block * layer.inputs * width, width, tile);
-            for (int lane = 0; lane < width && example + lane < batch.size; ++lane) {
-              float* out = logits + (example + lane) * layer.classes + row;
-              for (int64_t i = 0; i < n; ++i) out[i] = tile[i * width + lane];
-            }
+            WriteTurned(tile, n, width, lanes, logits + example * layer.classes + row, layer.classes, stream);
           }
         }
+        if (stream) EndOfStream();
       });
   return bad.get();
 }

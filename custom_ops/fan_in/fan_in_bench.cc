@@ -185,6 +185,12 @@ void Run(const Sizes& s, Parallel* parallel) {
   report("forward, softmax", Best([&] { forward(FanInLoss::kSoftmax); }), 1, layer_bytes);
   report("  backward and sgd", backward(FanInLoss::kSoftmax, FanInRule::kSgd, true), 3,
          layer_bytes + connections * sizeof(T));
+  {
+    Pages<float> logits(s.size * s.classes);
+    const double written = 4.0 * s.size * s.classes;
+    report("logits", Best([&] { FanInLogits(layer, batch, blocks.data, logits.data, parallel); }), 1,
+           layer_bytes + written);
+  }
   std::vector<float> scores(s.size * 10);
   std::vector<int32_t> rows(s.size * 10);
   report("top 10",

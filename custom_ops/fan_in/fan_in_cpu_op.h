@@ -64,6 +64,7 @@ class FanInCpu {
   // *bad: see BadIndex.
   template <typename T, typename Id>
   absl::Status Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad) {
+    AdviseHugePages(logits, batch_.size * layer.classes * sizeof(float));
     *bad = FanInLogits(layer, batch_, blocks(), logits, &parallel_);
     return absl::OkStatus();
   }

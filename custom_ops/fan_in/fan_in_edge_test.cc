@@ -1,6 +1,7 @@
 // What is out of range, extreme, or random: labels and indices are checked, candidates' gradients, NaN,
 // rounding.
 #include "fan_in/fan_in_testing.h"
+#include "fan_in/fan_in_write.h"
 
 namespace largeout {
 
@@ -97,6 +98,22 @@ LARGEOUT_TEST(CandidateGradients) {
                            again.data(), &bad, &threads);
     CHECK_TRUE(bad == 1);
   }
+}
+
+// Logits too large for caches are written past them: runs that begin and end within a cache line, lanes that
+// don't fill a vector.
+LARGEOUT_TEST(LargeLogits) {
+  const FanInProblem<float, uint16_t> p(30011, 2, 50, 75, 1);
+  CHECK_TRUE(p.batch.size * p.classes * 4 > kFanInCached);
+  std::vector<float> blocks(p.batch.floats()), logits(p.batch.size * p.classes + 1, 7.f);
+  SerialParallel serial;
+  FanInLayOut(p.batch, p.x.data(), blocks.data(), &serial);
+  ThreadParallel three(3);
+  CHECK_TRUE(FanInLogits(p.layer(), p.batch, blocks.data(), logits.data(), &three) == -1);
+  const std::vector<double> want = p.Logits();
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::abs(logits[i] - want[i]));
+  CHECK_TRUE(worst < 1e-5 && logits[want.size()] == 7.f);
 }
 
 LARGEOUT_TEST(ExtremeLogits) {

@@ -75,7 +75,8 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
                                                            cudaMemcpyDeviceToHost, stream)));
         OP_REQUIRES_OK(context, CudaStatus(cudaStreamSynchronize(stream)));
       }
-      OP_REQUIRES_OK(context, BadPairs(plan.status, num_classes_ > 0 ? num_classes_ : tree.classes, target, plan.bad_position));
+      OP_REQUIRES_OK(context, BadPairs(plan.status, num_classes_ > 0 ? num_classes_ : tree.classes, target,
+                                       plan.bad_position));
     }
     const bool save = plan.probs <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
     const int64_t sizes[] = {tokens,          plan.pairs, plan.pairs,           plan.groups,
@@ -206,45 +207,46 @@ class TreeTopKGpuOp : public OpKernel {
 }  // namespace
 
 // A variable's handle lies in the memory of the host, a tensor on the device.
-#define LARGEOUT_HANDLES .HostMemory("table").HostMemory("bias").TypeConstraint<tensorflow::ResourceHandle>("Ttable")
+#define LARGEOUT_HANDLES \
+  .HostMemory("table").HostMemory("bias").TypeConstraint<tensorflow::ResourceHandle>("Ttable")
 #define LARGEOUT_TENSORS(T) .TypeConstraint<T>("Ttable")
-#define LARGEOUT_REGISTER(T, Thidden)                         \
-  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_HANDLES)        \
-  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_TENSORS(T))     \
-  LARGEOUT_REGISTER_IDS(T, Thidden, int32_t)                  \
+#define LARGEOUT_REGISTER(T, Thidden)                     \
+  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_HANDLES)    \
+  LARGEOUT_REGISTER_GRAD(T, Thidden, LARGEOUT_TENSORS(T)) \
+  LARGEOUT_REGISTER_IDS(T, Thidden, int32_t)              \
   LARGEOUT_REGISTER_IDS(T, Thidden, int64_t)
-#define LARGEOUT_REGISTER_GRAD(T, Thidden, TABLE)             \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxGrad")    \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("node_start")       \
-                              .HostMemory("node_parent")      \
-                              .TypeConstraint<T>("dtype")     \
+#define LARGEOUT_REGISTER_GRAD(T, Thidden, TABLE)                        \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxGrad")               \
+                              .Device(tensorflow::DEVICE_GPU)            \
+                              .HostMemory("node_start")                  \
+                              .HostMemory("node_parent")                 \
+                              .TypeConstraint<T>("dtype")                \
                               .TypeConstraint<Thidden>("Thidden") TABLE, \
                           TreeSoftmaxGradGpuOp<T, Thidden>);
-#define LARGEOUT_REGISTER_IDS(T, Thidden, Tids)                    \
-  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_HANDLES)       \
-  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_TENSORS(T))    \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeTopK")                \
-                              .Device(tensorflow::DEVICE_GPU)      \
-                              .HostMemory("k")                     \
-                              .HostMemory("table")                 \
-                              .HostMemory("bias")                  \
-                              .HostMemory("node_start")            \
-                              .HostMemory("row_child")             \
-                              .TypeConstraint<T>("dtype")          \
-                              .TypeConstraint<Thidden>("Thidden")  \
-                              .TypeConstraint<Tids>("out_type"),   \
-                          TreeTopKGpuOp<T, Thidden, Tids>);
-#define LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, TABLE)           \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxLoss")        \
+#define LARGEOUT_REGISTER_IDS(T, Thidden, Tids)                   \
+  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_HANDLES)      \
+  LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, LARGEOUT_TENSORS(T))   \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeTopK")               \
                               .Device(tensorflow::DEVICE_GPU)     \
-                              .HostMemory("class_row")            \
+                              .HostMemory("k")                    \
+                              .HostMemory("table")                \
+                              .HostMemory("bias")                 \
                               .HostMemory("node_start")           \
-                              .HostMemory("node_row")             \
-                              .HostMemory("node_parent")          \
-                              .HostMemory("row_hint")             \
+                              .HostMemory("row_child")            \
                               .TypeConstraint<T>("dtype")         \
                               .TypeConstraint<Thidden>("Thidden") \
+                              .TypeConstraint<Tids>("out_type"),  \
+                          TreeTopKGpuOp<T, Thidden, Tids>);
+#define LARGEOUT_REGISTER_LOSS(T, Thidden, Tids, TABLE)                \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxLoss")             \
+                              .Device(tensorflow::DEVICE_GPU)          \
+                              .HostMemory("class_row")                 \
+                              .HostMemory("node_start")                \
+                              .HostMemory("node_row")                  \
+                              .HostMemory("node_parent")               \
+                              .HostMemory("row_hint")                  \
+                              .TypeConstraint<T>("dtype")              \
+                              .TypeConstraint<Thidden>("Thidden")      \
                               .TypeConstraint<Tids>("Ttargets") TABLE, \
                           TreeSoftmaxLossGpuOp<T, Thidden, Tids>);
 LARGEOUT_REGISTER(float, float)

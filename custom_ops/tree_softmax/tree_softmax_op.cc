@@ -1,4 +1,5 @@
-// The ops of tree_softmax as TensorFlow sees them: names, shapes, documentation. Kernels: tree_softmax_cpu_op.cc.
+// The ops of tree_softmax as TensorFlow sees them: names, shapes, documentation. Kernels:
+// tree_softmax_cpu_op.cc.
 #include "common/tf_op.h"
 
 namespace largeout {
@@ -16,15 +17,16 @@ ShapeHandle OperandShape(InferenceContext* c, int at) {
 }
 
 // hidden [T, d] and the table's [R, d].
-absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, ShapeHandle* hidden, DimensionHandle* rows,
-                            DimensionHandle* dim) {
+absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, ShapeHandle* hidden,
+                            DimensionHandle* rows, DimensionHandle* dim) {
   ShapeHandle table;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden_at), 2, hidden));
   TF_RETURN_IF_ERROR(c->WithRank(OperandShape(c, table_at), 2, &table));
   absl::Status same = c->Merge(c->Dim(*hidden, 1), c->Dim(table, 1), dim);
   if (!same.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("`hidden` must have as many columns as `table`. Received: shapes ",
-                                                   c->DebugString(*hidden), " and ", c->DebugString(table)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("`hidden` must have as many columns as `table`. Received: shapes ",
+                     c->DebugString(*hidden), " and ", c->DebugString(table)));
   }
   *rows = c->Dim(table, 0);
   bool use_bias;
@@ -38,14 +40,17 @@ absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, Sh
 }
 
 // A vector of `size`, or of `size` or nothing.
-absl::Status Vector(InferenceContext* c, int at, DimensionHandle size, const char* name, bool or_empty = false) {
+absl::Status Vector(InferenceContext* c, int at, DimensionHandle size, const char* name,
+                    bool or_empty = false) {
   ShapeHandle vector;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(at), 1, &vector));
   const DimensionHandle found = c->Dim(vector, 0);
-  if (!c->ValueKnown(size) || !c->ValueKnown(found) || c->Value(size) == c->Value(found)) return absl::OkStatus();
+  if (!c->ValueKnown(size) || !c->ValueKnown(found) || c->Value(size) == c->Value(found))
+    return absl::OkStatus();
   if (or_empty && c->Value(found) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", c->Value(size), "]",
-                                                 or_empty ? " or [0]" : "", ". Received: [", c->Value(found), "]"));
+                                                 or_empty ? " or [0]" : "", ". Received: [", c->Value(found),
+                                                 "]"));
 }
 
 // class_row [V], node_start [N + 1], node_row [N], node_parent [N], row_hint [ceil(R / 16)], R = V + N - 1.
@@ -119,7 +124,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
       c->set_output(6, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     })
-    .Doc(R"(Cross-entropy of a softmax over a tree: one small softmax per node between the root and the target.
+    .Doc(
+        R"(Cross-entropy of a softmax over a tree: one small softmax per node between the root and the target.
 
 hidden: [T, d].
 targets: [T] class ids.

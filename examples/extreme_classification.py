@@ -117,12 +117,25 @@ def make_model(args, task):
         # Most labels are rare: the model needs not learn that first.
         share = (rows.label_counts() + 0.1) / (len(rows) + 1)
         head.bias.assign(np.log(share / (1 - share)) if "cross" in args.loss else np.full(len(share), -1.0))
-        model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
+        model.compile(make_optimizer(args), loss=head.loss)
         weights, besides = _outputs.memory(head)
         widths = [args.hidden, *(layer.units for layer in between), rows.num_labels]
         print(f"   {rows.num_features:,} features -> " + " -> ".join(f"{width:,}" for width in widths))
         print(f"   output layer: {weights / 2**20:.1f} MB of weights, {besides / 2**20:.1f} MB to train them")
     return model, head
+
+
+def make_optimizer(args):
+    """LazyAdam, with a learning rate of its own for the vectors of the features.
+
+    Most features are rare. LazyAdam moves a feature's vector only when the feature occurs; Adam would go on
+    moving it for some ten steps, by its momentum. A larger learning rate makes up for it.
+    """
+    rest = kl.optimizers.LazyAdam(args.learning_rate)
+    if not hasattr(keras.optimizers, "MultiOptimizer"):  # an older Keras
+        return rest
+    features = {"bag/.*": kl.optimizers.LazyAdam(args.feature_rate)}
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(rest, features))
 
 
 def fit(args, task, model, head):
@@ -232,6 +245,7 @@ def arguments():
     add("--epochs", type=int, default=8)
     add("--batch", type=int, default=64)
     add("--learning-rate", type=float, default=1e-3)
+    add("--feature-rate", type=float, default=5e-3, help="learning rate of the vectors of features")
     add("--rewire", type=float, default=0.1, help="share of the connections exchanged each time; 0: never")
     add("--rewire-every", type=int, default=300, help="steps between two times")
     add("--grow", choices=("random", "gradient"), default="random", help="where connections are regrown")
@@ -248,7 +262,7 @@ def arguments():
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
         args.epochs, args.hidden, args.wide, args.rewire_every = 3, 64, 1024, 10
-        args.learning_rate = 1e-2
+        args.learning_rate = args.feature_rate = 1e-2
     return args
 
 

@@ -63,8 +63,8 @@ def tree_softmax_loss(
     Args:
         hidden: Floating tensor `[tokens, dim]`, float32 or bfloat16 (other types are cast to float32).
         targets: Integer tensor `[tokens]`, class ids.
-        table: `tf.Variable` (or `keras.Variable` that holds one) `[R, dim]`, float32 or bfloat16; or a tensor:
-            rows that were fetched from elsewhere.
+        table: `tf.Variable` (or `keras.Variable` that holds one) `[R, dim]`, float32 or bfloat16; or a
+            tensor: rows that were fetched from elsewhere.
         bias: `None`, or a variable (or tensor) `[R]`, float32.
         tree: `TreeArrays` of tensors (or variables) that describe the tree.
         weights: `None`, or a tensor `[tokens]`, cast to float32: loss = weight * cross-entropy. A token of

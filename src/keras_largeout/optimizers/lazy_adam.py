@@ -13,6 +13,10 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     Adam reads and writes the whole table and both its moments in every step. The bias correction counts all
     steps.
 
+    A row that rarely occurs therefore learns more slowly: under Adam its momentum moves it on for some
+    `1 / (1 - beta_1)` steps after each of its batches. A larger learning rate for tables of rare rows makes
+    up for it (`keras.optimizers.MultiOptimizer`).
+
     Args: those of `keras.optimizers.Adam`; `amsgrad` is for dense weights alone. What the others mean for
         rows: see `RowSparse`.
 

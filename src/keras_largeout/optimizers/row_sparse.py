@@ -27,8 +27,7 @@ class RowSparse:
     - under `tf.distribute.MirroredStrategy` a step is that of one device on the whole batch: a shard is
       updated once, where it lies, by the rows of all replicas;
     - `clipnorm`, `global_clipnorm` and `clipvalue` act on the sums of duplicate rows, the norm of a table
-    runs
-      over all its shards, and the global norm over rows and dense gradients together;
+      runs over all its shards, and the global norm over rows and dense gradients together;
     - `gradient_accumulation_steps` keeps the rows of the batches so far, never an array of the table's size
       beside a table;
     - `weight_decay` is lazy: it acts on the rows of the batch only, when they are in one;

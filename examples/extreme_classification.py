@@ -242,7 +242,7 @@ def arguments():
     add("--wide", type=int, default=16_384, help="width of the layer below the sparse output")
     add("--bottleneck", type=int, default=64, help="width of the layer below --output bottleneck")
     add("--dropout", type=float, default=0.3)
-    add("--epochs", type=int, default=8)
+    add("--epochs", type=int, default=4)
     add("--batch", type=int, default=64)
     add("--learning-rate", type=float, default=1e-3)
     add("--feature-rate", type=float, default=5e-3, help="learning rate of the vectors of features")

@@ -194,7 +194,8 @@ def _checked(name, variable, dtypes, tensors):
     if isinstance(variable, keras.Variable):
         variable = variable.value
     if not isinstance(variable, (tf.Variable, tf.Tensor) if tensors else tf.Variable):
-        raise TypeError(f"`{name}` must be a tf.Variable. Received: {type(variable).__name__}")
+        kinds = "tf.Variable or tf.Tensor" if tensors else "tf.Variable"
+        raise TypeError(f"`{name}` must be a {kinds}. Received: {type(variable).__name__}")
     if variable.dtype not in dtypes:
         names = " or ".join(d.name for d in dtypes)
         raise ValueError(f"`{name}` must be of dtype {names}. Received: dtype={variable.dtype.name}")

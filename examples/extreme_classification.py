@@ -132,7 +132,8 @@ def make_optimizer(args):
     moving it for some ten steps, by its momentum. A larger learning rate makes up for it.
     """
     rest = kl.optimizers.LazyAdam(args.learning_rate)
-    if not hasattr(keras.optimizers, "MultiOptimizer"):  # an older Keras
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        print("   this Keras has no MultiOptimizer: --learning-rate for the features too")
         return rest
     features = {"bag/.*": kl.optimizers.LazyAdam(args.feature_rate)}
     return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(rest, features))

@@ -100,6 +100,23 @@ def test_gradient_checks_what_was_saved(problem):
     assert "`pair_lse`" in error(grad, pair_lse=saved.pair_lse[1:])
 
 
+@pytest.mark.parametrize("tensor", ["table", "bias"])
+def test_op_refuses_a_variable_beside_a_tensor(problem, tensor):
+    given = {"table": problem.table.handle, "bias": problem.bias.handle}
+    given[tensor] = tf.convert_to_tensor(getattr(problem, tensor))
+    message = error(
+        ops.largeout_tree_softmax_loss,
+        problem.hidden,
+        problem.targets,
+        tf.zeros([0]),
+        *given.values(),
+        *problem.arrays[:5],
+        dtype=tf.float32,
+        use_bias=True,
+    )
+    assert "`table` and `bias` must both be handles of variables, or both tensors" in message
+
+
 def shapes(hidden, targets, table, arrays, make=tf.raw_ops.VarHandleOp):
     with tf.Graph().as_default():
         handle = make(dtype=tf.float32, shape=table)

@@ -22,7 +22,14 @@ class LockedTable {
   }
 
   absl::Status Open(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
-    if (context->input_dtype(at) != tensorflow::DT_RESOURCE) return OpenTensors(context, at, dtype, use_bias);
+    const bool handle = context->input_dtype(at) == tensorflow::DT_RESOURCE;
+    if (use_bias && handle != (context->input_dtype(at + 1) == tensorflow::DT_RESOURCE)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "`table` and `bias` must both be handles of variables, or both tensors. Received: ",
+          tensorflow::DataTypeString(context->input_dtype(at)), " and ",
+          tensorflow::DataTypeString(context->input_dtype(at + 1))));
+    }
+    if (!handle) return OpenTensors(context, at, dtype, use_bias);
     TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "table", &table_variable_));
     if (use_bias)
       TF_RETURN_IF_ERROR(LookupTable(context, at + 1, tensorflow::DT_FLOAT, "bias", &bias_variable_));

@@ -129,12 +129,11 @@ class ShardedTree:
     def _top_losses(self, hidden, targets, weights):
         """The losses of the top, and its pairs; a target that is no class is named by the op."""
         remote = self.kernel.remote
-        tables = self._fetched_top(targets, weights) if remote else self._top_here()
+        tables = (
+            self._fetched_top(targets, weights) if remote else (*self._weights(HOT), self._arrays(self._top))
+        )
         losses, pairs = tree_softmax_pairs(hidden, targets, *tables, weights, num_classes=self.num_classes)
         return losses, None if remote else pairs  # pairs that a worker computes are no load of a server
-
-    def _top_here(self):
-        return *self._weights(HOT), self._arrays(self._top)
 
     def _fetched_top(self, targets, weights):
         """Table, bias and arrays of the top as tensors of a worker.

@@ -7,6 +7,7 @@ python examples/extreme_classification.py --data DIR    # train.txt[.gz], test.t
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -105,9 +106,13 @@ def make_model(args, task):
         ids = keras.Input((None,), dtype="int32", ragged=True, name="ids")
         values = keras.Input((None,), dtype="float32", ragged=True, name="values")
         # A linear layer on sparse rows: the sum of the vectors of a row's features, times their values.
-        x = kl.layers.ShardedEmbedding(rows.num_features, args.hidden, combiner="sum", name="bag")(
-            ids, values
-        )
+        x = kl.layers.ShardedEmbedding(
+            rows.num_features,
+            args.hidden,
+            combiner="sum",
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=args.feature_scale, seed=args.seed),
+            name="bag",
+        )(ids, values)
         x = keras.layers.Activation("relu")(x)
         x = keras.layers.Dropout(args.dropout, seed=args.seed, name="dropout")(x)
         between, head = _outputs.make_output(args.output, args, rows.num_labels)
@@ -129,7 +134,8 @@ def make_optimizer(args):
     """LazyAdam, with a learning rate of its own for the vectors of the features.
 
     Most features are rare. LazyAdam moves a feature's vector only when the feature occurs; Adam would go on
-    moving it for some ten steps, by its momentum. A larger learning rate makes up for it.
+    moving it for some ten steps, by its momentum. A larger learning rate makes up for it, where the features
+    have much to learn (`_outputs.SETTINGS`).
     """
     rest = kl.optimizers.LazyAdam(args.learning_rate)
     if not hasattr(keras.optimizers, "MultiOptimizer"):
@@ -242,11 +248,12 @@ def arguments():
     add("--hidden", type=int, default=512, help="width of the first layer")
     add("--wide", type=int, default=16_384, help="width of the layer below the sparse output")
     add("--bottleneck", type=int, default=64, help="width of the layer below --output bottleneck")
-    add("--dropout", type=float, default=0.3)
     add("--epochs", type=int, default=4)
     add("--batch", type=int, default=64)
-    add("--learning-rate", type=float, default=1e-3)
-    add("--feature-rate", type=float, default=5e-3, help="learning rate of the vectors of features")
+    add("--learning-rate", type=float, help="default: what serves the output, here and in the next three")
+    add("--feature-rate", type=float, help="learning rate of the vectors of features")
+    add("--feature-scale", type=float, help="standard deviation that the vectors of features begin with")
+    add("--dropout", type=float, help="share of the hidden values left out")
     add("--rewire", type=float, default=0.1, help="share of the connections exchanged each time; 0: never")
     add("--rewire-every", type=int, default=300, help="steps between two times")
     add("--grow", choices=("random", "gradient"), default="random", help="where connections are regrown")
@@ -264,6 +271,9 @@ def arguments():
     if args.quick:
         args.epochs, args.hidden, args.wide, args.rewire_every = 3, 64, 1024, 10
         args.learning_rate = args.feature_rate = 1e-2
+    for name, value in dataclasses.asdict(_outputs.SETTINGS[args.output]).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     return args
 
 

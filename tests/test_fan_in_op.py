@@ -88,7 +88,7 @@ def close(got, want, tolerance=1e-5, rough=0.0):
     [
         {},
         {"bias": False, "batch": 1},
-        {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.int32, "labels_dtype": np.int32},
+        {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.uint32, "labels_dtype": np.int32},
         {"dtype": BFLOAT16, "batch": 33},
         {"inputs_dtype": BFLOAT16},
     ],
@@ -165,7 +165,7 @@ def test_weights_decay_and_biases_do_not(rng):
 
 
 def test_logits_and_their_gradient(rng):
-    check_logits(rng, np.int32)
+    check_logits(rng, np.uint32)
 
 
 def check_logits(rng, index_dtype):
@@ -226,7 +226,7 @@ def test_parts_make_the_whole(rng):
 
 
 def test_top_k(rng):
-    check_top_k(rng, np.int32)
+    check_top_k(rng, np.uint32)
 
 
 def check_top_k(rng, index_dtype):
@@ -388,7 +388,7 @@ def test_wrong_arguments_are_named(rng):
         fi.fan_in_loss(*good, weights, indices, loss="hinge")
     with pytest.raises(TypeError, match=r"`weights` must be a tf.Variable"):
         fi.fan_in_loss(*good, p.weights, indices)
-    with pytest.raises(ValueError, match="`indices` must be of dtype uint16 or int32"):
+    with pytest.raises(ValueError, match="`indices` must be of dtype uint16 or uint32"):
         fi.fan_in_logits(p.inputs, weights, tf.Variable(p.indices.astype(np.int64)))
     with pytest.raises(ValueError, match="`inputs` must be floating"):
         fi.fan_in_logits(p.inputs.astype(np.int32), weights, indices)
@@ -419,7 +419,6 @@ def test_the_op_checks_what_the_wrapper_checks(rng):
         )
 
 
-# TensorFlow keeps int32 variables off GPUs: there, connections are uint16.
 @pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
 @pytest.mark.parametrize("loss", fi.LOSSES)
 def test_gpu_equals_reference(rng, loss):
@@ -428,7 +427,7 @@ def test_gpu_equals_reference(rng, loss):
         for options in (
             {},
             {"bias": False, "batch": 1},
-            {"classes": 507, "fan_in": 33, "batch": 45, "labels_dtype": np.int32},
+            {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.uint32, "labels_dtype": np.int32},
             {"dtype": BFLOAT16, "batch": 33},
             {"inputs_dtype": BFLOAT16},
         ):
@@ -442,8 +441,9 @@ def test_gpu_equals_reference(rng, loss):
 @pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
 def test_gpu_logits_and_top_k(rng):
     with tf.device("GPU:0"):
-        check_logits(rng, np.uint16)
-        check_top_k(rng, np.uint16)
+        for index_dtype in (np.uint16, np.uint32):
+            check_logits(rng, index_dtype)
+            check_top_k(rng, index_dtype)
         check_bad_index(rng)
         p = Problem(rng)
         p.labels[11] = 123

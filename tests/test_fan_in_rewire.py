@@ -57,20 +57,20 @@ def test_connections_equal_the_reference(num_inputs):
     got = fr.fan_in_connections(100, 8, num_inputs, SEED)
     assert got.dtype == tf.uint16 and different(got)
     np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
-    part = tf.function(fr.fan_in_connections)(30, 8, num_inputs, SEED, first_class=70, dtype=tf.int32)
-    assert part.dtype == tf.int32
+    part = tf.function(fr.fan_in_connections)(30, 8, num_inputs, SEED, first_class=70, dtype=tf.uint32)
+    assert part.dtype == tf.uint32
     np.testing.assert_array_equal(part, got[70:])
 
 
 def test_connections_of_many_inputs():
     got = fr.fan_in_connections(100, 3, 1 << 20, SEED)
-    assert got.dtype == tf.int32 and different(got) and got.numpy().max() > 1 << 19
+    assert got.dtype == tf.uint32 and different(got) and got.numpy().max() > 1 << 19
     np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 3, 1 << 20, SEED))
     assert fr.fan_in_connections(0, 3, 5, SEED).shape == (0, 3)
 
 
 def test_candidates_equal_the_reference(rng):
-    for index_dtype, num_inputs, count in ((np.uint16, 50, 5), (np.int32, 50, 42), (np.uint16, 3000, 8)):
+    for index_dtype, num_inputs, count in ((np.uint16, 50, 5), (np.uint32, 50, 42), (np.uint16, 3000, 8)):
         layer = Layer(rng, num_inputs=num_inputs, index_dtype=index_dtype)
         got = fr.fan_in_candidates(tf.Variable(layer.indices), num_inputs, SEED, count, 20, 30, 5)
         want = fr.fan_in_candidates_reference(layer.indices[20:50], num_inputs, SEED, count, 25)
@@ -79,7 +79,7 @@ def test_candidates_equal_the_reference(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("index_dtype", [np.uint16, np.int32])
+@pytest.mark.parametrize("index_dtype", [np.uint16, np.uint32])
 def test_rewire_equals_the_reference(rng, dtype, index_dtype):
     for fraction, num_inputs in ((0.0, 50), (0.1, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
         layer = Layer(rng, dtype=dtype, index_dtype=index_dtype, num_inputs=num_inputs)
@@ -185,7 +185,7 @@ def test_what_is_wrong_is_named(rng):
     weights, indices = tf.Variable(layer.weights), tf.Variable(layer.indices)
     with pytest.raises(ValueError, match=r"`fan_in` must be in .*Received: fan_in=9"):
         fr.fan_in_connections(3, 9, 8, SEED)
-    with pytest.raises(ValueError, match="`dtype` must be int32, or uint16 where"):
+    with pytest.raises(ValueError, match="`dtype` must be uint32, or uint16 where"):
         fr.fan_in_connections(3, 9, 65537, SEED, dtype="uint16")
     with pytest.raises(ValueError, match="One of `fraction` and `threshold`"):
         fr.fan_in_rewire(weights, indices, 50, SEED)
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_named(rng):
     np.testing.assert_array_equal(weights, layer.weights)
     with pytest.raises((ValueError, wrong), match=r"rank|shape"):
         _library.ops.largeout_fan_in_connections(
-            num_rows=[3], fan_in=2, num_inputs=5, first_class=0, seed=SEED, dtype=tf.int32
+            num_rows=[3], fan_in=2, num_inputs=5, first_class=0, seed=SEED, dtype=tf.uint32
         )
 
 

@@ -300,7 +300,7 @@ def test_first_connections():
     assert head.in_degrees().tolist() == np.bincount(connections.ravel(), minlength=DIM).tolist()
     wide = SparseOutput(3, 2)
     wide.build((None, 2**16 + 1))
-    assert wide.connections.numpy().dtype == np.int32
+    assert wide.connections.numpy().dtype == np.uint32
     full = SparseOutput(4, 6)
     full.build((None, 6))
     assert np.sort(full.connections.numpy(), axis=1).tolist() == [list(range(6))] * 4

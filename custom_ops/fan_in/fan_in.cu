@@ -109,9 +109,9 @@ LARGEOUT_LAYOUT(bfloat16)
   template int FanInLogitsCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, float*, \
                                       void*, GpuStream, int64_t*);
 LARGEOUT_LOGITS(float, uint16_t)
-LARGEOUT_LOGITS(float, int32_t)
+LARGEOUT_LOGITS(float, uint32_t)
 LARGEOUT_LOGITS(bfloat16, uint16_t)
-LARGEOUT_LOGITS(bfloat16, int32_t)
+LARGEOUT_LOGITS(bfloat16, uint32_t)
 #undef LARGEOUT_LOGITS
 
 }  // namespace largeout

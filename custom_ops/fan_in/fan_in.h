@@ -15,7 +15,7 @@
 //
 // What bounds it: per class K (weight + index) bytes from memory, and K gathers of batch floats from the
 // cache that holds the inputs; the gradient of the inputs is a read-modify-write of as many. T is float or
-// bfloat16 (arithmetic is float32), Id uint16_t or int32_t. All memory belongs to the caller. Results do not
+// bfloat16 (arithmetic is float32), Id uint16_t or uint32_t. All memory belongs to the caller. Results do not
 // depend on the number of threads.
 //
 // Functions that read indices return -1, or the row of a class with an index outside [0, inputs): its chunk

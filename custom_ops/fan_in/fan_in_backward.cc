@@ -211,9 +211,9 @@ int64_t FanInBackward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
                                         const FanInGradients&, const FanInStep<T>&, float*, float*, \
                                         Parallel*);
 LARGEOUT_BACKWARD(float, uint16_t)
-LARGEOUT_BACKWARD(float, int32_t)
+LARGEOUT_BACKWARD(float, uint32_t)
 LARGEOUT_BACKWARD(bfloat16, uint16_t)
-LARGEOUT_BACKWARD(bfloat16, int32_t)
+LARGEOUT_BACKWARD(bfloat16, uint32_t)
 #undef LARGEOUT_BACKWARD
 
 }  // namespace largeout

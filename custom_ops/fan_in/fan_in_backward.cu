@@ -187,9 +187,9 @@ int FanInCandidateGradientCuda(const FanInLayer<T, Id>& layer, const FanInBatch&
       const FanInLayer<T, Id>&, const FanInBatch&, const float*, const FanInGradientsCuda&, const int32_t*, \
       int64_t, int64_t, int64_t, float*, void*, GpuStream, int64_t*, int64_t*);
 LARGEOUT_BACKWARD(float, uint16_t)
-LARGEOUT_BACKWARD(float, int32_t)
+LARGEOUT_BACKWARD(float, uint32_t)
 LARGEOUT_BACKWARD(bfloat16, uint16_t)
-LARGEOUT_BACKWARD(bfloat16, int32_t)
+LARGEOUT_BACKWARD(bfloat16, uint32_t)
 #undef LARGEOUT_BACKWARD
 
 }  // namespace largeout

@@ -10,7 +10,8 @@ int64_t FanInCandidateGradient(const FanInLayer<T, Id>& layer, const FanInBatch&
                                int64_t rows, int64_t count, float* d_weights, int64_t* bad_candidate,
                                Parallel* parallel) {
   const FanInKernels<T, Id>& kernels = SelectFanIn<T, Id>();
-  const FanInKernels<float, int32_t>& candidate_kernels = SelectFanIn<float, int32_t>();
+  const FanInKernels<float, uint32_t>& candidate_kernels = SelectFanIn<float, uint32_t>();
+  const uint32_t* candidate_ids = AsIndices(candidates);
   const int64_t chunks = (rows + kFanInChunk - 1) / kFanInChunk;
   FirstBadRow bad, bad_candidates;
   parallel->For(
@@ -24,14 +25,14 @@ int64_t FanInCandidateGradient(const FanInLayer<T, Id>& layer, const FanInBatch&
           const int64_t wrong = FindBadRow(kernels.max_index, layer.indices + row * layer.fan_in, n,
                                            layer.fan_in, layer.inputs);
           const int64_t unknown =
-              FindBadRow(candidate_kernels.max_index, candidates + at * count, n, count, layer.inputs);
+              FindBadRow(candidate_kernels.max_index, candidate_ids + at * count, n, count, layer.inputs);
           if (wrong >= 0) bad.Found(row + wrong);
           if (unknown >= 0) bad_candidates.Found(at + unknown);
           if (wrong >= 0 || unknown >= 0) continue;
           for (int64_t block = 0; block < batch.blocks; ++block) {
             BlockGradients<T, Id> source(layer, batch, blocks, gradients, block, row);
             source.Chunk(row, n, [&](const GradientTile& tile) {
-              candidate_kernels.backward(nullptr, candidates + at * count, count, {tile.rows, tile.count},
+              candidate_kernels.backward(nullptr, candidate_ids + at * count, count, {tile.rows, tile.count},
                                          source.inputs(), batch.width, tile.values, own.data(), nullptr,
                                          nullptr);
               for (int64_t i = 0; i < tile.count; ++i) {
@@ -50,9 +51,9 @@ int64_t FanInCandidateGradient(const FanInLayer<T, Id>& layer, const FanInBatch&
                                                  const FanInGradients&, const int32_t*, int64_t, int64_t,   \
                                                  int64_t, float*, int64_t*, Parallel*);
 LARGEOUT_CANDIDATES(float, uint16_t)
-LARGEOUT_CANDIDATES(float, int32_t)
+LARGEOUT_CANDIDATES(float, uint32_t)
 LARGEOUT_CANDIDATES(bfloat16, uint16_t)
-LARGEOUT_CANDIDATES(bfloat16, int32_t)
+LARGEOUT_CANDIDATES(bfloat16, uint32_t)
 #undef LARGEOUT_CANDIDATES
 
 }  // namespace largeout

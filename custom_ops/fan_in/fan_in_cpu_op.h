@@ -127,9 +127,9 @@ class FanInCpu {
       Kernel<FanInCpu, T, Id>)
 #define LARGEOUT_FAN_IN_CPU(name, Kernel)                             \
   LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, float, uint16_t);           \
-  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, float, int32_t);            \
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, float, uint32_t);           \
   LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, Eigen::bfloat16, uint16_t); \
-  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, Eigen::bfloat16, int32_t)
+  LARGEOUT_FAN_IN_CPU_TYPES(name, Kernel, Eigen::bfloat16, uint32_t)
 
 }  // namespace largeout
 

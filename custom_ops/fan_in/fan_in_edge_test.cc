@@ -36,8 +36,8 @@ LARGEOUT_TEST(LabelsAreChecked) {
 // An index out of range is found by every pass, and nothing beyond the inputs is touched.
 LARGEOUT_TEST(BadIndices) {
   SerialParallel serial;
-  for (const int32_t wrong : {20, -1, INT32_MAX}) {
-    FanInProblem<float, int32_t> p(200, 4, 20, 5, 1);
+  for (const uint32_t wrong : {20u, 1u << 31, UINT32_MAX}) {
+    FanInProblem<float, uint32_t> p(200, 4, 20, 5, 1);
     p.indices[150 * 4 + 2] = wrong;
     const FanInBatch& batch = p.batch;
     std::vector<float> blocks(batch.floats()), logits(batch.size * p.classes), d(batch.floats());
@@ -55,7 +55,7 @@ LARGEOUT_TEST(BadIndices) {
     gradients.positives = &positives, gradients.grad_loss = p.grad_loss.data();
     FanInStep<float> step;
     step.weights = p.weights.data(), step.bias = p.bias.data();
-    FanInLayer<float, int32_t> layer = p.layer();
+    FanInLayer<float, uint32_t> layer = p.layer();
     const std::vector<float> weights = p.weights;
     layer.weights = weights.data();
     std::vector<float> scratch(FanInBackwardScratch(p.classes, p.fan_in, batch, true));

@@ -6,12 +6,12 @@ namespace largeout {
 // An index out of range is found by every pass, its class is left out, and nothing beyond the inputs is
 // touched.
 LARGEOUT_TEST(BadIndices) {
-  for (const int32_t wrong : {20, -1, INT32_MAX}) {
-    FanInProblem<float, int32_t> p(200, 4, 20, 5, 1);
+  for (const uint32_t wrong : {20u, 1u << 31, UINT32_MAX}) {
+    FanInProblem<float, uint32_t> p(200, 4, 20, 5, 1);
     p.indices[150 * 4 + 2] = wrong;
     p.indices[170 * 4] = wrong;
     const FanInBatch& batch = p.batch;
-    const LayerOnGpu<float, int32_t> gpu(p);
+    const LayerOnGpu<float, uint32_t> gpu(p);
     const OnGpu<float> logits(batch.size * p.classes), lse(batch.size), mass(batch.size),
         grad_loss(p.grad_loss);
     const OnGpu<int64_t> rows(batch.size * 3);

@@ -31,9 +31,9 @@ namespace {
   LARGEOUT_REGISTER("Largeout>FanInCandidateGrad", FanInCandidateGradOp, T, Id,                 \
                     LARGEOUT_LABELS.HostMemory("first_row"))
 LARGEOUT_TYPES(float, uint16_t);
-LARGEOUT_TYPES(float, int32_t);
+LARGEOUT_TYPES(float, uint32_t);
 LARGEOUT_TYPES(Eigen::bfloat16, uint16_t);
-LARGEOUT_TYPES(Eigen::bfloat16, int32_t);
+LARGEOUT_TYPES(Eigen::bfloat16, uint32_t);
 
 }  // namespace
 }  // namespace largeout

@@ -111,9 +111,9 @@ int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, cons
   template int ChunkGradients<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
                                      const FanInGradientsCuda&, const GradientChunk&, Verdict*, GpuStream);
 LARGEOUT_GRADIENTS(float, uint16_t)
-LARGEOUT_GRADIENTS(float, int32_t)
+LARGEOUT_GRADIENTS(float, uint32_t)
 LARGEOUT_GRADIENTS(bfloat16, uint16_t)
-LARGEOUT_GRADIENTS(bfloat16, int32_t)
+LARGEOUT_GRADIENTS(bfloat16, uint32_t)
 #undef LARGEOUT_GRADIENTS
 
 }  // namespace fan_in_gpu

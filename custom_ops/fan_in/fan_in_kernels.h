@@ -68,9 +68,9 @@ struct FanInUpdateKernels {
 };
 
 using FanInFloat16 = FanInKernels<float, uint16_t>;
-using FanInFloat32 = FanInKernels<float, int32_t>;
+using FanInFloat32 = FanInKernels<float, uint32_t>;
 using FanInBfloat16 = FanInKernels<bfloat16, uint16_t>;
-using FanInBfloat32 = FanInKernels<bfloat16, int32_t>;
+using FanInBfloat32 = FanInKernels<bfloat16, uint32_t>;
 LARGEOUT_DECLARE_LEVELS(FanInFloat16, kFanInFloat16)
 LARGEOUT_DECLARE_LEVELS(FanInFloat32, kFanInFloat32)
 LARGEOUT_DECLARE_LEVELS(FanInBfloat16, kFanInBfloat16)
@@ -96,6 +96,11 @@ inline const FanInBfloat16& SelectFanIn() {
 template <>
 inline const FanInBfloat32& SelectFanIn() {
   return LARGEOUT_SELECT(kFanInBfloat32);
+}
+
+// Candidates are int32; read as indices, a negative one is beyond all inputs.
+inline const uint32_t* AsIndices(const int32_t* candidates) {
+  return reinterpret_cast<const uint32_t*>(candidates);
 }
 
 inline FanInUpdate<float> SelectUpdate(FanInRule rule, float*) {

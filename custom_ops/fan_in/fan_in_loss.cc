@@ -151,9 +151,9 @@ int64_t FanInLossForward(const FanInLayer<T, Id>& layer, const FanInBatch& batch
                                            FanInLoss, const FanInPositives&, const FanInLossOutputs&, \
                                            Parallel*);
 LARGEOUT_FORWARD(float, uint16_t)
-LARGEOUT_FORWARD(float, int32_t)
+LARGEOUT_FORWARD(float, uint32_t)
 LARGEOUT_FORWARD(bfloat16, uint16_t)
-LARGEOUT_FORWARD(bfloat16, int32_t)
+LARGEOUT_FORWARD(bfloat16, uint32_t)
 #undef LARGEOUT_FORWARD
 
 }  // namespace largeout

@@ -184,9 +184,9 @@ int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch
                                            FanInLoss, const FanInPositivesCuda&, const FanInLossOutputs&, \
                                            void*, GpuStream, int64_t*);
 LARGEOUT_FORWARD(float, uint16_t)
-LARGEOUT_FORWARD(float, int32_t)
+LARGEOUT_FORWARD(float, uint32_t)
 LARGEOUT_FORWARD(bfloat16, uint16_t)
-LARGEOUT_FORWARD(bfloat16, int32_t)
+LARGEOUT_FORWARD(bfloat16, uint32_t)
 #undef LARGEOUT_FORWARD
 
 }  // namespace largeout

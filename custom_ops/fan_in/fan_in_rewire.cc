@@ -182,7 +182,7 @@ int64_t FanInRewire(const FanInRewiring<T, Id>& r, int64_t* changes, bool* bad_c
   const int64_t bad = FirstBad(r.indices + r.first_row * r.fan_in, r.rows, r.fan_in, r.inputs, parallel);
   *bad_candidate = false;
   if (bad >= 0) return r.first_row + bad;
-  const int64_t unknown = FirstBad(r.candidates, r.rows, r.num_candidates, r.inputs, parallel);
+  const int64_t unknown = FirstBad(AsIndices(r.candidates), r.rows, r.num_candidates, r.inputs, parallel);
   *bad_candidate = unknown >= 0;
   if (unknown >= 0) return unknown;
   std::atomic<int64_t> total(0);
@@ -225,7 +225,7 @@ int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
   template int64_t FanInRewire<float, Id>(const FanInRewiring<float, Id>&, int64_t*, bool*, Parallel*);  \
   template int64_t FanInRewire<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, bool*, Parallel*);
 LARGEOUT_OF_INDICES(uint16_t)
-LARGEOUT_OF_INDICES(int32_t)
+LARGEOUT_OF_INDICES(uint32_t)
 #undef LARGEOUT_OF_INDICES
 template void FanInKeyCounts<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
                                     int64_t*, Parallel*);

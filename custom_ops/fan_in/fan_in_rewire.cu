@@ -282,7 +282,7 @@ int FanInDegreesCuda(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
   template int FanInRewireCuda<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, void*, GpuStream, \
                                              int64_t*, bool*);
 LARGEOUT_OF_INDICES(uint16_t)
-LARGEOUT_OF_INDICES(int32_t)
+LARGEOUT_OF_INDICES(uint32_t)
 #undef LARGEOUT_OF_INDICES
 template int FanInKeyCountsCuda<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
                                        int64_t*, GpuStream);

@@ -76,7 +76,7 @@ using Device = FanInRewireCpu;
   REGISTER_REWIRE(float, Id);                                                  \
   REGISTER_REWIRE(Eigen::bfloat16, Id)
 REGISTER_INDICES(uint16_t);
-REGISTER_INDICES(int32_t);
+REGISTER_INDICES(uint32_t);
 REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", float, FanInKeyCountsOp);
 REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", Eigen::bfloat16, FanInKeyCountsOp);
 

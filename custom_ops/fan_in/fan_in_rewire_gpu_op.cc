@@ -105,7 +105,7 @@ using Device = FanInRewireGpu;
   REGISTER_REWIRE(float, Id);                                                                   \
   REGISTER_REWIRE(Eigen::bfloat16, Id)
 REGISTER_INDICES(uint16_t);
-REGISTER_INDICES(int32_t);
+REGISTER_INDICES(uint32_t);
 REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", float, FanInKeyCountsOp, COUNTS_HOST);
 REGISTER_ONE("Largeout>FanInKeyCounts", "dtype", Eigen::bfloat16, FanInKeyCountsOp, COUNTS_HOST);
 

@@ -31,7 +31,7 @@ REGISTER_OP("Largeout>FanInConnections")
     .Input("first_class: int64")
     .Input("seed: int64")
     .Output("indices: dtype")
-    .Attr("dtype: {uint16, int32}")
+    .Attr("dtype: {uint16, uint32}")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(Scalars(c, 0, 3));
       TF_RETURN_IF_ERROR(Pair(c, 4));
@@ -55,7 +55,7 @@ REGISTER_OP("Largeout>FanInCandidates")
     .Input("count: int64")
     .Input("seed: int64")
     .Output("candidates: int32")
-    .Attr("Tindices: {uint16, int32}")
+    .Attr("Tindices: {uint16, uint32}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle indices;
@@ -116,7 +116,7 @@ REGISTER_OP("Largeout>FanInRewire")
     .Input("scores: float")
     .Output("changes: int64")
     .Attr("dtype: {float, bfloat16}")
-    .Attr("Tindices: {uint16, int32}")
+    .Attr("Tindices: {uint16, uint32}")
     .Attr("N: int >= 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
@@ -153,7 +153,7 @@ REGISTER_OP("Largeout>FanInDegrees")
     .Input("indices: resource")
     .Input("num_inputs: int64")
     .Output("degrees: int64")
-    .Attr("Tindices: {uint16, int32}")
+    .Attr("Tindices: {uint16, uint32}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle indices;

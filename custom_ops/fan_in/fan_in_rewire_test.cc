@@ -51,7 +51,7 @@ LARGEOUT_TEST(ConnectionsAreDifferentAndUniform) {
 LARGEOUT_TEST(CandidatesAreNew) {
   SerialParallel serial;
   ThreadParallel threads(3);
-  const FanInProblem<float, int32_t> p(300, 6, 40, 1, 1);
+  const FanInProblem<float, uint32_t> p(300, 6, 40, 1, 1);
   for (const int64_t count : {1, 9, 34}) {
     std::vector<int32_t> one(200 * count), other(one);
     CHECK_TRUE(FanInCandidates(p.indices.data(), 6, 40, 7, 5, 100, 200, count, one.data(), &serial) == -1);
@@ -148,8 +148,8 @@ void CheckRewire(FanInProblem<T, Id> p, int64_t count, int64_t threshold, int64_
 LARGEOUT_TEST(TheWeakestAreReplaced) {
   for (const int64_t count : {0, 1, 3, 8}) {
     CheckRewire(FanInProblem<float, uint16_t>(300, 8, 60, 1, 1), count, -1, 0);
-    CheckRewire(FanInProblem<bfloat16, int32_t>(300, 8, 1000, 1, 2), count, -1, 5);
-    CheckRewire(FanInProblem<float, int32_t>(100, 8, 9, 1, 3), count, -1, 4);  // too few free inputs
+    CheckRewire(FanInProblem<bfloat16, uint32_t>(300, 8, 1000, 1, 2), count, -1, 5);
+    CheckRewire(FanInProblem<float, uint32_t>(100, 8, 9, 1, 3), count, -1, 4);  // too few free inputs
     CheckRewire(FanInProblem<float, uint16_t>(100, 8, 8, 1, 3), count, -1, 0);
   }
   CheckRewire(FanInProblem<float, uint16_t>(300, 8, 60, 1, 1), -1,
@@ -158,18 +158,22 @@ LARGEOUT_TEST(TheWeakestAreReplaced) {
 
 LARGEOUT_TEST(BadIndicesChangeNothing) {
   SerialParallel serial;
-  FanInProblem<float, int32_t> p(50, 4, 20, 1, 1);
+  FanInProblem<float, uint32_t> p(50, 4, 20, 1, 1);
   std::vector<int32_t> candidates(50 * 3, 2);
   std::vector<float> scores(candidates.size());
   for (const bool candidate : {false, true}) {
-    FanInProblem<float, int32_t> q = p;
-    (candidate ? candidates[3 * 20] : q.indices[4 * 30 + 1]) = 20;
-    const std::vector<int32_t> indices = q.indices;
+    FanInProblem<float, uint32_t> q = p;
+    if (candidate) {
+      candidates[3 * 20] = -1;
+    } else {
+      q.indices[4 * 30 + 1] = 20;
+    }
+    const std::vector<uint32_t> indices = q.indices;
     int64_t changes;
     bool bad;
     CHECK_TRUE(
-        FanInRewire(FanInRewiring<float, int32_t>{q.weights.data(), q.indices.data(), nullptr, 0, 4, 20, 1, 0,
-                                                  0, 50, 2, -1, candidates.data(), scores.data(), 3},
+        FanInRewire(FanInRewiring<float, uint32_t>{q.weights.data(), q.indices.data(), nullptr, 0, 4, 20, 1,
+                                                   0, 0, 50, 2, -1, candidates.data(), scores.data(), 3},
                     &changes, &bad, &serial) == (candidate ? 20 : 30));
     CHECK_TRUE(bad == candidate && q.indices == indices && q.weights == p.weights);
   }

@@ -86,10 +86,10 @@ LARGEOUT_TEST(Connections) {
 
 LARGEOUT_TEST(Candidates) {
   SerialParallel serial;
-  FanInProblem<float, int32_t> p(300, 6, 40, 1, 1);
+  FanInProblem<float, uint32_t> p(300, 6, 40, 1, 1);
   for (const int64_t wrong : {-1, 222}) {
     if (wrong >= 0) p.indices[wrong * 6 + 5] = 40;
-    const OnGpu<int32_t> indices(p.indices);
+    const OnGpu<uint32_t> indices(p.indices);
     for (const int64_t count : {0, 1, 9, 34}) {
       std::vector<int32_t> want(200 * count);
       FanInCandidates(p.indices.data(), 6, 40, 7, 5, 100, 200, count, want.data(), &serial);
@@ -128,8 +128,8 @@ LARGEOUT_TEST(KeyCounts) {
 LARGEOUT_TEST(RewiresLikeTheCpu) {
   for (const int64_t count : {0, 1, 3, 8}) {
     CheckRewire(FanInProblem<float, uint16_t>(300, 8, 60, 1, 1), count, -1, 0);
-    CheckRewire(FanInProblem<bfloat16, int32_t>(300, 8, 1000, 1, 2), count, -1, 5);
-    CheckRewire(FanInProblem<float, int32_t>(100, 8, 9, 1, 3), count, -1, 4);  // too few free inputs
+    CheckRewire(FanInProblem<bfloat16, uint32_t>(300, 8, 1000, 1, 2), count, -1, 5);
+    CheckRewire(FanInProblem<float, uint32_t>(100, 8, 9, 1, 3), count, -1, 4);  // too few free inputs
     CheckRewire(FanInProblem<float, uint16_t>(100, 8, 8, 1, 3), count, -1, 0);
   }
   CheckRewire(FanInProblem<float, uint16_t>(300, 8, 60, 1, 1), -1,
@@ -138,8 +138,8 @@ LARGEOUT_TEST(RewiresLikeTheCpu) {
 }
 
 LARGEOUT_TEST(BadIndicesChangeNothing) {
-  CheckRewire(FanInProblem<float, int32_t>(50, 4, 20, 1, 1), 2, -1, 0, 20);
-  CheckRewire(FanInProblem<float, int32_t>(50, 4, 20, 1, 1), 2, -1, 3, 20);
+  CheckRewire(FanInProblem<float, uint32_t>(50, 4, 20, 1, 1), 2, -1, 0, 20);
+  CheckRewire(FanInProblem<float, uint32_t>(50, 4, 20, 1, 1), 2, -1, 3, 20);
 }
 
 }  // namespace largeout

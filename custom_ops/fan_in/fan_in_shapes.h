@@ -69,7 +69,7 @@ inline void SetFanInGradients(InferenceContext* c, const FanInShapes& s) {
 
 #define LARGEOUT_FAN_IN_ATTRS             \
   Attr("dtype: {float, bfloat16}")        \
-      .Attr("Tindices: {uint16, int32}")  \
+      .Attr("Tindices: {uint16, uint32}") \
       .Attr("Tinputs: {float, bfloat16}") \
       .Attr("use_bias: bool")             \
       .SetIsStateful()  // they read variables: two with an update between them must not be merged

@@ -21,8 +21,8 @@ template <int NV, typename T, typename Id>
 LARGEOUT_INLINE void Logits(const T* weights, const Id* indices, const float* bias, int64_t fan_in,
                             const FanInRows& rows, const float* inputs, float* tile) {
   constexpr int kWidth = NV * kLanes;
-  // Two sums a logit: in one chain of multiply-adds each waits for the one before, and rounding adds up. Where
-  // there are no registers for two, one half of the connections comes after the other.
+  // Two sums a logit: in one chain of multiply-adds each waits for the one before, and rounding adds up.
+  // Where there are no registers for two, one half of the connections comes after the other.
   constexpr int kSums = NV <= 4 ? 2 : 1;
   constexpr int kPasses = 2 / kSums;
   for (int64_t i = 0; i < rows.count; ++i) {
@@ -206,12 +206,12 @@ uint32_t MaxIndex(const Id* indices, int64_t n) {
 
 extern const FanInFloat16 kFanInFloat16 = {&AnyLogits<float, uint16_t>, &AnyBackward<float, uint16_t>,
                                            &MaxIndex<uint16_t>};
-extern const FanInFloat32 kFanInFloat32 = {&AnyLogits<float, int32_t>, &AnyBackward<float, int32_t>,
-                                           &MaxIndex<int32_t>};
+extern const FanInFloat32 kFanInFloat32 = {&AnyLogits<float, uint32_t>, &AnyBackward<float, uint32_t>,
+                                           &MaxIndex<uint32_t>};
 extern const FanInBfloat16 kFanInBfloat16 = {&AnyLogits<bfloat16, uint16_t>, &AnyBackward<bfloat16, uint16_t>,
                                              &MaxIndex<uint16_t>};
-extern const FanInBfloat32 kFanInBfloat32 = {&AnyLogits<bfloat16, int32_t>, &AnyBackward<bfloat16, int32_t>,
-                                             &MaxIndex<int32_t>};
+extern const FanInBfloat32 kFanInBfloat32 = {&AnyLogits<bfloat16, uint32_t>, &AnyBackward<bfloat16, uint32_t>,
+                                             &MaxIndex<uint32_t>};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

@@ -97,9 +97,9 @@ LARGEOUT_TEST(EveryLossAndShape) {
             loss, {});
       }
     }
-    CheckProblem(FanInProblem<float, int32_t>(1, 5, 5, 3, ++seed), loss, {});
+    CheckProblem(FanInProblem<float, uint32_t>(1, 5, 5, 3, ++seed), loss, {});
     CheckProblem(FanInProblem<bfloat16, uint16_t>(252, 8, 70, 40, ++seed), loss, {});
-    CheckProblem(FanInProblem<bfloat16, int32_t>(65, 24, 33, 9, ++seed), loss, {});
+    CheckProblem(FanInProblem<bfloat16, uint32_t>(65, 24, 33, 9, ++seed), loss, {});
   }
 }
 
@@ -109,7 +109,7 @@ LARGEOUT_TEST(ManyClasses) {
   for (const FanInLoss loss : kFanInAllLosses) {
     CheckProblem(FanInProblem<float, uint16_t>(9000, 2, 50, 20, 7, true, true, -3.f), loss, {});
   }
-  const FanInProblem<float, int32_t> wide(5000, 40, 41, 150, 8, true, true, -20.f);
+  const FanInProblem<float, uint32_t> wide(5000, 40, 41, 150, 8, true, true, -20.f);
   CheckProblem(wide, FanInLoss::kSquaredHinge, {});
   CheckProblem(wide, FanInLoss::kSquaredHinge, {FanInRule::kAdam});
 }
@@ -124,7 +124,7 @@ LARGEOUT_TEST(EveryRule) {
         CheckProblem(p, FanInLoss::kSquaredHinge, {rule});
         CheckProblem(p, FanInLoss::kSoftmax, {rule, false, size != 32});
       }
-      CheckProblem(FanInProblem<float, int32_t>(150, 7, 64, size, ++seed, false),
+      CheckProblem(FanInProblem<float, uint32_t>(150, 7, 64, size, ++seed, false),
                    FanInLoss::kBinaryCrossentropy,
                    {rule, false, true, rule == FanInRule::kLazyAdam ? 0.f : 0.01f});
       CheckProblem(FanInProblem<bfloat16, uint16_t>(150, 17, 64, size, ++seed),

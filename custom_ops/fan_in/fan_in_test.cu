@@ -56,9 +56,9 @@ LARGEOUT_TEST(EveryLossAndShape) {
             loss, {});
       }
     }
-    CheckProblem(FanInProblem<float, int32_t>(1, 5, 5, 3, ++seed), loss, {});
+    CheckProblem(FanInProblem<float, uint32_t>(1, 5, 5, 3, ++seed), loss, {});
     CheckProblem(FanInProblem<bfloat16, uint16_t>(252, 8, 70, 40, ++seed), loss, {});
-    CheckProblem(FanInProblem<bfloat16, int32_t>(65, 24, 33, 9, ++seed), loss, {});
+    CheckProblem(FanInProblem<bfloat16, uint32_t>(65, 24, 33, 9, ++seed), loss, {});
   }
 }
 
@@ -68,7 +68,7 @@ LARGEOUT_TEST(ManyClasses) {
   for (const FanInLoss loss : kFanInAllLosses) {
     CheckProblem(FanInProblem<float, uint16_t>(9001, 2, 50, 20, 7, true, true, -3.f), loss, {});
   }
-  const FanInProblem<float, int32_t> wide(5000, 40, 41, 150, 8, true, true, -20.f);
+  const FanInProblem<float, uint32_t> wide(5000, 40, 41, 150, 8, true, true, -20.f);
   CheckProblem(wide, FanInLoss::kSquaredHinge, {});
   CheckProblem(wide, FanInLoss::kSquaredHinge, {FanInRule::kAdam});
   CheckProblem(FanInProblem<bfloat16, uint16_t>(2500, 3, 20, 4500, 9, true, true, -2.f),
@@ -86,7 +86,7 @@ LARGEOUT_TEST(EveryRule) {
         CheckProblem(p, FanInLoss::kSquaredHinge, {rule, false, true, 0.01f});
         CheckProblem(p, FanInLoss::kSoftmax, {rule, false, size != 32});
       }
-      CheckProblem(FanInProblem<float, int32_t>(150, 7, 64, size, ++seed, false),
+      CheckProblem(FanInProblem<float, uint32_t>(150, 7, 64, size, ++seed, false),
                    FanInLoss::kBinaryCrossentropy, {rule, false, true, 0.01f});
       CheckProblem(FanInProblem<bfloat16, uint16_t>(150, 17, 64, size, ++seed),
                    FanInLoss::kBinaryCrossentropy, {rule});
@@ -98,7 +98,7 @@ LARGEOUT_TEST(GivenGradients) {
   for (const int64_t size : {3, 32, 50}) {
     CheckProblem(FanInProblem<float, uint16_t>(200, 9, 64, size, size), FanInLoss::kBinaryCrossentropy,
                  {FanInRule::kNone, true});
-    CheckProblem(FanInProblem<bfloat16, int32_t>(200, 9, 64, size, size, false, true, 0.f),
+    CheckProblem(FanInProblem<bfloat16, uint32_t>(200, 9, 64, size, size, false, true, 0.f),
                  FanInLoss::kSquaredHinge, {FanInRule::kNone, true});
   }
 }

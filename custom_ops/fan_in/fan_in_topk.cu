@@ -194,9 +194,9 @@ int FanInTopKCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const
   template int FanInTopKCuda<T, Id, int64_t>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
                                              int64_t, float*, int64_t*, void*, GpuStream, int64_t*);
 LARGEOUT_TOPK(float, uint16_t)
-LARGEOUT_TOPK(float, int32_t)
+LARGEOUT_TOPK(float, uint32_t)
 LARGEOUT_TOPK(bfloat16, uint16_t)
-LARGEOUT_TOPK(bfloat16, int32_t)
+LARGEOUT_TOPK(bfloat16, uint32_t)
 #undef LARGEOUT_TOPK
 
 }  // namespace largeout

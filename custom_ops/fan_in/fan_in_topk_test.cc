@@ -44,10 +44,10 @@ void Check(const FanInProblem<T, Id>& p, int64_t k) {
 LARGEOUT_TEST(EqualsASort) {
   for (const int64_t size : {1, 16, 33, 70}) {
     for (const int64_t k : {1, 5, 123}) Check(FanInProblem<float, uint16_t>(123, 5, 30, size, k + size), k);
-    Check(FanInProblem<bfloat16, int32_t>(507, 3, 30, size, size, false), 20);
+    Check(FanInProblem<bfloat16, uint32_t>(507, 3, 30, size, size, false), 20);
   }
-  Check(FanInProblem<float, int32_t>(9000, 2, 30, 8, 3), 10);    // several ranges
-  Check(FanInProblem<float, int32_t>(5000, 2, 30, 2, 4), 5000);  // k larger than a range
+  Check(FanInProblem<float, uint32_t>(9000, 2, 30, 8, 3), 10);    // several ranges
+  Check(FanInProblem<float, uint32_t>(5000, 2, 30, 2, 4), 5000);  // k larger than a range
 }
 
 LARGEOUT_TEST(Ties) {

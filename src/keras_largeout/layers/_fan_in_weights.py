@@ -65,7 +65,7 @@ class FanInWeights:
 
     Args:
         num_classes, fan_in, num_inputs: ints.
-        dtype: of the kernel, float32 or bfloat16; the bias is float32, connections uint16 or int32.
+        dtype: of the kernel, float32 or bfloat16; the bias is float32, connections uint16 or uint32.
         use_bias: bool.
         kernel_initializer: None: uniform in +-1/sqrt(fan_in).
         bias_initializer: of the bias.
@@ -99,7 +99,7 @@ class FanInWeights:
             shape,
             self.kernel,
             Connections(num_inputs, seed),
-            dtype="uint16" if num_inputs <= 2**16 else "int32",
+            dtype="uint16" if num_inputs <= 2**16 else "uint32",
             name="connections",
             trainable=False,
         )

@@ -166,7 +166,7 @@ class SparseOutput(Head):
 
     @property
     def connections(self):
-        """The inputs of each label: `[num_classes, fan_in]`, with `numpy`; uint16, or int32 from 65537 on.
+        """The inputs of each label: `[num_classes, fan_in]`, with `numpy`; uint16, or uint32 from 65537 on.
 
         First drawn uniformly without repetition, then changed by Rewire.
         """

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_largeout.ops import _gradients, _library
 
 LOSSES = ("squared_hinge", "binary_crossentropy", "softmax")
+INDEX_DTYPES = (tf.uint16, tf.uint32)  # not int32: TensorFlow keeps int32 variables off GPUs
 RULES = ("sgd", "adagrad", "adam", "lazy_adam")  # of the fused step
 _SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2, "lazy_adam": 2}
 
@@ -135,7 +136,7 @@ def _check_update(update, bias):
 
 def operands(inputs, weights, indices, bias):
     weights = variable("weights", weights, (tf.float32, tf.bfloat16))
-    indices = variable("indices", indices, (tf.uint16, tf.int32))
+    indices = variable("indices", indices, INDEX_DTYPES)
     bias = None if bias is None else variable("bias", bias, (tf.float32,))
     inputs = tf.convert_to_tensor(inputs)
     if not inputs.dtype.is_floating:

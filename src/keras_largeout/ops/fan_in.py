@@ -49,7 +49,7 @@ def fan_in_logits(inputs, weights, indices, bias=None):
     Args:
         inputs: Floating tensor `[B, I]`, float32 or bfloat16 (other types are cast to float32).
         weights: `tf.Variable` (or `keras.Variable` that holds one) `[C, K]`, float32 or bfloat16.
-        indices: Variable `[C, K]`, uint16 (where I <= 65536) or int32, values in `[0, I)`.
+        indices: Variable `[C, K]`, uint16 (where I <= 65536) or uint32, values in `[0, I)`.
         bias: `None`, or a variable `[C]`, float32.
 
     Returns:
@@ -119,7 +119,7 @@ def fan_in_loss(
         row_splits: int32 or int64 `[B + 1]`: labels `row_splits[b] .. row_splits[b + 1]` are those of example
             b.
         weights: Variable `[C, K]`, float32 or bfloat16.
-        indices: Variable `[C, K]`, uint16 (where I <= 65536) or int32.
+        indices: Variable `[C, K]`, uint16 (where I <= 65536) or uint32.
         bias: `None`, or a variable `[C]`, float32.
         label_weights: `None`, or float32 `[L]`, one for each label (propensities). Not differentiable.
         loss: One of `LOSSES`.
@@ -183,7 +183,7 @@ def fan_in_top_k(inputs, weights, indices, bias, k, dtype=tf.int32):
     Args:
         inputs: Floating tensor `[B, I]`.
         weights: Variable `[C, K]`, float32 or bfloat16.
-        indices: Variable `[C, K]`, uint16 or int32.
+        indices: Variable `[C, K]`, uint16 or uint32.
         bias: `None`, or a variable `[C]`, float32.
         k: Integer (or int32 scalar tensor), from 0 to C.
         dtype: int32 or int64, the type of the ids.

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.ops import _library
-from keras_largeout.ops._fan_in import handles, int64, loss_arguments, loss_op, variable
+from keras_largeout.ops._fan_in import INDEX_DTYPES, handles, int64, loss_arguments, loss_op, variable
 from keras_largeout.ops.fan_in_reference import (
     fan_in_candidate_gradient_reference,
     fan_in_candidates_reference,
@@ -21,7 +21,7 @@ def fan_in_candidates(indices, num_inputs, seed, count, first_row=0, num_rows=No
     """`count` different inputs for each class, at random, to none of which it is connected.
 
     Args:
-        indices: Variable `[C, K]`, uint16 or int32.
+        indices: Variable `[C, K]`, uint16 or uint32.
         num_inputs: I.
         seed: int64 `[2]`.
         count: M, at most I - K.
@@ -30,7 +30,7 @@ def fan_in_candidates(indices, num_inputs, seed, count, first_row=0, num_rows=No
     Returns:
         int32 `[num_rows, M]`.
     """
-    indices = variable("indices", indices, (tf.uint16, tf.int32))
+    indices = variable("indices", indices, INDEX_DTYPES)
     num_rows = indices.shape[0] - first_row if num_rows is None else num_rows
     return _library.ops.largeout_fan_in_candidates(
         indices=indices.handle,

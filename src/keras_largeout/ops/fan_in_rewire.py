@@ -9,7 +9,7 @@ import math
 import tensorflow as tf
 
 from keras_largeout.ops import _library
-from keras_largeout.ops._fan_in import int64, variable
+from keras_largeout.ops._fan_in import INDEX_DTYPES, int64, variable
 from keras_largeout.ops.fan_in_growth import (
     fan_in_candidate_gradient,
     fan_in_candidate_gradient_reference,
@@ -49,7 +49,7 @@ def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=
         num_inputs: I, up to 2^31 - 1.
         seed: int64 `[2]`, for instance (seed, 0).
         first_class: The class of row 0.
-        dtype: uint16 or int32; `None`: uint16 where `num_inputs` <= 65536, else int32.
+        dtype: uint16 or uint32; `None`: uint16 where `num_inputs` <= 65536, else uint32.
 
     Returns:
         `[num_rows, fan_in]` of `dtype`.
@@ -58,12 +58,12 @@ def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=
         ValueError: `fan_in` > `num_inputs`, or `dtype` too small for `num_inputs`.
     """
     small = num_inputs <= 1 << 16
-    dtype = (tf.uint16 if small else tf.int32) if dtype is None else tf.as_dtype(dtype)
+    dtype = (tf.uint16 if small else tf.uint32) if dtype is None else tf.as_dtype(dtype)
     if not 0 < fan_in <= num_inputs:
         raise ValueError(f"`fan_in` must be in [1, num_inputs={num_inputs}]. Received: fan_in={fan_in}")
-    if dtype != tf.int32 and not (dtype == tf.uint16 and small):
+    if dtype != tf.uint32 and not (dtype == tf.uint16 and small):
         raise ValueError(
-            "`dtype` must be int32, or uint16 where `num_inputs` <= 65536. "
+            "`dtype` must be uint32, or uint16 where `num_inputs` <= 65536. "
             f"Received: dtype={dtype.name}, num_inputs={num_inputs}"
         )
     return _library.ops.largeout_fan_in_connections(
@@ -147,7 +147,7 @@ def fan_in_rewire(
 
     Args:
         weights: Variable `[C, K]`, float32 or bfloat16.
-        indices: Variable `[C, K]`, uint16 or int32.
+        indices: Variable `[C, K]`, uint16 or uint32.
         num_inputs: I.
         seed: int64 `[2]`, (seed, step): give another step each time.
         slots: Variables float32 `[C, K]`, the optimizer's slots of `weights`.
@@ -169,7 +169,7 @@ def fan_in_rewire(
         [Evci et al., 2020](https://arxiv.org/abs/1911.11134) (growth by gradient).
     """
     weights = variable("weights", weights, (tf.float32, tf.bfloat16))
-    indices = variable("indices", indices, (tf.uint16, tf.int32))
+    indices = variable("indices", indices, INDEX_DTYPES)
     slots = [variable("slots", slot, (tf.float32,)) for slot in slots]
     if (fraction is None) == (threshold is None):
         raise ValueError(
@@ -202,13 +202,13 @@ def fan_in_degrees(indices, num_inputs):
     """How many connections every input has: int64 `[num_inputs]`.
 
     Args:
-        indices: Variable `[C, K]`, uint16 or int32.
+        indices: Variable `[C, K]`, uint16 or uint32.
         num_inputs: I.
 
     Raises:
         tf.errors.InvalidArgumentError: An index outside `[0, num_inputs)`.
     """
-    indices = variable("indices", indices, (tf.uint16, tf.int32))
+    indices = variable("indices", indices, INDEX_DTYPES)
     return _library.ops.largeout_fan_in_degrees(
         indices=indices.handle, num_inputs=int64(num_inputs), Tindices=indices.dtype
     )

@@ -27,12 +27,12 @@ class Settings:
     dropout: float
 
 
-#: A dense output reads large random projections of the features well from the first step, and is disturbed
-#: when they move fast. 32 connections read too few of them: there the features themselves have to learn, and
-#: do so faster from small values.
+#: With large first vectors (1.0) a dense output reads random projections of the features from the first step:
+#: it learns faster (P@1 40% after one epoch, not 18%), and ends lower. A SparseOutput has its features learn
+#: faster than the rest, and leaves out more.
 SETTINGS = {
     "sparse": Settings(1e-3, 5e-3, 0.03, 0.5),
-    "dense": Settings(2e-3, 2e-3, 1.0, 0.3),
+    "dense": Settings(2e-3, 2e-3, 0.03, 0.3),
     "bottleneck": Settings(2e-3, 5e-3, 0.03, 0.3),
     "direct": Settings(2e-3, 5e-3, 0.03, 0.3),
 }

@@ -248,7 +248,7 @@ def arguments():
     add("--hidden", type=int, default=512, help="width of the first layer")
     add("--wide", type=int, default=16_384, help="width of the layer below the sparse output")
     add("--bottleneck", type=int, default=64, help="width of the layer below --output bottleneck")
-    add("--epochs", type=int, default=4)
+    add("--epochs", type=int, default=3)
     add("--batch", type=int, default=64)
     add("--learning-rate", type=float, help="default: what serves the output, here and in the next three")
     add("--feature-rate", type=float, help="learning rate of the vectors of features")

@@ -9,7 +9,7 @@ using tensorflow::DEVICE_GPU;
 REGISTER_OP("Largeout>EmptyTable")
     .Input("shape: int64")
     .Output("table: dtype")
-    .Attr("dtype: {float, bfloat16, int32, uint16}")
+    .Attr("dtype: {float, bfloat16, int32, uint16, uint32}")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
       tensorflow::shape_inference::ShapeHandle shape;

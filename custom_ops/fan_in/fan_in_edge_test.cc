@@ -36,7 +36,7 @@ LARGEOUT_TEST(LabelsAreChecked) {
 // An index out of range is found by every pass, and nothing beyond the inputs is touched.
 LARGEOUT_TEST(BadIndices) {
   SerialParallel serial;
-  for (const uint32_t wrong : {20u, 1u << 31, UINT32_MAX}) {
+  for (const uint32_t wrong : {20u, UINT32_MAX / 2, UINT32_MAX / 2 + 1, UINT32_MAX}) {
     FanInProblem<float, uint32_t> p(200, 4, 20, 5, 1);
     p.indices[150 * 4 + 2] = wrong;
     const FanInBatch& batch = p.batch;

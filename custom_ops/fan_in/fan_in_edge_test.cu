@@ -6,7 +6,7 @@ namespace largeout {
 // An index out of range is found by every pass, its class is left out, and nothing beyond the inputs is
 // touched.
 LARGEOUT_TEST(BadIndices) {
-  for (const uint32_t wrong : {20u, 1u << 31, UINT32_MAX}) {
+  for (const uint32_t wrong : {20u, UINT32_MAX / 2, UINT32_MAX / 2 + 1, UINT32_MAX}) {
     FanInProblem<float, uint32_t> p(200, 4, 20, 5, 1);
     p.indices[150 * 4 + 2] = wrong;
     p.indices[170 * 4] = wrong;

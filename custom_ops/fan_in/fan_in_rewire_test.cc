@@ -161,10 +161,11 @@ LARGEOUT_TEST(BadIndicesChangeNothing) {
   FanInProblem<float, uint32_t> p(50, 4, 20, 1, 1);
   std::vector<int32_t> candidates(50 * 3, 2);
   std::vector<float> scores(candidates.size());
-  for (const bool candidate : {false, true}) {
+  for (const int32_t wrong : {0, 20, -1}) {  // 0: the candidates are right, a connection is not
+    const bool candidate = wrong != 0;
     FanInProblem<float, uint32_t> q = p;
     if (candidate) {
-      candidates[3 * 20] = -1;
+      candidates[3 * 20] = wrong;
     } else {
       q.indices[4 * 30 + 1] = 20;
     }

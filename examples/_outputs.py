@@ -51,12 +51,19 @@ def make_output(kind, args, num_labels):
     return ([wide] if kind == "sparse" else []), head
 
 
-def memory(head):
-    """Bytes of the weights of a head, and of what its optimizer and gradients need besides (Adam)."""
-    weights = [w for w in head.weights if w.name != "trigger"]
-    trained = sum(_bytes(w) for w in weights if w.name in ("kernel", "bias"))
-    fused = isinstance(head, kl.layers.SparseOutput)  # updated label by label: no gradient array
-    return sum(map(_bytes, weights)), trained * (2 if fused else 3)
+def memory(head, between=()):
+    """Bytes of the weights of a head and of the layers below it, and of what training them needs besides.
+
+    That is Adam's two moments, and the gradient where there is an array of it.
+    """
+    total = training = 0
+    for layer in (head, *between):
+        weights = [w for w in layer.weights if w.name != "trigger"]
+        trained = sum(_bytes(w) for w in weights if w.name in ("kernel", "bias"))
+        fused = isinstance(layer, kl.layers.SparseOutput)  # updated label by label: no gradient array
+        total += sum(map(_bytes, weights))
+        training += trained * (2 if fused else 3)
+    return total, training
 
 
 def _bytes(variable):

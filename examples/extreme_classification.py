@@ -38,8 +38,9 @@ def main():
     strategy = kl.distribute.strategy()
     task = read_task(args)
     with strategy.scope():
-        model, head = make_model(args, task)
+        model, head, memory = make_model(args, task)
     results = fit(args, task, model, head)
+    results["weights"], results["training"] = memory
     show_predictions(args, task, head.predictor(model, k=KS[-1]))
     if args.output in ("sparse", "direct"):
         with strategy.scope():
@@ -54,9 +55,10 @@ def main():
             _xmc_plots.outputs(args.plots, args.output, results)
     if args.results:
         pathlib.Path(args.results).write_text(json.dumps(results))
+    results = {args.output: results}
     if args.compare:
-        others = {kind: run_apart(args, kind) for kind in _outputs.NAMES if kind != args.output}
-        print_table({args.output: results, **others})
+        results |= {kind: run_apart(args, kind) for kind in _outputs.NAMES if kind != args.output}
+    print_table(results)
 
 
 def read_task(args):
@@ -123,11 +125,11 @@ def make_model(args, task):
         share = (rows.label_counts() + 0.1) / (len(rows) + 1)
         head.bias.assign(np.log(share / (1 - share)) if "cross" in args.loss else np.full(len(share), -1.0))
         model.compile(make_optimizer(args), loss=head.loss)
-        weights, besides = _outputs.memory(head)
+        weights, besides = _outputs.memory(head, between)
         widths = [args.hidden, *(layer.units for layer in between), rows.num_labels]
         print(f"   {rows.num_features:,} features -> " + " -> ".join(f"{width:,}" for width in widths))
-        print(f"   output layer: {weights / 2**20:.1f} MB of weights, {besides / 2**20:.1f} MB to train them")
-    return model, head
+        print(f"   output: {weights / 2**20:.1f} MB of weights, {besides / 2**20:.1f} MB to train them")
+    return model, head, (weights, besides)
 
 
 def make_optimizer(args):
@@ -170,14 +172,11 @@ def fit(args, task, model, head):
             callbacks=callbacks,
             verbose=1 if sys.stdout.isatty() else 2,
         )
-        weights, besides = _outputs.memory(head)
         return {
             "scores": epochs.scores[-1],
             "history": epochs.scores,
             "seconds": float(np.median(epochs.seconds)),
             "epochs": epochs.seconds,
-            "weights": weights,
-            "training": besides,
         }
 
 
@@ -219,8 +218,8 @@ def run_apart(args, kind):
     """The same with another output layer, in a process of its own so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
-        options = [a for a in sys.argv[1:] if a != "--compare"]
-        command = [sys.executable, __file__, *options, "--output", kind, "--results", str(path)]
+        own = ["--output", kind, "--results", str(path), "--save", str(pathlib.Path(scratch) / "model.keras")]
+        command = [sys.executable, __file__, *(a for a in sys.argv[1:] if a != "--compare"), *own]
         print(f"\n{'=' * 20} {_outputs.NAMES[kind]} {'=' * 20}", flush=True)
         subprocess.run(command, check=True)
         return json.loads(path.read_text())
@@ -229,7 +228,7 @@ def run_apart(args, kind):
 def print_table(results):
     print(f"\n{'output':38}{'weights':>10}{'training':>10}{'process':>10}{'s/epoch':>9}", end="")
     print("".join(f"{name:>8}" for name in next(iter(results.values()))["scores"]))
-    for kind in _outputs.NAMES:
+    for kind in (kind for kind in _outputs.NAMES if kind in results):
         row = results[kind]
         sizes = "".join(f"{row[key] / 2**20:>7.1f} MB" for key in ("weights", "training", "peak"))
         scores = "".join(f"{100 * score:>8.1f}" for score in row["scores"].values())
@@ -238,7 +237,7 @@ def print_table(results):
 
 def arguments():
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
     add = parser.add_argument
     add("--data", metavar="DIR", help="a data set of the repository; default: Python's own functions")
     add("--output", choices=tuple(_outputs.NAMES), default="sparse", help="the output layer")

@@ -149,3 +149,19 @@ def test_errors(batch):
             metrics.propensities(**bad)
     with pytest.raises(ValueError, match="`a` must be at least 0"):
         metrics.propensities([1], 9, a=-1)
+
+
+def test_a_multi_hot_matrix_of_integers_needs_num_classes(batch):
+    labels, ids, _, propensities = batch
+    matrix = tf.cast(tf.sparse.map_values(tf.math.ceil, _multi_hot(labels)), tf.int32)
+    for make in (metrics.PrecisionAtK, metrics.NDCGAtK):
+        known, padded = make(K, num_classes=CLASSES), make(K)
+        known.update_state(matrix, ids)
+        padded.update_state(_padded(labels), ids)
+        assert float(known.result()) == float(padded.result()) > 0
+        assert make.from_config(known.get_config()).num_classes == CLASSES
+    scored = [metrics.PropensityScoredPrecisionAtK(propensities, K) for _ in range(2)]
+    for metric, y in zip(scored, (matrix, _padded(labels))):
+        metric.update_state(y, ids)
+    assert float(scored[0].result()) == float(scored[1].result()) > 0
+    assert type(scored[0]).from_config(scored[0].get_config()).num_classes == CLASSES

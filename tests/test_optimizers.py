@@ -226,3 +226,37 @@ def test_in_fit_with_a_keras_embedding(rng, name, run_eagerly):
     losses = model.fit(x, y, batch_size=8, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     np.testing.assert_array_equal(model.layers[0].embeddings.numpy()[30:], before[30:])
+
+
+@every_optimizer
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_large_dense_weights_take_one_pass(rng, name, jit_compile):
+    """By `row_update`, with Keras's numbers; under XLA, which knows no ops of ours, by Keras's ops."""
+    for option in OPTIONS:
+        shapes = [(40, 2048), (70, 3, 512), (2, 40_000)]  # the last one has too few rows
+        ours, truth = ([keras.Variable(rng.normal(size=s).astype("float32")) for s in shapes] for _ in "ab")
+        for x, y in zip(ours, truth):
+            y.assign(x)
+        a, b = make(name, option), make(name, option, truth=True)
+
+        def step(optimizer, variables):
+            optimizer.build(variables)
+
+            @tf.function(jit_compile=jit_compile)
+            def apply(grads):
+                optimizer.apply(grads, variables)
+
+            return apply
+
+        steps = step(a, ours), step(b, truth)
+        for _ in range(4):
+            dense = [tf.constant(rng.normal(size=s).astype("float32")) for s in shapes]
+            for each in steps:
+                each(dense)
+        assert_close(ours + a.variables, truth + b.variables, 5e-6, option)
+        assert a.in_one_pass(ours[0].value) and not a.in_one_pass(ours[2].value)
+
+
+def test_amsgrad_is_kerass_own():
+    optimizer = klo.LazyAdam(amsgrad=True)
+    assert not optimizer.in_one_pass(tf.Variable(tf.zeros([64, 2048])))

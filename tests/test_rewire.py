@@ -220,3 +220,109 @@ def test_a_head_that_is_not_there(rng):
         model.fit(_data(rng), verbose=0, callbacks=[Rewire(SparseOutput(5, name="other"))])
     with pytest.raises(ValueError, match=r"has no connections yet: .* before `rewire`"):
         SparseOutput(5).rewire(1)
+
+
+def test_growth_by_gradient_knows_the_label_weights(rng):
+    """Two labels want different inputs at equal loss; label weights say which of them matters."""
+    x = rng.normal(size=(64, DIM)).astype("float32")
+    grown = []
+    for weights in (None, np.where(np.arange(CLASSES) < 10, 50.0, 0.0)):
+        head = SparseOutput(CLASSES, 3, loss="softmax", label_weights=weights, optimizer="sgd", seed=2)
+        inputs = keras.Input((DIM,))
+        model = keras.Model(inputs, head(inputs))
+        model.compile("sgd", loss=head.loss)
+        rewire = Rewire(head, fraction=0.34, every=1, grow="gradient", candidates=DIM)
+        keeper = head.keep_batches()
+        labels = np.repeat(np.arange(16)[:, None], 4, axis=0)
+        model.fit(x, labels, batch_size=64, verbose=0, callbacks=[Keep(keeper), rewire])
+        grown.append(head.connections.numpy())
+        lists = Keep.seen.targets
+        if weights is not None:
+            np.testing.assert_array_equal(lists.weights, weights[lists.labels.numpy()].astype("float32"))
+    assert (grown[0] != grown[1]).any()
+
+
+class Keep(keras.callbacks.Callback):
+    """Looks at the batch that is kept, before `Rewire` clears it."""
+
+    seen = None
+
+    def __init__(self, keeper):
+        super().__init__()
+        self.keeper = keeper
+
+    def on_train_batch_end(self, batch, logs=None):
+        Keep.seen = self.keeper.batch()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_bfloat16_weights_and_kerass_own_slots(rng, optimizer):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((8,))
+    head = SparseOutput(CLASSES, FAN_IN, seed=2, dtype="bfloat16")
+    model = keras.Model(x, head(keras.layers.Dense(DIM, activation="relu")(x)))
+    model.compile(optimizer, loss=head.loss)
+    snapshot = Snapshot(head)
+    model.fit(_data(rng), verbose=0, callbacks=[Rewire(head, fraction=0.5, every=8), snapshot])
+    new = snapshot.seen[-1][0] != snapshot.seen[-2][0]
+    assert new.sum() == 3 * CLASSES
+    for slot in slots_of(model.optimizer, head.kernel.shards[0]):
+        assert slot.dtype == tf.bfloat16
+        assert np.all(slot.numpy()[new] == 0) and np.count_nonzero(slot.numpy()[~new]) > 50
+
+
+@pytest.mark.parametrize("first", ["rewire", "backup"])
+@pytest.mark.parametrize("until", [None, 0.5])
+def test_a_resumed_training_rewires_when_the_whole_one_does(rng, tmp_path, first, until):
+    data, steps, ends = _data(rng), [], []
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    for parts in (1, 2):
+        seen = []
+        for part in range(parts):
+            model, head = _model(own="adam")
+            rewire = Rewire(head, fraction=0.34, every=3, until=until)
+            callbacks = [rewire, keras.callbacks.BackupAndRestore(tmp_path / str(parts))]
+            callbacks = callbacks if first == "rewire" else callbacks[::-1]
+            if parts == 2 and part == 0:
+                with pytest.raises(KeyboardInterrupt):
+                    model.fit(data, epochs=4, verbose=0, callbacks=[*callbacks, Stop()])
+            else:
+                model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
+            seen += [entry["step"] for entry in rewire.history]
+        steps.append(seen)
+        ends.append((head.connections.numpy(), head.kernel.numpy()))
+    assert steps[0] == steps[1] == list(range(3, 33 if until is None else 17, 3))
+    for a, b in zip(*ends):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_until_a_share_counts_updates_where_gradients_are_accumulated(rng):
+    model, head = _model(kl.optimizers.LazyAdam(gradient_accumulation_steps=2))
+    rewire = Rewire(head, every=2, until=0.5)
+    model.fit(_data(rng), epochs=2, verbose=0, callbacks=[rewire])  # 16 batches, 8 updates
+    assert [entry["step"] for entry in rewire.history] == [2, 4]
+
+
+def test_a_frozen_head_and_too_small_a_fraction(rng):
+    model, head = _model()
+    head.trainable = False
+    model.compile("sgd", loss=head.loss)
+    with pytest.raises(ValueError, match="`head` must be trainable"):
+        model.fit(_data(rng), verbose=0, callbacks=[Rewire(head)])
+    with pytest.raises(ValueError, match=r"`fraction` must be at least half a connection .* fan_in=4"):
+        Rewire(SparseOutput(5, fan_in=4), fraction=0.1)
+    assert Rewire(SparseOutput(5, fan_in=4), fraction=0.1, prune="global_magnitude").fraction == 0.1
+
+
+@pytest.mark.parametrize("until", ["x", True, np.float32(0.5), np.int64(3), 0.0, -1])
+def test_types_of_until(until):
+    if isinstance(until, (np.float32, np.int64)):
+        assert Rewire(SparseOutput(5), until=until).until == until
+    else:
+        with pytest.raises(ValueError, match="`until` must be a positive number"):
+            Rewire(SparseOutput(5), until=until)

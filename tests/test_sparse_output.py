@@ -356,3 +356,140 @@ def test_wrong_shapes_and_too_early():
         _head().top_k(tf.zeros([1, DIM + 1]), 1)
     with pytest.raises(ValueError, match="`loss` must be softmax or binary_crossentropy"):
         _head().log_prob(tf.zeros([1, DIM]), [1])
+
+
+def _small(own="adam", policy=None, **kwargs):
+    keras.utils.set_random_seed(2)
+    x = keras.Input((8,))
+    hidden = keras.layers.Dense(DIM, activation="relu", dtype=policy)(x)
+    head = SparseOutput(CLASSES, FAN_IN, optimizer=own, seed=3, name="head", **kwargs)
+    return keras.Model(x, head(hidden)), head
+
+
+def _batch(rng, rows=ROWS):
+    return rng.normal(size=(rows, 8)).astype("float32"), _padded(_labels(rng, rows)).numpy()
+
+
+@pytest.mark.parametrize("model_optimizer", ["wrapped", "factor"])
+def test_a_fused_step_refuses_scaled_losses(rng, model_optimizer):
+    """It would take the scaled gradient, also where the model's optimizer skips the step."""
+    if model_optimizer == "wrapped":  # what `compile` makes of any optimizer under mixed_float16
+        model, head = _small(dtype="float32", policy="mixed_float16")
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    else:
+        model, head = _small()
+        optimizer = keras.optimizers.Adam(loss_scale_factor=1024.0)
+    model.compile(optimizer, loss=head.loss)
+    with pytest.raises(ValueError, match="must not scale the loss where a layer, 'head'"):
+        model.fit(*_batch(rng), verbose=0)
+    model.compile("adam", loss=head.loss)
+    model.fit(*_batch(rng), verbose=0)
+
+
+def test_the_learning_rate_of_a_fused_step_is_the_heads(rng):
+    model, head = _small()
+    model.compile(keras.optimizers.SGD(0.1), loss=head.loss)
+    data = _batch(rng)
+    before = head.kernel.numpy()
+    head.optimizer.learning_rate = 0.0
+    model.fit(*data, verbose=0)
+    np.testing.assert_array_equal(head.kernel.numpy(), before)
+    head.optimizer.learning_rate = 0.1
+    model.optimizer.learning_rate = 0.0
+    dense = model.layers[1].kernel.numpy()
+    model.fit(*data, verbose=0)
+    assert np.any(head.kernel.numpy() != before)
+    np.testing.assert_array_equal(model.layers[1].kernel.numpy(), dense)
+
+
+@pytest.mark.parametrize("own", [None, "adam"])
+def test_nan_where_nothing_counts_reaches_nothing(rng, own):
+    model, head = _small(own)
+    model.compile("sgd", loss=head.loss)
+    x, y = _batch(rng)
+    x[3] = np.nan
+    weight = np.ones(len(x), "float32")
+    weight[3] = 0
+    with tf.GradientTape() as tape:
+        hidden = tf.Variable(x @ np.ones((8, DIM), "float32"))
+        loss = head.loss(y, hidden, sample_weight=weight)
+    gradient = tape.gradient(loss, hidden).numpy()
+    assert np.isfinite(loss) and np.all(np.isfinite(gradient)) and np.all(gradient[3] == 0)
+    assert np.any(gradient[4] != 0) and np.all(np.isfinite(head.kernel.numpy()))
+
+
+@pytest.mark.parametrize("own", [None, "adam"])
+def test_steps_one_by_one_and_eagerly_are_those_of_fit(rng, own):
+    x, y = _batch(rng, 24)
+    kernels, losses = [], []
+    for way in ("fit", "train_on_batch", "eager"):
+        model, head = _small(own)
+        model.compile(keras.optimizers.Adam(0.01), loss=head.loss, run_eagerly=way == "eager")
+        if way == "train_on_batch":
+            for start in range(0, 24, 8):
+                model.train_on_batch(x[start : start + 8], y[start : start + 8])
+        else:
+            model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        kernels.append(head.kernel.numpy())
+        losses += [model.test_on_batch(x, y), model.evaluate(x, y, batch_size=24, verbose=0)]
+    for kernel in kernels[1:]:
+        np.testing.assert_allclose(kernel, kernels[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("own", [None, "adam"])
+def test_early_stopping_restores_the_best_weights(rng, own):
+    model, head = _small(own)
+    model.compile(keras.optimizers.Adam(0.01), loss=head.loss)
+    x, y = _batch(rng, 24)
+    seen = []
+    record = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(head.kernel.numpy()))
+    stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=2, restore_best_weights=True)
+    model.fit(x, y, batch_size=8, epochs=9, verbose=0, callbacks=[record, stop])
+    assert len(seen) == 3  # the loss falls, and the largest is asked for: the first epoch is the best
+    np.testing.assert_array_equal(head.kernel.numpy(), seen[0])
+
+
+@pytest.mark.parametrize(("classes", "fan_in"), [(1, 1), (1, 4), (7, 1), (3, DIM)])
+def test_the_smallest_layers(rng, classes, fan_in):
+    head = SparseOutput(classes, fan_in, seed=1, optimizer="adam")
+    x = keras.Input((DIM,))
+    model = keras.Model(x, head(x))
+    model.compile("adam", loss=head.loss)
+    labels = rng.integers(-1, classes, (ROWS, 2))
+    losses = model.fit(rng.normal(size=(ROWS, DIM)), labels, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    found = head.predictor(model, k=classes)(rng.normal(size=(2, DIM)).astype("float32"))
+    assert sorted(found["ids"].numpy()[0].tolist()) == list(range(classes))
+
+
+@pytest.mark.parametrize("second", [kl.optimizers.LazyAdam, kl.optimizers.Adagrad])
+def test_a_new_optimizer_starts_with_new_slots(rng, second):
+    (x, y), ends = _batch(rng), []
+    for before in (True, False):
+        model, head = _small(None)
+        kernel, dense = head.kernel.numpy(), model.layers[1].get_weights()
+        if before:
+            model.compile(kl.optimizers.LazyAdam(0.1), loss=head.loss)
+            model.fit(x, y, verbose=0, epochs=3)
+            head.kernel.assign(kernel)
+            head.bias.assign(np.zeros(CLASSES, "float32"))
+            model.layers[1].set_weights(dense)
+        model.compile(second(0.1), loss=head.loss)
+        model.fit(x, y, verbose=0, epochs=2, shuffle=False)
+        ends.append(head.kernel.numpy())
+        assert len(head.kernel.array.arrays()) == (3 if second is kl.optimizers.LazyAdam else 2)
+    np.testing.assert_array_equal(*ends)
+
+
+def test_integers_of_unknown_width_are_not_guessed(rng):
+    head, hidden = _head(), tf.constant(rng.normal(size=(ROWS, DIM)), tf.float32)
+    matrix = FORMS["multi_hot"](_labels(rng))
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None], tf.int32)])
+    def loss(y):
+        return head.loss(y, hidden)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y_true` must have a static width"):
+        loss(matrix)
+    assert np.isfinite(loss(tf.cast(FORMS["sparse"](_labels(rng)), tf.int32)))

@@ -82,11 +82,15 @@ def test_a_subclassed_model_keeps_the_moments(tmp_path, rng):
 def test_clones_have_the_same_connections():
     model = _model(seed=5, optimizer="adam", label_weights=np.full(CLASSES, 2.0))
     clone = keras.models.clone_model(model)
+    clone.compile("sgd", loss=clone.layers[-1].loss)
+    with pytest.raises(ValueError, match="`label_weights` of the head 'head' are not known"):
+        clone.fit(np.zeros([4, 5]), np.zeros([4, 1], int), verbose=0)
     np.testing.assert_array_equal(model.layers[-1].connections.numpy(), clone.layers[-1].connections.numpy())
     clone.set_weights(model.get_weights())
     for a, b in zip(_values(model), _values(clone)):
         np.testing.assert_array_equal(a, b)
     assert clone.layers[-1].optimizer is not model.layers[-1].optimizer
+    clone.fit(np.zeros([4, 5]), np.zeros([4, 1], int), verbose=0)
 
 
 @pytest.mark.parametrize(

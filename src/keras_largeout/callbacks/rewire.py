@@ -1,8 +1,11 @@
 """`Rewire`: the labels of a `SparseOutput` exchange their weakest connections during training."""
 
+import numbers
+
 import keras
 import numpy as np
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.layers.sparse_output import SparseOutput
 
 PRUNE = ("magnitude", "global_magnitude")
@@ -13,8 +16,8 @@ class Rewire(keras.callbacks.Callback):
     """Prunes the weakest connections of a `SparseOutput` every so many steps, and regrows as many elsewhere.
 
     A regrown connection starts at weight zero, with zero optimizer slots, at an input that its label was not
-    connected to. Everything follows from the head's seed and the step: the same in every run, and in one that
-    was interrupted and loaded again.
+    connected to (where almost all inputs are taken: at one that it gives up). Everything follows from the
+    head's seed and the step: the same in every run, and in one that was interrupted and loaded again.
 
     Adds to the logs of every epoch: `rewired`, how many connections changed in it, and `in_degree_gini`, how
     unequally connections are spread over the inputs (the Gini coefficient of the inputs' in-degrees: 0 where
@@ -23,13 +26,15 @@ class Rewire(keras.callbacks.Callback):
     Args:
         head: the `SparseOutput`.
         fraction: float in (0, 1], of the connections that are exchanged each time.
-        every: int > 0, training steps between two times.
+        every: int > 0, steps of the model's optimizer between two times. (With gradient accumulation one step
+            is several batches.)
         prune: `"magnitude"`: the connections of smallest |weight| of each label. `"global_magnitude"`: those
             of all labels together: some labels exchange more than others, and all keep `fan_in` of them.
         grow: `"random"`: to inputs drawn uniformly. `"gradient"`: to those of `candidates` inputs, drawn for
             each label, on which the loss of the last batch depends most.
         until: when to stop, so that what was regrown last can still learn: an int, the step of the model's
-            optimizer; or a float in (0, 1], the share of the steps of this `fit`. None: never.
+            optimizer; or a float in (0, 1], the share of the steps of this `fit` (from epoch 0 on, where an
+            earlier one is resumed). None: never.
         candidates: int > 0, for growth by gradient: how many inputs are looked at for each label; None:
             4 * fan_in.
 
@@ -37,8 +42,9 @@ class Rewire(keras.callbacks.Callback):
         history: list of `{"step", "changed"}`, one for each time.
 
     Raises:
-        ValueError: an argument outside its range; in `fit`, a head that is not in the model, or `until` as a
-            share where the number of steps is not known.
+        ValueError: an argument outside its range, such as a fraction that is less than half a connection of
+            `fan_in`; in `fit`, a head that is frozen or not in the model, or `until` as a share where the
+            number of steps is not known.
 
     Sources: Mocanu et al., "Scalable training of artificial neural networks with adaptive sparse
     connectivity", Nature Communications 2018 (magnitude, random growth); Evci et al., "Rigging the lottery",
@@ -54,21 +60,18 @@ class Rewire(keras.callbacks.Callback):
             raise ValueError(f"`head` must be a SparseOutput. Received: head={head!r}")
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: fraction={fraction}")
-        for name, value in (("every", every), ("candidates", 1 if candidates is None else candidates)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
         for name, value, known in (("prune", prune, PRUNE), ("grow", grow, GROW)):
             if value not in known:
                 raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
-        if until is not None and (
-            isinstance(until, bool) or not until > 0 or (isinstance(until, float) and until > 1)
-        ):
+        if prune == "magnitude" and int(fraction * head.fan_in + 0.5) == 0:
             raise ValueError(
-                f"`until` must be a positive number of steps, or a float in (0, 1]. Received: until={until!r}"
+                "`fraction` must be at least half a connection of each label. "
+                f"Received: fraction={fraction}, and a head with fan_in={head.fan_in}"
             )
-        self.head, self.fraction, self.every, self.until = head, float(fraction), int(every), until
+        self.head, self.fraction, self.until = head, float(fraction), _until(until)
+        self.every = positive_int("every", every)
         self.prune, self.grow = prune, grow
-        self.candidates = 4 * head.fan_in if candidates is None else int(candidates)
+        self.candidates = positive_int("candidates", 4 * head.fan_in if candidates is None else candidates)
         self.history = []
 
     def on_train_begin(self, logs=None):
@@ -77,7 +80,12 @@ class Rewire(keras.callbacks.Callback):
                 f"`head` must be a layer of the model that is trained. Received: head {self.head.name!r} "
                 f"and a model of {[layer.name for layer in self.model.layers]}"
             )
-        self._step, self._stop, self._due = self._optimizer_step(), None, False
+        if not self.head.trainable:
+            raise ValueError(
+                "`head` must be trainable: nothing would train its new connections. "
+                f"Received: head {self.head.name!r} with trainable=False"
+            )
+        self._stop, self._due = None, False
         if self.grow == "gradient":
             self._keeper = self.head.keep_batches()
             self._keeper.want(True)
@@ -85,7 +93,8 @@ class Rewire(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._changed = 0
-        if self._stop is None:
+        if self._stop is None:  # only now: callbacks that resume a training have set the step
+            self._step = self._optimizer_step()
             self._stop = self._last_step(epoch)
 
     def _last_step(self, epoch):
@@ -96,7 +105,10 @@ class Rewire(keras.callbacks.Callback):
                 "`until` must be a number of steps where the steps of an epoch are not known beforehand. "
                 f"Received: until={self.until}"
             )
-        return self._step + self.until * self.params["steps"] * (self.params["epochs"] - epoch)
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        batches = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        steps = self.params["steps"] / batches  # of an epoch
+        return self._step - epoch * steps + self.until * steps * self.params["epochs"]
 
     def on_train_batch_end(self, batch, logs=None):
         before, self._step = self._step, self._optimizer_step()
@@ -143,6 +155,19 @@ class Rewire(keras.callbacks.Callback):
 
     def _optimizer_step(self):
         return int(self.model.optimizer.iterations.numpy())
+
+
+def _until(until):
+    """The constructor's argument as an int, a float or None."""
+    if until is None:
+        return None
+    whole = isinstance(until, numbers.Integral)
+    number = isinstance(until, numbers.Real) and not isinstance(until, bool)
+    if not number or not 0 < until <= (np.inf if whole else 1):
+        raise ValueError(
+            f"`until` must be a positive number of steps, or a float in (0, 1]. Received: until={until!r}"
+        )
+    return int(until) if whole else float(until)
 
 
 def gini(degrees):

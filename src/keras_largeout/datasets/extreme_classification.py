@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.datasets import _xmc_text
 from keras_largeout.datasets.labeled_rows import LabeledRows, in_layout
 
@@ -62,6 +63,7 @@ class ExtremeClassification:
         Returns:
             As `LabeledRows.dataset`.
         """
+        batch_size = positive_int("batch_size", batch_size)
         finish = in_layout(layout)
         rng = np.random.default_rng(seed)
         empty = self._no_rows()

@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
+
 LAYOUTS = ("ragged", "padded")
 
 
@@ -122,6 +124,7 @@ class LabeledRows:
             A dataset of int32 ids, float32 values and int32 labels, each `[batch, ragged]` (or `[batch, n]`);
             int64 where ids need it.
         """
+        batch_size = positive_int("batch_size", batch_size)
         finish = in_layout(layout)
         (inputs, labels) = self.batch()
         rows = tf.data.Dataset.range(len(self))

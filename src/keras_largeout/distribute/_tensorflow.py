@@ -2,9 +2,11 @@
 
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, executor
+from tensorflow.python.framework.ops import get_default_graph
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-__all__ = ["ResourceVariable", "is_alive", "never_wait_for_other_workers"]
+__all__ = ["ResourceVariable", "in_xla", "is_alive", "never_wait_for_other_workers"]
 
 
 def never_wait_for_other_workers():
@@ -24,6 +26,11 @@ def never_wait_for_other_workers():
             return
 
     executor.Executor.__del__ = delete
+
+
+def in_xla():
+    """Whether a function is being traced for XLA (`jit_compile=True`), which knows none of our ops."""
+    return GraphOrParentsInXlaContext(get_default_graph())
 
 
 def is_alive(job, index):

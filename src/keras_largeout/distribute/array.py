@@ -113,6 +113,10 @@ class ShardedArray:
             )
         return self._slots[name]
 
+    def forget_slots(self):
+        """Those made so far belong to an optimizer that trains this array no more; `slot` makes new ones."""
+        self._slots = {}
+
     def arrays(self):
         """This array and its slots."""
         return [self, *self._slots.values()]

@@ -38,6 +38,23 @@ def check_optimizer(layer):
             )
 
 
+def check_loss_scale(layer):
+    """For a layer whose step is a part of its backward pass: the gradients there must be those of the loss.
+
+    Raises:
+        ValueError: the optimizer of the model in which `layer` is called scales the loss.
+    """
+    optimizer = optimizer_of_call(layer)
+    scale = getattr(optimizer, "loss_scale_factor", None)
+    if scale is not None or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            f"The optimizer of a model must not scale the loss where a layer, {layer.name!r}, has an "
+            "optimizer of its own: that one sees the scaled gradients. Use the policy mixed_bfloat16 in "
+            "place of mixed_float16, or no `optimizer` for the layer. "
+            f"Received: {_name(type(optimizer))} with loss_scale_factor={scale}"
+        )
+
+
 def optimizer_of_call(layer):
     """The optimizer of the compiled model in which `layer` is being called; None where nothing will train it
     or nobody knows."""

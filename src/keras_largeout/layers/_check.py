@@ -1,25 +1,6 @@
-"""Checks that the layers' constructors share."""
-
-import operator
+"""Checks that the layers share."""
 
 import tensorflow as tf
-
-
-def positive_int(name, value):
-    """`value` as an int (NumPy's integers are integers too).
-
-    Raises:
-        ValueError: it is none, or below 1.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if isinstance(value, bool) or number <= 0:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value} (of type {type(value).__name__})."
-        )
-    return number
 
 
 def hidden_length(input_shape):

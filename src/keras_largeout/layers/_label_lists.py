@@ -59,6 +59,13 @@ def _from_sparse(y_true, positions, num_classes):
     row, column = y_true.indices[:, 0], y_true.indices[:, 1]
     splits = tf.searchsorted(row, tf.range(tf.cast(positions, tf.int64) + 1), out_type=tf.int64)
     if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
+        if y_true.shape[-1] is None:
+            tf.debugging.assert_none_equal(
+                y_true.dense_shape[1],
+                tf.constant(num_classes, tf.int64),
+                message="`y_true` must have a static width where it is a multi-hot matrix of integers (or be "
+                "one of floats). Received: a SparseTensor of label ids, of num_classes columns",
+            )
         return LabelLists(_ids(y_true.values), splits)
     weights = tf.cast(y_true.values, tf.float32)
     return LabelLists(tf.where(weights != 0, column, -1), splits, weights)

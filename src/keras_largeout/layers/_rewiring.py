@@ -118,8 +118,8 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
         seed: `(seed, step)`.
         fraction: float in [0, 1], of the connections that are pruned.
         per_class: bool: the weakest of every class, or of all classes together.
-        slots: None, or for each part a list of variables of its kernel's shape, which are set to zero where a
-            connection is regrown.
+        slots: None, or for each part a list of variables of its kernel's shape and any float dtype, which are
+            set to zero where a connection is regrown.
         batch: None: grow at random; a `Batch`: where its gradient is largest.
         candidates: int, places looked at for each class when growing by gradient.
         loss: str, as in `fan_in_loss`; needed with `batch`.
@@ -139,10 +139,14 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     changed = 0
     for part, moments, found in zip(parts, slots, forward):
         place = (part.kernel, part.connections, weights.num_inputs, seed)
-        options = {"slots": moments, "first_class": part.first_class, **pruning}
+        ours = [slot for slot in moments if slot.dtype == tf.float32]
+        options = {"slots": ours, "first_class": part.first_class, **pruning}
         with part.on_its_device():
             for rows in _growth(weights, part, seed, batch, found, candidates, loss):
                 changed += int(fan_in_rewire(*place, **options, **rows))
+            for slot in moments:
+                if slot.dtype != tf.float32:  # Keras's own, of bfloat16 weights
+                    slot.assign(tf.where(part.kernel == 0, tf.zeros([], slot.dtype), slot))
     return changed
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import keras
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.distribute.table import check_placement
-from keras_largeout.layers._check import positive_int
 from keras_largeout.ops.embedding import COMBINERS
 
 

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.distribute.average import mean_of_replicas
 from keras_largeout.distribute.trained_by import check_optimizer
-from keras_largeout.layers._check import positive_int
 from keras_largeout.model import Model
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.distribute.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.recording import record
 from keras_largeout.distribute.specs import TableSpec
 from keras_largeout.distribute.table import ShardedTable, check_placement, give_shards
 from keras_largeout.distribute.trained_by import check_optimizer
-from keras_largeout.layers._check import positive_int
 from keras_largeout.layers._ids import as_ids, check_exact
 from keras_largeout.ops._stock import is_exporting
 from keras_largeout.ops.embedding import COMBINERS, OUT_OF_RANGE

@@ -6,13 +6,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.distribute.table import give_shards
-from keras_largeout.layers._check import hidden_length, hidden_vectors, positive_int
+from keras_largeout.distribute.trained_by import check_loss_scale
+from keras_largeout.layers._check import hidden_length, hidden_vectors
 from keras_largeout.layers._fan_in_losses import fan_in_losses
 from keras_largeout.layers._fan_in_scores import log_probs, top_scores
 from keras_largeout.layers._fan_in_weights import FanInWeights
 from keras_largeout.layers._fused import FusedOptimizer
 from keras_largeout.layers._label_lists import label_lists
+from keras_largeout.layers._label_weights import LabelWeights, check_stored
 from keras_largeout.layers._rewiring import BatchKeeper, rewire, slots_of
 from keras_largeout.layers.head import Head
 from keras_largeout.ops.fan_in import LOSSES
@@ -45,11 +48,13 @@ class SparseOutput(Head):
             `"sgd"`, `"adagrad"`, `"adam"`, a Keras optimizer of these (without momentum, clipping and the
             like; learning-rate schedules count the layer's own steps) or `optimizers.LazyAdam`: the layer
             is updated by a copy of it in its backward pass, label by label, and no gradient array ever
-            exists. The model's optimizer then does not see these weights: not its clipping, accumulation or
-            loss scale either. Adam moves all labels in every step, LazyAdam those that have a gradient.
-            Weight decay acts on the kernel, not on the biases.
+            exists. The model's optimizer then does not see these weights: not its clipping or accumulation
+            either, nor do callbacks that set its learning rate (give a schedule here, or set
+            `head.optimizer.learning_rate`); it must not scale the loss. Adam moves all labels in every step,
+            LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
         label_weights: optional array `[num_classes]`, the weight of a label where it is one (such as
-            1 / propensity). Saved with the weights; in a config it is just True.
+            1 / propensity). Saved with the weights; in a config it is just True, and a layer made from a
+            config must load weights before it is trained. (`class_weight` of `fit` means nothing for lists.)
         kernel_initializer: initializer of `[num_classes, fan_in]`. None: uniform in +-1/sqrt(fan_in).
         bias_initializer: initializer of `[num_classes]`.
         seed: int, of the first connections and of the rounding of bfloat16 weights; by default from Keras's
@@ -105,7 +110,9 @@ class SparseOutput(Head):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = random.randint(1, 10**9) if seed is None else int(seed)
-        self._label_weights = _label_weights(label_weights, self.num_classes)
+        self._label_weights = None
+        if label_weights is not None:
+            self._label_weights = LabelWeights(label_weights, self.num_classes)
         self._keeper = None
         self.optimizer, self._fused = None, None
         if optimizer is not None:
@@ -140,14 +147,7 @@ class SparseOutput(Head):
         give_shards(self, *self.fan_in_weights.tables)
         self._connection_parts = list(self.connections.parts.values())
         if self._label_weights is not None:
-            self.label_weights = self.add_weight(
-                shape=(self.num_classes,),
-                initializer=lambda shape, dtype: tf.convert_to_tensor(self._label_weights, dtype),
-                dtype="float32",
-                trainable=False,
-                autocast=False,
-                name="label_weights",
-            )
+            self._label_weights.build(self)
         if self.optimizer is not None:
             # A gradient is taken, and with it a step, although nothing before this layer may be trained.
             self._trigger = self.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
@@ -174,6 +174,11 @@ class SparseOutput(Head):
 
     # Training.
 
+    def call(self, inputs):
+        if self._fused is not None:
+            check_loss_scale(self)
+        return super().call(inputs)
+
     def targets(self, y_true, hidden):
         lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
         return label_lists(y_true, lead, self.num_classes), hidden[..., 0]
@@ -183,14 +188,18 @@ class SparseOutput(Head):
         lead = tf.shape(hidden)[:-1]
         if not self.fan_in_weights.initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
-        if active is not None:
-            y_true = y_true.of_positions(tf.reshape(active, [-1]))
-        fused = self._fused if self.trainable else None
         flat = tf.reshape(hidden, [-1, self.dim])
+        if active is not None:
+            counts = tf.reshape(active, [-1])
+            y_true = y_true.of_positions(counts)
+            flat = tf.where(counts[:, None], flat, tf.zeros([], flat.dtype))  # NaN there reaches no gradient
+        if self._label_weights is not None:
+            y_true = self._label_weights.times(y_true)
+        fused = self._fused if self.trainable else None
         losses = fan_in_losses(
             self.fan_in_weights,
             flat,
-            y_true._replace(weights=self._weights_of(y_true)),
+            y_true,
             self.loss_kind,
             fused,
             None if fused is None else self._trigger.value,
@@ -199,13 +208,6 @@ class SparseOutput(Head):
             losses = self._keeper.keeping(losses, flat, y_true)
         losses = tf.reshape(losses, lead)
         return losses if active is None else tf.where(active, losses, 0.0)
-
-    def _weights_of(self, y_true):
-        if self._label_weights is None:
-            return y_true.weights
-        last = self.num_classes - 1  # the op says which label is out of range
-        weights = tf.gather(self.label_weights.value, tf.clip_by_value(y_true.labels, 0, last))
-        return weights if y_true.weights is None else weights * y_true.weights
 
     # Connections.
 
@@ -322,12 +324,11 @@ class SparseOutput(Head):
             self._fused.build(self.fan_in_weights)
         self.fan_in_weights.save(store)
         if self._label_weights is not None:
-            store["label_weights"] = self.label_weights.numpy()
+            store["label_weights"] = self._label_weights.variable.numpy()
 
     def load_own_variables(self, store):
         try:
-            if ("label_weights" in store) != (self._label_weights is not None):
-                raise ValueError("One of the two has `label_weights`.")
+            check_stored(self._label_weights, store)
             self.fan_in_weights.check(store)
         except ValueError as error:
             raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
@@ -335,7 +336,7 @@ class SparseOutput(Head):
         if self._fused is not None:
             self._fused.build(self.fan_in_weights)
         if self._label_weights is not None:
-            self.label_weights.assign(np.asarray(store["label_weights"]))
+            self._label_weights.variable.assign(np.asarray(store["label_weights"]))
 
     def get_config(self):
         return {
@@ -349,18 +350,3 @@ class SparseOutput(Head):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
         }
-
-
-def _label_weights(values, num_classes):
-    """The constructor's argument as float32 `[num_classes]`, or None."""
-    if values is None:
-        return None
-    if values is True:  # from a config: the weights file brings them
-        return np.ones(num_classes, np.float32)
-    values = np.asarray(values, np.float32)
-    if values.shape != (num_classes,) or not np.all(values >= 0):
-        raise ValueError(
-            f"`label_weights` must be num_classes={num_classes} numbers from 0 on. "
-            f"Received: label_weights of shape {values.shape}, smallest {values.min(initial=np.inf)}"
-        )
-    return values

@@ -22,15 +22,16 @@ class Hits(NamedTuple):
         return tf.math.bincount(tf.cast(self.row, tf.int32), minlength=tf.shape(self.ids)[0], dtype=tf.int64)
 
 
-def find_hits(y_true, y_pred, k):
+def find_hits(y_true, y_pred, k, num_classes=None):
     """The `Hits` of labels and predictions.
 
     Args:
         y_true: label ids: `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor` `[batch, n]`,
-            or one label a row, `[...]`. A `tf.SparseTensor` whose values are no integers is a multi-hot
-            matrix: its columns are the labels.
+            or one label a row, `[...]`. A `tf.SparseTensor` that is `[batch, num_classes]`, or whose values
+            are no integers, is a multi-hot matrix: its columns are the labels.
         y_pred: int `[..., >= k]`, the best first; or a dict with it at "ids".
         k: int.
+        num_classes: int, or None: no matrix of integers is multi-hot.
 
     Raises:
         ValueError: `y_pred` are not ids, or fewer than k, or shapes that do not belong together.
@@ -43,7 +44,7 @@ def find_hits(y_true, y_pred, k):
         )
     rank = ids.shape.rank
     ids = tf.cast(tf.reshape(ids[..., :k], [-1, k]), tf.int64)
-    row, label = _pairs(y_true, rank)
+    row, label = _pairs(y_true, rank, num_classes)
     # tf.unique keeps the order of first occurrence.
     key_size = tf.maximum(tf.reduce_max(tf.concat([label, tf.zeros([1], tf.int64)], 0)) + 1, 1)
     keys = tf.unique(row * key_size + label).y
@@ -53,7 +54,7 @@ def find_hits(y_true, y_pred, k):
     return Hits(hit, ids, row, label)
 
 
-def _pairs(y_true, rank):
+def _pairs(y_true, rank, num_classes):
     """The rows and labels that are there, int64 `[pairs]` each, ordered by row."""
     if isinstance(y_true, tf.RaggedTensor):
         if y_true.shape.rank != 2 or rank != 2:
@@ -63,7 +64,7 @@ def _pairs(y_true, rank):
         if y_true.shape.rank != 2 or rank != 2:
             _refuse(y_true, rank)
         row, label = y_true.indices[:, 0], y_true.values
-        if not label.dtype.is_integer:
+        if not label.dtype.is_integer or y_true.shape[1] == (num_classes or -1):
             label = tf.where(tf.cast(label, tf.float32) != 0, y_true.indices[:, 1], -1)
     else:
         y_true = tf.convert_to_tensor(y_true)

@@ -4,17 +4,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.arguments import positive_int
 from keras_largeout.metrics._hits import find_hits
 
 
 class _AtK(keras.metrics.Metric):
     """A ratio of two sums over the rows. Subclasses say what a row adds to each: `parts`."""
 
-    def __init__(self, k, name=None, dtype=None):
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise ValueError(f"`k` must be a positive integer. Received: k={k!r}")
+    def __init__(self, k, name=None, dtype=None, num_classes=None):
+        k = positive_int("k", k)
         super().__init__(name=name or f"{self.short_name}_at_{k}", dtype=dtype)
-        self.k = int(k)
+        self.k, self.num_classes = k, None if num_classes is None else int(num_classes)
         # float32 would stop counting at 16.7 million rows.
         self.total = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="total")
         self.count = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="count")
@@ -25,7 +25,8 @@ class _AtK(keras.metrics.Metric):
         Args:
             y_true: label ids: int `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor`
                 `[batch, n]`, or one id a row, `[...]`. Labels given twice count once. A `tf.SparseTensor` of
-                floats or bools is a multi-hot matrix `[batch, num_classes]`.
+                floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
+                metric knows `num_classes`.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
                 a dict with these at "ids".
             sample_weight: optional, a weight a row, `[...]`.
@@ -33,7 +34,7 @@ class _AtK(keras.metrics.Metric):
         Raises:
             ValueError: these are no ids, or shapes that do not belong together.
         """
-        top, bottom = self.parts(find_hits(y_true, y_pred, self.k))
+        top, bottom = self.parts(find_hits(y_true, y_pred, self.k, self.num_classes))
         if sample_weight is not None:
             weight = tf.reshape(tf.cast(sample_weight, tf.float64), [-1])
             top, bottom = top * weight, bottom * weight
@@ -48,7 +49,7 @@ class _AtK(keras.metrics.Metric):
         return keras.ops.cast(tf.math.divide_no_nan(self.total.value, self.count.value), self.dtype)
 
     def get_config(self):
-        return {**super().get_config(), "k": self.k}
+        return {**super().get_config(), "k": self.k, "num_classes": self.num_classes}
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -69,6 +70,7 @@ class PrecisionAtK(_AtK):
         k: int > 0.
         name: str, by default `precision_at_{k}`.
         dtype: of the result.
+        num_classes: int, or None: only needed for multi-hot matrices of integers.
     """
 
     short_name = "precision"
@@ -120,8 +122,8 @@ class PropensityScoredPrecisionAtK(_AtK):
     short_name = "psp"
 
     def __init__(self, propensities, k, name=None, dtype=None):
-        super().__init__(k, name=name, dtype=dtype)
         values = np.asarray(propensities, np.float64)
+        super().__init__(k, name=name, dtype=dtype, num_classes=values.size)
         if values.ndim != 1 or not np.all((values > 0) & (values <= 1)):
             raise ValueError(
                 "`propensities` must be one number in (0, 1] for every class. "
@@ -141,4 +143,6 @@ class PropensityScoredPrecisionAtK(_AtK):
         return tf.reduce_sum(won, axis=1), tf.reduce_sum(best, axis=1)
 
     def get_config(self):
-        return {**super().get_config(), "propensities": (1 / self._gains).tolist()}
+        config = {**super().get_config(), "propensities": (1 / self._gains).tolist()}
+        del config["num_classes"]
+        return config

@@ -35,6 +35,9 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
                 f"Received: amsgrad={self.amsgrad} and row gradients for {name_of(variable)}"
             )
 
+    def in_one_pass(self, weight):
+        return not self.amsgrad and super().in_one_pass(weight)
+
     def row_rule(self, index):
         return "lazy_adam", [self._momentums[index], self._velocities[index]]
 

@@ -50,6 +50,7 @@ class RowSlots:
     """
 
     def __init__(self):
+        self._arrays = set()  # ids of the arrays that have slots of this optimizer
         self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
         self.slots = {}
         self.accumulators = {}
@@ -71,6 +72,9 @@ class RowSlots:
         """Makes the slot `name` beside a part of a table, and returns it."""
         initializer = keras.initializers.get(initializer)
         fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
+        if id(variable.array) not in self._arrays:  # another optimizer may have trained it
+            self._arrays.add(id(variable.array))
+            variable.array.forget_slots()
         slot = variable.new_slot(name, fill=fill, per_row=per_row)
         for key, start, stop in self._spans("table", variable):
             self.slots[f"{key}_{name}"] = RowSpan(slot.array, start, stop)

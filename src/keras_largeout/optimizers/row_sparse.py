@@ -3,12 +3,18 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute._tensorflow import in_xla
 from keras_largeout.distribute.devices import components, on
 from keras_largeout.distribute.load_counter import count_gradients, count_merged
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_largeout.optimizers.row_slots import RowSlots
+
+# Dense matrices of so many rows and elements are updated by `row_update`, which goes over them once, on all
+# cores, where the ops of Keras's formula go over them some ten times. The numbers are those of Keras but for
+# the last bits.
+ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 16
 
 
 def is_table(variable):
@@ -20,7 +26,8 @@ class RowSparse:
     """First base of an optimizer of this package; the second one is a Keras optimizer.
 
     A gradient that is a `tf.IndexedSlices` updates just the rows that it lists, in place, by the op
-    `row_update`; so does every gradient of a table. Dense weights take the Keras optimizer's own update. One
+    `row_update`; so does every gradient of a table. Dense weights take the Keras optimizer's own formula:
+    large matrices by the same op, in one pass (Adam 3 times as fast on a CPU), all others by Keras's ops. One
     step does, in this order and for all weights together: sum over the replicas, merge duplicate rows,
     unscale, accumulate, clip, decay, update. So
 
@@ -232,6 +239,26 @@ class RowSparse:
         self.update_step(gradient, native, self.learning_rate)
         if variable.constraint is not None:
             native.assign(variable.constraint(native))
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Keras's update of a dense weight, which is `variable` as it lies on one device."""
+        weight = row_slices.native(variable)
+        if not self.in_one_pass(weight):
+            return super().update_step(gradient, variable, learning_rate)
+        rule, slots = self.row_rule(self._get_variable_index(variable))
+        slots = [row_slices.native(slot) for slot in slots]
+        rows, values = tf.range(weight.shape[0]), tf.cast(gradient, tf.float32)
+        row_update(rule, weight, slots, rows, values, self.row_hyper(learning_rate, 0.0))
+
+    def in_one_pass(self, weight):
+        """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix, and not under XLA."""
+        return (
+            weight.dtype == tf.float32
+            and len(weight.shape) > 1
+            and weight.shape[0] >= ONE_PASS_ROWS
+            and weight.shape.num_elements() >= ONE_PASS_SIZE
+            and not in_xla()
+        )
 
     def _update_rows(self, variable, rows, hyper):
         """One `row_update` on each device that has the rows: the owner of a shard, or all with a copy."""

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 import tensorflow as tf
 from sklearn.datasets import load_svmlight_file
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from keras_largeout.datasets import ExtremeClassification, LabeledRows, _xmc_text
 
@@ -188,10 +189,30 @@ def test_from_scipy():
         LabeledRows.from_scipy(x, y[:1])
 
 
+def test_hashed_bags_of_words():
+    """What needs no vocabulary: scikit-learn's HashingVectorizer, with feature ids up to 2^20."""
+    bags = HashingVectorizer(n_features=1 << 20, alternate_sign=False, norm=None)
+    rows = LabeledRows.from_scipy(
+        bags.transform(["to be or not to be", "", "be"]), scipy.sparse.csr_array(np.eye(3))
+    )
+    assert rows.num_features == 1 << 20
+    labels, ids, values = _lists(rows)
+    assert labels == [[0], [1], [2]] and [sorted(v) for v in values] == [[1, 1, 2, 2], [], [1]]
+    assert ids[2][0] in ids[0] and max(map(max, filter(None, ids))) < 1 << 20
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5])
+def test_a_batch_has_rows(tiny, batch_size):
+    for rows in (tiny, tiny.load()):
+        with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
+            rows.dataset(batch_size)
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no data sets in {DATA} (LARGEOUT_DATA)")
+@pytest.mark.parametrize("side", ["train", "test"])
 @pytest.mark.parametrize("name", ["citeulike-t", "delicious", "gowalla", "rcv1sub1", "tate"])
-def test_real_files_read_like_scikit_learn(name):
-    path = DATA / name / "test.txt.gz"
+def test_real_files_read_like_scikit_learn(name, side):
+    path = DATA / name / f"{side}.txt.gz"
     if not path.exists():
         pytest.skip(f"no {path}")
     data = ExtremeClassification(path)

@@ -244,3 +244,28 @@ def test_a_compiled_step_is_not_offered():
         model = regression(2, lambda: klo.SGD(0.1), jit_compile=True)
     assert not model.jit_compile
     fit(model, numbers(1))
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_large_dense_weights_in_one_pass(table):
+    """`row_update` on each device's copy of a dense weight: beside a table, and with Keras's step alone."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(32, 64)).astype("float32"), rng.integers(0, 40, 32)
+    kernels = []
+    for devices in (1, 4):
+        keras.utils.set_random_seed(7)
+        with strategy_of(devices).scope():
+            inputs = keras.Input((64,))
+            hidden = keras.layers.Dense(4096, activation="relu")(inputs)
+            if table:
+                head = kl.layers.SparseOutput(40, 5, loss="softmax", seed=3)
+                model, loss = keras.Model(inputs, head(hidden)), head.loss
+            else:
+                model = keras.Model(inputs, keras.layers.Dense(40)(hidden))
+                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(kl.optimizers.LazyAdam(0.01), loss=loss)
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        kernel = model.layers[1].kernel
+        assert model.optimizer.in_one_pass(kernel.value)
+        kernels.append(kernel.numpy())
+    np.testing.assert_allclose(*kernels, rtol=2e-4, atol=2e-5)

@@ -18,11 +18,12 @@ def data(steps=8, classes=CLASSES):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 
-def make(devices, loss="binary_crossentropy", own=None, classes=CLASSES, **compile_args):
+def make(devices, loss="binary_crossentropy", own=None, classes=CLASSES, options=None, **compile_args):
     keras.utils.set_random_seed(7)
+    options = {"loss": loss, "optimizer": own, "seed": 3, "name": "labels", **(options or {})}
     with strategy_of(devices).scope():
         x = keras.Input((6,))
-        head = kl.layers.SparseOutput(classes, FAN_IN, loss=loss, optimizer=own, seed=3, name="labels")
+        head = kl.layers.SparseOutput(classes, FAN_IN, **options)
         model = keras.Model(x, head(keras.layers.Dense(DIM, activation="relu")(x)))
         # A head that trains itself is nothing to the model's optimizer: it may be Keras's own.
         adam = kl.optimizers.LazyAdam if own is None else keras.optimizers.Adam
@@ -168,3 +169,67 @@ def test_several_steps_an_execution():
     for model in (one, several):
         fit(model)
     assert_same(several, one)
+
+
+@pytest.mark.parametrize("own", [None, "adam"])
+def test_weights_of_labels_and_a_smaller_last_batch(own):
+    """The last batch is smaller than the others, and no multiple of the devices."""
+    rng = np.random.default_rng(1)
+    x, y = (
+        rng.normal(size=(3 * BATCH + 7, 6)).astype("float32"),
+        rng.integers(-1, CLASSES, (3 * BATCH + 7, 3)),
+    )
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    weights = rng.uniform(0.5, 3, CLASSES).astype("float32")
+    models, losses = [], []
+    for devices in (1, 4):
+        model, _ = make(devices, own=own, options={"label_weights": weights})
+        losses.append(model.fit(batches, epochs=2, verbose=0, shuffle=False).history["loss"])
+        models.append(model)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_same(models[1], models[0])
+
+
+def test_bfloat16_weights_are_rounded_alike():
+    """The random bits of a class do not depend on where it lies."""
+    (one, _), (several, _) = (make(n, own="sgd", options={"dtype": "bfloat16"}) for n in (1, 4))
+    np.testing.assert_allclose(fit(several), fit(one), rtol=5e-3)
+    kernels = [np.asarray(m.layers[-1].kernel.numpy(), "float32") for m in (one, several)]
+    # Gradients of the layer below are summed in another order: now and then a value falls to the other side.
+    assert np.mean(kernels[0] != kernels[1]) < 0.2
+    np.testing.assert_allclose(*kernels, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("form", ["ragged", "sparse"])
+def test_ragged_and_sparse_targets_in_a_training_loop(form):
+    """(`fit` of Keras cannot take such targets over several devices, whatever the layers.)"""
+    rng = np.random.default_rng(1)
+    lists = [rng.choice(CLASSES, n, replace=False).tolist() for n in rng.integers(0, 5, BATCH)]
+    x = rng.normal(size=(BATCH, 6)).astype("float32")
+    results = []
+    for devices in (1, 4):
+        model, head = make(devices, own="sgd")
+
+        def batch(replica, size=BATCH // devices):
+            rows = slice(replica * size, (replica + 1) * size)
+            y = tf.ragged.constant(lists[rows], dtype=tf.int64)
+            return tf.constant(x[rows]), y if form == "ragged" else y.to_sparse()
+
+        def step(inputs, model=model, head=head):
+            with tf.GradientTape() as tape:
+                loss = head.loss(inputs[1], model(inputs[0], training=True))
+            model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            return loss
+
+        strategy = strategy_of(devices)
+        inputs = batch(0)
+        if devices > 1:
+            inputs = strategy.experimental_distribute_values_from_function(
+                lambda context: batch(context.replica_id_in_sync_group)
+            )
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+        tf.function(strategy.run)(step, args=(inputs,))
+        results.append(state(model))
+    for key in ("kernel", "bias", "dense"):
+        np.testing.assert_allclose(results[1][key], results[0][key], rtol=2e-4, atol=2e-5, err_msg=key)

@@ -14,7 +14,7 @@ from keras_largeout.optimizers.row_slots import RowSlots
 # Dense matrices of so many rows and elements are updated by `row_update`, which goes over them once, on all
 # cores, where the ops of Keras's formula go over them some ten times. The numbers are those of Keras but for
 # the last bits.
-ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 16
+ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 18
 
 
 def is_table(variable):

@@ -1,8 +1,9 @@
 // The CUDA twin of exchange.h: the same numbers, ids and outputs in device memory.
 //
 //   bytes = PartitionWorkspaceCuda(placement, n);  // allocate them: workspace
-//   PlanPartitionCuda(placement, ids, n, check, workspace, stream, cuts, &plan);  // waits: plan.num_unique
-//   is a shape WritePartitionCuda(plan, unique, local, inverse, stream);
+//   // Waits: plan.num_unique is a shape.
+//   PlanPartitionCuda(placement, ids, n, check, workspace, stream, cuts, &plan);
+//   WritePartitionCuda(plan, unique, local, inverse, stream);
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_CUDA_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_CUDA_H_
 

@@ -2,7 +2,7 @@
 // fan_in_loss_op.h.
 #include <string>
 
-#include "fan_in/fan_in_shapes.h"
+#include "fan_in/fan_in_shapes_op.h"
 
 namespace largeout {
 namespace {

@@ -1,6 +1,6 @@
 // Logits and top-k of fan_in as TensorFlow sees them: names, shapes, documentation. Kernels:
 // fan_in_logits_op.h.
-#include "fan_in/fan_in_shapes.h"
+#include "fan_in/fan_in_shapes_op.h"
 
 namespace largeout {
 

@@ -149,8 +149,12 @@ def _environment(cluster):
 
 @pytest.fixture
 def one_at_a_time():
-    """Two clusters side by side on two cores would only wait for each other."""
-    with open(pathlib.Path(tempfile.gettempdir()) / "keras_largeout_cluster_tests.lock", "w") as lock:
+    """Two clusters side by side on two cores would only wait for each other.
+
+    A lock of the user's, because tests run in several processes, which deal tests out among themselves.
+    """
+    name = f"keras_largeout_cluster_tests_{os.getuid()}.lock"
+    with open(pathlib.Path(tempfile.gettempdir()) / name, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

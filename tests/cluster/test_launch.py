@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.usefixtures("one_at_a_time")]
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 SCRIPT = """
 import json, os, sys, time

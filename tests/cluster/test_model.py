@@ -8,7 +8,7 @@ import sys
 import h5py
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.usefixtures("one_at_a_time")]
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 # A small model whose first and last layers are tables over the parameter servers.
 MODEL = """

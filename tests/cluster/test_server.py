@@ -9,7 +9,7 @@ import pytest
 from keras_largeout.distribute import cluster as clusters
 from keras_largeout.ops import _library, build_info
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.usefixtures("one_at_a_time")]
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 CONNECT = """
 from keras_largeout.distribute import strategy

@@ -1,6 +1,5 @@
 """What an output head is: a layer that returns its input, owns the output weights and brings its loss."""
 
-import abc
 import functools
 import weakref
 
@@ -24,10 +23,10 @@ class Head(keras.layers.Layer):
     head's weights with the model.
 
     The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
-    (its exponential is the perplexity) and at `top_k`.
+    (the exponential of a softmax's is the perplexity) and at `top_k`.
 
-    Subclasses implement `token_losses`, `log_prob` and `top_k`; one whose positions have more than one class
-    overrides `targets` as well.
+    Subclasses implement `token_losses` and `top_k`. One whose positions have more than one class overrides
+    `targets` as well, and one whose losses are not -log p(y | hidden) overrides `log_prob`.
     """
 
     def __init__(self, num_classes, **kwargs):
@@ -46,7 +45,10 @@ class Head(keras.layers.Layer):
 
     @property
     def loss(self):
-        """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of -log p(y_true | hidden)."""
+        """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of `token_losses` over the positions.
+
+        These are -log p(y_true | hidden), where the head does not say otherwise.
+        """
         return HeadLoss(self.name, head=self)
 
     def make_loss(self, **kwargs):
@@ -67,9 +69,9 @@ class Head(keras.layers.Layer):
         ids = _class_ids(y_true, hidden)
         return ids, ids
 
-    @abc.abstractmethod
     def token_losses(self, y_true, hidden, active=None):
         """The losses of all positions, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
+        raise NotImplementedError
 
     def log_prob(self, hidden, y):
         """log p(y | hidden).
@@ -83,24 +85,24 @@ class Head(keras.layers.Layer):
         """
         return -self.token_losses(tf.convert_to_tensor(y), tf.convert_to_tensor(hidden))
 
-    @abc.abstractmethod
     def top_k(self, hidden, k):
-        """The k most probable classes, exactly.
+        """The k classes of highest score, exactly.
 
         Args:
             hidden: float `[..., dim]`.
             k: int, `1 <= k <= num_classes`.
 
         Returns:
-            `(log_probs, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
-            smaller id.
+            `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
+            smaller id. Scores are log-probabilities, where the head does not say otherwise.
 
         Raises:
             ValueError: `k` outside that range.
         """
+        raise NotImplementedError
 
     def predictor(self, model, k=10, position="all"):
-        """A `keras.Model` from the inputs of `model` to the k most probable classes.
+        """A `keras.Model` from the inputs of `model` to the k classes of highest score.
 
         Args:
             model: a built model whose output is this head's (the hidden vectors).
@@ -110,7 +112,7 @@ class Head(keras.layers.Layer):
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
-            scores being log-probabilities. It shares the weights of `model`.
+            those of `top_k`. It shares the weights of `model`.
 
         Raises:
             ValueError: `model` has not one known output, as a subclassed model has none.
@@ -228,7 +230,7 @@ def _weights_like(positions, sample_weight):
 
 
 def _active(positions, mask, weight):
-    """Positions that count, bool of their shape, or None for all: nothing is computed for the others."""
+    """Positions that count, bool of their shape, or None for all: the losses of the others are 0."""
     active = None if mask is None else tf.cast(mask, tf.bool)
     if weight is None:
         return active
@@ -238,7 +240,7 @@ def _active(positions, mask, weight):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class TopK(keras.layers.Layer):
-    """The k most probable classes of a head: `[..., dim] -> {"ids": [..., k], "scores": [..., k]}`."""
+    """The k best classes of a head: `[..., dim] -> {"ids": [..., k], "scores": [..., k]}`."""
 
     def __init__(self, head, k=10, position="all", **kwargs):
         super().__init__(**kwargs)

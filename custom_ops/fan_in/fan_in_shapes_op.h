@@ -1,6 +1,6 @@
 // Shapes that the registrations of fan_in share.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_SHAPES_H_
-#define LARGEOUT_FAN_IN_FAN_IN_SHAPES_H_
+#ifndef LARGEOUT_FAN_IN_FAN_IN_SHAPES_OP_H_
+#define LARGEOUT_FAN_IN_FAN_IN_SHAPES_OP_H_
 
 #include "common/tf_op.h"
 #include "fan_in/fan_in.h"
@@ -76,4 +76,4 @@ inline void SetFanInGradients(InferenceContext* c, const FanInShapes& s) {
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_SHAPES_H_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_SHAPES_OP_H_

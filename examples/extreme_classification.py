@@ -35,7 +35,7 @@ def main():
     args = arguments()
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
-    strategy = kl.distribute.strategy()
+    strategy = kl.distribute.strategy(args.devices)
     task = read_task(args)
     with strategy.scope():
         model, head, memory = make_model(args, task)
@@ -256,6 +256,7 @@ def arguments():
     add("--rewire", type=float, default=0.1, help="share of the connections exchanged each time; 0: never")
     add("--rewire-every", type=int, default=300, help="steps between two times")
     add("--grow", choices=("random", "gradient"), default="random", help="where connections are regrown")
+    add("--devices", type=int, help="how many GPUs, or logical CPUs in their place; default: all GPUs")
     add("--seed", type=int, default=0)
     add("--quick", action="store_true", help="few files, few epochs, narrow layers: does everything work?")
     add(

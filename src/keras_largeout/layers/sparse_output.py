@@ -34,8 +34,8 @@ class SparseOutput(Head):
     the labels that a position has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
     or a `tf.SparseTensor` `[batch, labels]`; or one label a position, `[...]`. A label given twice counts
     once. A `tf.SparseTensor` `[batch, num_classes]` (or with float values) is taken as a multi-hot matrix,
-    its values being weights of the labels. (Over several devices `fit` of Keras takes neither ragged nor
-    sparse targets, whatever the layer: pad them.)
+    its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
+    nor sparse batches, whatever the layers; that of `kl.Model` does.)
 
     Args:
         num_classes: int > 0, number of labels.

@@ -1,4 +1,4 @@
-"""What a `keras.Model` does otherwise under a `tf.distribute.ParameterServerStrategy`."""
+"""What a `keras.Model` does otherwise under a strategy, above all a `ParameterServerStrategy`."""
 
 import collections
 import contextlib
@@ -135,7 +135,8 @@ class ClusterTraining:
         return super()._get_metrics_result_or_logs(logs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        if self._cluster_strategy is not None and iterator is not None:
+        strategy = self._distribute_strategy
+        if strategy is not None and iterator is not None:
             for _, _, batches in iterator:
                 data_batch = next(batches)
                 break
@@ -143,15 +144,21 @@ class ClusterTraining:
             if data is not None:
                 data_batch = data[0].symbolic_batch()
             iterator = None
-            if any(isinstance(part, COMPOSITE) for part in keras.tree.flatten(data_batch)):
-                self._build_by_tracing(data_batch)
+            parts = [strategy.experimental_local_results(part)[0] for part in keras.tree.flatten(data_batch)]
+            if any(isinstance(part, COMPOSITE) for part in parts):
+                self._build_by_tracing(strategy, data_batch)
                 return
+            data_batch = keras.tree.pack_sequence_as(data_batch, parts)
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
-    def _build_by_tracing(self, batch):
+    def _build_by_tracing(self, strategy, batch):
         """Makes what is not made yet: Keras's symbolic batches cannot be ragged or sparse."""
-        with self._cluster_strategy.scope():
-            tf.function(self.test_step, autograph=False).get_concrete_function(tensors(batch))
+        with strategy.scope():
+            if self._cluster_strategy is not None:
+                tf.function(self.test_step, autograph=False).get_concrete_function(tensors(batch))
+            else:
+                step = tf.function(lambda batch: strategy.run(self.test_step, (batch,)), autograph=False)
+                step.get_concrete_function(batch)
             if self.optimizer is not None and not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
 

@@ -12,7 +12,8 @@ class Model(ClusterTraining, keras.Model):
     """A `keras.Model` that also trains under a `tf.distribute.ParameterServerStrategy`.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
-    `keras.Sequential`.) On one device and under other strategies there is no difference.
+    `keras.Sequential`.) On one device there is no difference; over several devices of one machine its `fit`
+    also takes ragged and sparse batches, and a first batch that does not divide by the devices.
 
     On a cluster (`kl.distribute.strategy()`, `python -m keras_largeout.distribute.launch`) `fit`, `evaluate`
     and `predict` take the same arguments. Each step runs on whichever worker is free, with weights as they

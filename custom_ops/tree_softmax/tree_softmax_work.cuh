@@ -225,11 +225,11 @@ struct TreeGradOutputs {
   float* partials;       // [partial_rows, dim]
   float* bias_partials;  // [partial_rows]
 };
-// Gradients of the narrow nodes of one depth (level): rows, and d_hidden (added to unless level is 0).
+// Gradients of the narrow nodes of one level: rows, and d_hidden (added to unless level is 0).
 template <typename T>
 int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                const TreeGradOutputs<T>& out, GpuStream stream);
-// d_hidden from the wide nodes of one depth.
+// d_hidden from the wide nodes of one level.
 template <typename T>
 int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream);

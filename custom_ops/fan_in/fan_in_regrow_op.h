@@ -9,8 +9,6 @@
 
 namespace largeout {
 
-inline int64_t* Int64s(tensorflow::Tensor* tensor) { return reinterpret_cast<int64_t*>(tensor->data()); }
-
 template <typename Device, typename Id>
 class FanInConnectionsOp : public tensorflow::OpKernel {
  public:
@@ -93,7 +91,7 @@ class FanInKeyCountsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
     OP_REQUIRES_OK(context,
                    Device::KeyCounts(context, Data<T>(weights), weights.dim_size(0), weights.dim_size(1), key,
-                                     first_class, static_cast<uint64_t>(prefix), digit_, Int64s(counts)));
+                                     first_class, static_cast<uint64_t>(prefix), digit_, Data<int64_t>(counts)));
   }
 
  private:
@@ -150,7 +148,7 @@ class FanInRewireOp : public tensorflow::OpKernel {
     r.num_candidates = candidates.dim_size(1);
     int64_t bad;
     bool bad_candidate;
-    OP_REQUIRES_OK(context, Device::Rewire(context, r, Int64s(changes), &bad, &bad_candidate));
+    OP_REQUIRES_OK(context, Device::Rewire(context, r, Data<int64_t>(changes), &bad, &bad_candidate));
     OP_REQUIRES_OK(context, BadRow(bad, r.inputs, bad_candidate ? "candidates" : "indices"));
   }
 
@@ -177,7 +175,7 @@ class FanInDegreesOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
     int64_t bad;
     OP_REQUIRES_OK(context, Device::Degrees(context, Data<Id>(indices), indices.dim_size(0),
-                                            indices.dim_size(1), inputs, Int64s(degrees), &bad));
+                                            indices.dim_size(1), inputs, Data<int64_t>(degrees), &bad));
     OP_REQUIRES_OK(context, BadRow(bad, inputs));
   }
 };

@@ -33,8 +33,9 @@ class PartitionIdsGpuOp : public OpKernel {
     Tensor workspace;
     OP_REQUIRES_OK(context, GpuWorkspace(context, PartitionWorkspaceCuda(placement, n), &workspace));
     PartitionPlanCuda plan;
-    OP_REQUIRES_OK(context, GpuStatus(PlanPartitionCuda(placement, ids, n, attributes_.error(),
-                                                        workspace.data(), stream, Data<int64_t>(cuts), &plan)));
+    OP_REQUIRES_OK(
+        context, GpuStatus(PlanPartitionCuda(placement, ids, n, attributes_.error(), workspace.data(), stream,
+                                             Data<int64_t>(cuts), &plan)));
     OP_REQUIRES_OK(context, Verdict(context, in, placement, ids, plan));
 
     const TensorShape shape({plan.num_unique});

@@ -172,7 +172,7 @@ struct FanInLossInputs {
     TF_RETURN_IF_ERROR(CheckShape(label_weights, "label_weights", {labels.dim_size(0)}, true));
     TF_RETURN_IF_ERROR(CheckShape(classes, "classes", {2}));
     const int64_t first = classes.vec<int64_t>()(0), all = classes.vec<int64_t>()(1);
-    if (first < 0 || all < first + rows) {
+    if (first < 0 || all < rows || first > all - rows) {
       return absl::InvalidArgumentError(
           absl::StrCat("`first_class` must be at least 0 and `num_classes` at least first_class + ", rows,
                        ", the rows of `weights`. Received: ", first, " and ", all));

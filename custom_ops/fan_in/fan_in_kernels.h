@@ -67,14 +67,14 @@ struct FanInUpdateKernels {
   FanInUpdate<bfloat16> of_bfloat16[kFanInRules];
 };
 
-using FanInFloat16 = FanInKernels<float, uint16_t>;
-using FanInFloat32 = FanInKernels<float, uint32_t>;
-using FanInBfloat16 = FanInKernels<bfloat16, uint16_t>;
-using FanInBfloat32 = FanInKernels<bfloat16, uint32_t>;
-LARGEOUT_DECLARE_LEVELS(FanInFloat16, kFanInFloat16)
-LARGEOUT_DECLARE_LEVELS(FanInFloat32, kFanInFloat32)
-LARGEOUT_DECLARE_LEVELS(FanInBfloat16, kFanInBfloat16)
-LARGEOUT_DECLARE_LEVELS(FanInBfloat32, kFanInBfloat32)
+using FanInFloatId16 = FanInKernels<float, uint16_t>;
+using FanInFloatId32 = FanInKernels<float, uint32_t>;
+using FanInBfloat16Id16 = FanInKernels<bfloat16, uint16_t>;
+using FanInBfloat16Id32 = FanInKernels<bfloat16, uint32_t>;
+LARGEOUT_DECLARE_LEVELS(FanInFloatId16, kFanInFloatId16)
+LARGEOUT_DECLARE_LEVELS(FanInFloatId32, kFanInFloatId32)
+LARGEOUT_DECLARE_LEVELS(FanInBfloat16Id16, kFanInBfloat16Id16)
+LARGEOUT_DECLARE_LEVELS(FanInBfloat16Id32, kFanInBfloat16Id32)
 LARGEOUT_DECLARE_LEVELS(FanInLossKernels, kFanInLoss)
 LARGEOUT_DECLARE_LEVELS(FanInUpdateKernels, kFanInUpdate)
 
@@ -82,20 +82,20 @@ LARGEOUT_DECLARE_LEVELS(FanInUpdateKernels, kFanInUpdate)
 template <typename T, typename Id>
 const FanInKernels<T, Id>& SelectFanIn();
 template <>
-inline const FanInFloat16& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInFloat16);
+inline const FanInFloatId16& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInFloatId16);
 }
 template <>
-inline const FanInFloat32& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInFloat32);
+inline const FanInFloatId32& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInFloatId32);
 }
 template <>
-inline const FanInBfloat16& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInBfloat16);
+inline const FanInBfloat16Id16& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInBfloat16Id16);
 }
 template <>
-inline const FanInBfloat32& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInBfloat32);
+inline const FanInBfloat16Id32& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInBfloat16Id32);
 }
 
 // Candidates are int32; read as indices, a negative one is beyond all inputs.

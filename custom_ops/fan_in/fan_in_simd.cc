@@ -204,14 +204,14 @@ uint32_t MaxIndex(const Id* indices, int64_t n) {
 
 }  // namespace
 
-extern const FanInFloat16 kFanInFloat16 = {&AnyLogits<float, uint16_t>, &AnyBackward<float, uint16_t>,
-                                           &MaxIndex<uint16_t>};
-extern const FanInFloat32 kFanInFloat32 = {&AnyLogits<float, uint32_t>, &AnyBackward<float, uint32_t>,
-                                           &MaxIndex<uint32_t>};
-extern const FanInBfloat16 kFanInBfloat16 = {&AnyLogits<bfloat16, uint16_t>, &AnyBackward<bfloat16, uint16_t>,
-                                             &MaxIndex<uint16_t>};
-extern const FanInBfloat32 kFanInBfloat32 = {&AnyLogits<bfloat16, uint32_t>, &AnyBackward<bfloat16, uint32_t>,
-                                             &MaxIndex<uint32_t>};
+extern const FanInFloatId16 kFanInFloatId16 = {&AnyLogits<float, uint16_t>, &AnyBackward<float, uint16_t>,
+                                               &MaxIndex<uint16_t>};
+extern const FanInFloatId32 kFanInFloatId32 = {&AnyLogits<float, uint32_t>, &AnyBackward<float, uint32_t>,
+                                               &MaxIndex<uint32_t>};
+extern const FanInBfloat16Id16 kFanInBfloat16Id16 = {&AnyLogits<bfloat16, uint16_t>,
+                                                     &AnyBackward<bfloat16, uint16_t>, &MaxIndex<uint16_t>};
+extern const FanInBfloat16Id32 kFanInBfloat16Id32 = {&AnyLogits<bfloat16, uint32_t>,
+                                                     &AnyBackward<bfloat16, uint32_t>, &MaxIndex<uint32_t>};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

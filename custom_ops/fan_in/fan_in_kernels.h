@@ -29,8 +29,8 @@ struct FanInKernels {
   void (*logits)(const T* weights, const Id* indices, const float* bias, int64_t fan_in, FanInRows rows,
                  const float* inputs, int width, float* tile);
   // With g = tile[i], the gradient of the logits of row i: d_weights[row, k] = g . input of connection k,
-  // d_bias[row] = sum of g, d_inputs [inputs, width] += weight * g. d_bias and d_inputs may be null; weights
-  // are read for d_inputs alone. 16 examples without gradient cost nothing.
+  // d_bias[row] = sum of g, d_inputs [inputs, width] += weight * g. d_bias and one of d_weights and d_inputs
+  // may be null; weights are read for d_inputs alone. 16 examples without gradient cost nothing.
   void (*backward)(const T* weights, const Id* indices, int64_t fan_in, FanInRows rows, const float* inputs,
                    int width, const float* tile, float* d_weights, float* d_bias, float* d_inputs);
   // The largest index of n, as an unsigned number; 0 of none.

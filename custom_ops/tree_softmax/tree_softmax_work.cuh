@@ -7,6 +7,7 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 
+#include "common/cuda_warp.cuh"
 #include "tree_softmax/tree_softmax_cuda.h"
 
 namespace largeout {
@@ -131,11 +132,6 @@ __device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
   }
 }
 
-__device__ __forceinline__ float WarpSum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
 // NaN wins, so that it is not lost.
 __device__ __forceinline__ float MaxOrNan(float a, float b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ float WarpMax(float x) {

@@ -218,10 +218,71 @@ def test_what_is_wrong_is_named(rng):
             weights, indices, 50, SEED, fraction=0.5, candidates=candidates, scores=candidates.astype("f")
         )
     np.testing.assert_array_equal(weights, layer.weights)
+    with pytest.raises(wrong, match=r"`num_inputs` must be in \[0, 2\^31\)"):
+        fr.fan_in_degrees(indices, 2**31)
     with pytest.raises((ValueError, wrong), match=r"rank|shape"):
         _library.ops.largeout_fan_in_connections(
             num_rows=[3], fan_in=2, num_inputs=5, first_class=0, seed=SEED, dtype=tf.uint32
         )
+
+
+@pytest.mark.parametrize("huge", [2**62, 2**63 - 1])
+def test_sums_and_products_that_overflow(rng, huge):
+    layer = Layer(rng)
+    weights, indices = tf.Variable(layer.weights), tf.Variable(layer.indices)
+    inputs, labels = rng.normal(size=(2, 50)).astype(np.float32), ([3, 4], [0, 1, 2])
+    candidates = np.zeros((60, 1), np.int32)
+    wrong = tf.errors.InvalidArgumentError
+    rows = "`first_row` and `num_rows` must name rows"
+    for message, call in (
+        (rows, lambda: fr.fan_in_candidates(indices, 50, SEED, 2, huge, 30)),
+        (rows, lambda: fr.fan_in_candidates(indices, 50, SEED, 2, 30, huge)),
+        (rows, lambda: fr.fan_in_rewire(weights, indices, 50, SEED, (), 0.5, first_row=huge, num_rows=60)),
+        ("`num_inputs` must be at least", lambda: fr.fan_in_candidates(indices, 50, SEED, huge)),
+        ("`num_inputs` must be", lambda: fr.fan_in_degrees(indices, huge)),
+        ("`num_rows` must be in", lambda: fr.fan_in_connections(huge, 8, 50, SEED)),
+        (
+            "`first_row` and `candidates` must name rows",
+            lambda: fr.fan_in_candidate_gradient(
+                inputs, *labels, weights, indices, candidates, first_row=huge, loss="squared_hinge"
+            ),
+        ),
+        (
+            "`num_classes` at least",
+            lambda: fi.fan_in_loss(
+                inputs, *labels, weights, indices, first_class=huge, num_classes=100 - huge
+            ),
+        ),
+        (
+            "`num_classes` at least",
+            lambda: fi.fan_in_loss(inputs, *labels, weights, indices, first_class=huge, num_classes=huge),
+        ),
+    ):
+        with pytest.raises(wrong, match=message):
+            call()
+
+
+def test_every_value_of_uint16_is_an_input(rng):
+    num_inputs, x = 2**16, rng.normal(size=(3, 2**16)).astype(np.float32)
+    all_inputs = rng.permutation(num_inputs).reshape(-1, 8).astype(np.uint16)
+    indices, weights = tf.Variable(all_inputs), tf.Variable(rng.normal(size=all_inputs.shape).astype("f"))
+    np.testing.assert_allclose(
+        fi.fan_in_logits(x, weights, indices),
+        np.einsum("ck,bck->bc", weights.numpy(), x[:, all_inputs]),
+        atol=1e-4,
+    )
+    np.testing.assert_array_equal(fr.fan_in_degrees(indices, num_inputs), np.ones(num_inputs))
+    with tf.GradientTape() as tape:
+        tape.watch(inputs := tf.constant(x))
+        loss = fi.fan_in_loss(inputs, [0, 1, 2], [0, 1, 2, 3], weights, indices)
+    assert np.all(np.isfinite(loss)) and np.all(np.isfinite(tape.gradient(loss, inputs)))
+    fr.fan_in_rewire(weights, indices, num_inputs, SEED, fraction=0.5)
+    assert different(indices) and indices.numpy().max() == num_inputs - 1
+    assert fr.fan_in_candidates(indices, num_inputs, SEED, 3).numpy().max() > num_inputs - 100
+    got = fr.fan_in_connections(5000, 50, num_inputs, SEED)
+    assert got.dtype == tf.uint16 and different(got) and got.numpy().max() == num_inputs - 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 65535\)"):
+        fi.fan_in_logits(x[:, :-1], tf.Variable(weights), tf.Variable(all_inputs))
 
 
 @pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")

@@ -93,6 +93,21 @@ def test_same_numbers(own, loss, devices):
         assert int(head.optimizer.iterations.numpy()) == 8
 
 
+@pytest.mark.parametrize("own", ["models", "adam"])
+def test_a_frozen_head_stays_and_passes_gradients_on(own):
+    models = [make(devices, "softmax", OWN[own]()) for devices in (1, 4)]
+    for model, head in models:
+        head.trainable = False
+        with model.distribute_strategy.scope():
+            model.compile(keras.optimizers.Adam(0.01), loss=head.loss)
+        before, dense = head.kernel.numpy(), model.layers[1].kernel.numpy()
+        fit(model)
+        np.testing.assert_array_equal(head.kernel.numpy(), before)
+        assert np.any(model.layers[1].kernel.numpy() != dense)
+    want, got = (model.layers[1].kernel.numpy() for model, _ in models)
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("own", [None, "adam"])
 def test_eight_devices_some_without_classes(own):
     (one, _), (several, head) = make(1, own=own, classes=5), make(8, own=own, classes=5)

@@ -186,6 +186,34 @@ def test_a_frozen_head_stays(rng, optimizer):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_frozen_head_has_no_gradient_of_its_weights(rng, loss):
+    found = {}
+    labels, hidden = _padded(_labels(rng)), tf.constant(rng.normal(size=(ROWS, DIM)).astype("float32"))
+    for trainable in (True, False):
+        head = _head(loss=loss, trainable=trainable)
+        sources = [hidden, head.kernel.shards[0].value, head.bias.shards[0].value]
+
+        @tf.function
+        def step(head=head, sources=sources):
+            with tf.GradientTape() as tape:
+                tape.watch(sources[0])
+                losses = head.make_loss(reduction="sum")(labels, sources[0])
+            return losses, tape.gradient(losses, sources)
+
+        found[trainable] = step()
+        attributes = {
+            op.get_attr("weight_gradient")
+            for op in step.get_concrete_function().graph.get_operations()
+            if op.type == "Largeout>FanInLossGrad"
+        }
+        assert attributes == {trainable}
+    (losses, gradients), (frozen_losses, frozen) = found[True], found[False]
+    np.testing.assert_array_equal(losses, frozen_losses)
+    np.testing.assert_array_equal(gradients[0], frozen[0])
+    assert gradients[1].shape == (CLASSES, FAN_IN) and frozen[1:] == [None, None]
+
+
 @pytest.mark.parametrize("form", ["padded", "ragged", "sparse"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_fit_takes_every_form(rng, form, steps):

@@ -1,8 +1,9 @@
 // What the CUDA twins share. The first part may be included anywhere; the second only by .cu files.
 //
 // A launcher takes raw device pointers, sizes and a stream, launches on that stream, and returns the first CUDA error as
-// an int (0: success; CudaErrorName names it). Scratch memory comes from the caller: x_cuda_workspace(sizes) says how
-// much. A launcher that must know a count on the host says so in its contract; no other one synchronises.
+// an int (0: success; CudaErrorName names it). Scratch memory comes from the caller: a function XWorkspaceCuda(sizes) says
+// how many bytes, or the launcher takes a GpuScratch. A launcher that must know a count on the host says so in its
+// contract; no other one synchronises.
 #ifndef LARGEOUT_COMMON_CUDA_H_
 #define LARGEOUT_COMMON_CUDA_H_
 

@@ -3,6 +3,8 @@
 #ifndef LARGEOUT_COMMON_TF_GPU_OP_H_
 #define LARGEOUT_COMMON_TF_GPU_OP_H_
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 
 #include "common/cuda.h"
@@ -15,7 +17,10 @@ inline GpuStream ContextStream(tensorflow::OpKernelContext* context) {
 }
 
 inline absl::Status GpuStatus(int error) {
-  if (error == 0) return absl::OkStatus();
+  if (error == cudaSuccess) return absl::OkStatus();
+  if (error == cudaErrorMemoryAllocation) {
+    return absl::ResourceExhaustedError("CUDA: no device memory is left for scratch memory");
+  }
   return absl::InternalError(absl::StrCat("CUDA: ", CudaErrorName(error)));
 }
 

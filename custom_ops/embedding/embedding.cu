@@ -1,6 +1,7 @@
 // Lookup and the gradient of the weights. The gradient of the table: embedding_grad.cu.
 #include <type_traits>
 
+#include "common/cuda_warp.cuh"
 #include "embedding/embedding_cuda.h"
 #include "embedding/embedding_tile.cuh"
 
@@ -108,12 +109,6 @@ int Copy(const void* table, int64_t rows, int64_t row_bytes, const Bags<Id>& bag
   CopyRows<Id, Piece><<<BlocksFor(teams * lanes), kThreads, 0, stream>>>(
       static_cast<const Piece*>(table), rows, pieces, bags.ids, bags.num_ids, teams, static_cast<Piece*>(out), lanes);
   return static_cast<int>(cudaGetLastError());
-}
-
-__device__ __forceinline__ float WarpSum(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-  return x;
 }
 
 // One warp a bag: the dots first, then their weighted mean, which is grad . out[bag].

@@ -38,8 +38,8 @@ class PartitionIdsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, shape, &local));
     OP_REQUIRES_OK(context, context->allocate_output(2, in.ids.shape(), &inverse));
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({placement.shards + 2}), &cuts));
-    WritePartition(placement, groups, n, Int64s(unique), Int64s(local),
-                   inverse->flat<tensorflow::int32>().data(), Int64s(cuts), &parallel);
+    WritePartition(placement, groups, n, Data<int64_t>(unique), Data<int64_t>(local),
+                   inverse->flat<tensorflow::int32>().data(), Data<int64_t>(cuts), &parallel);
   }
 
  private:

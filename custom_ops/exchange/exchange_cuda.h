@@ -1,9 +1,8 @@
 // The CUDA twin of exchange.h: the same numbers, ids and outputs in device memory.
 //
-//   bytes = PartitionWorkspaceCuda(placement, n);  // allocate them: workspace
-//   // Waits: plan.num_unique is a shape.
-//   PlanPartitionCuda(placement, ids, n, check, workspace, stream, cuts, &plan);
-//   WritePartitionCuda(plan, unique, local, inverse, stream);
+//   int64_t bytes = PartitionWorkspaceCuda(placement, n);  // of device memory: workspace
+//   PlanPartitionCuda(placement, ids, n, check_ids, workspace, stream, cuts, &plan);  // waits
+//   WritePartitionCuda(plan, unique, local, inverse, stream);  // unique, local: [plan.num_unique]
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_CUDA_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_CUDA_H_
 

@@ -33,15 +33,16 @@ class PartitionIdsGpuOp : public OpKernel {
     Tensor workspace;
     OP_REQUIRES_OK(context, GpuWorkspace(context, PartitionWorkspaceCuda(placement, n), &workspace));
     PartitionPlanCuda plan;
-    OP_REQUIRES_OK(context, GpuStatus(PlanPartitionCuda(placement, ids, n, attributes_.error(),
-                                                        workspace.data(), stream, Int64s(cuts), &plan)));
+    OP_REQUIRES_OK(
+        context, GpuStatus(PlanPartitionCuda(placement, ids, n, attributes_.error(), workspace.data(), stream,
+                                             Data<int64_t>(cuts), &plan)));
     OP_REQUIRES_OK(context, Verdict(context, in, placement, ids, plan));
 
     const TensorShape shape({plan.num_unique});
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &unique));
     OP_REQUIRES_OK(context, context->allocate_output(1, shape, &local));
     OP_REQUIRES_OK(context, context->allocate_output(2, in.ids.shape(), &inverse));
-    OP_REQUIRES_OK(context, GpuStatus(WritePartitionCuda(plan, Int64s(unique), Int64s(local),
+    OP_REQUIRES_OK(context, GpuStatus(WritePartitionCuda(plan, Data<int64_t>(unique), Data<int64_t>(local),
                                                          inverse->flat<tensorflow::int32>().data(), stream)));
   }
 

@@ -21,13 +21,6 @@ struct PartitionInputs {
   const tensorflow::Tensor &ids, &offsets, &position_of, &hot;
 };
 
-inline const int64_t* Int64s(const tensorflow::Tensor& tensor) {
-  return reinterpret_cast<const int64_t*>(tensor.flat<tensorflow::int64>().data());
-}
-inline int64_t* Int64s(tensorflow::Tensor* tensor) {
-  return reinterpret_cast<int64_t*>(tensor->flat<tensorflow::int64>().data());
-}
-
 class PartitionAttributes {
  public:
   explicit PartitionAttributes(tensorflow::OpKernelConstruction* context) {
@@ -90,9 +83,9 @@ class PartitionAttributes {
       return Invalid("`hot` must be a vector, empty where `kind` is \"explicit\". Received: shape ",
                      in.hot.shape().DebugString());
     }
-    placement->offsets = Int64s(in.offsets);
-    placement->position_of = Int64s(in.position_of);
-    placement->hot = Int64s(in.hot);
+    placement->offsets = Data<int64_t>(in.offsets);
+    placement->position_of = Data<int64_t>(in.position_of);
+    placement->hot = Data<int64_t>(in.hot);
     placement->num_hot = in.hot.NumElements();
     return CheckOffsets(*placement);
   }

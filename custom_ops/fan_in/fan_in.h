@@ -159,13 +159,16 @@ bool FindFanInLoss(const char* name, FanInLoss* loss);
 template <typename T>
 struct FanInStep {
   FanInRule rule = FanInRule::kNone;
-  T* weights = nullptr;   // kNone: [classes, K], the gradient; else the layer's weights
-  float* bias = nullptr;  // [classes], likewise; null without bias
+  T* weights = nullptr;  // kNone: [classes, K], the gradient; else the layer's weights
+  float* bias =
+      nullptr;  // [classes], likewise; null without bias. kNone with both null: they get no gradient
   float* slots[kFanInMaxSlots] = {};
   float* bias_slots[kFanInMaxSlots] = {};
   const float* hyper = nullptr;
   uint64_t key = 0;
   int64_t first_class = 0;
+
+  bool HasNone() const { return rule == FanInRule::kNone && weights == nullptr && bias == nullptr; }
 };
 
 // Floats of scratch memory for FanInBackward; with input gradients it holds several sums of them.

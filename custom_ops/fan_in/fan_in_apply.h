@@ -24,9 +24,13 @@ class ApplyGradients {
     bias_ = SelectUpdate(step.rule, static_cast<float*>(nullptr));
   }
 
+  bool wanted() const { return !step_.HasNone(); }
+
   // Rows [row, row + n): d_weights [n, fan_in] and d_bias [n] hold the gradients of the rows with found[i] !=
-  // 0, others have none (what the arrays hold for them is overwritten).
+  // 0, others have none (what the arrays hold for them is overwritten). None is looked at where none is
+  // wanted.
   void Chunk(int64_t row, int64_t n, const uint8_t* found, float* d_weights, float* d_bias) const {
+    if (!wanted()) return;
     const bool written = step_.rule == FanInRule::kNone;
     if (written || all_weights_ || step_.rule == FanInRule::kAdam) {
       for (int64_t i = 0; i < n; ++i) {

@@ -63,7 +63,7 @@ class Backward {
                     [&](int64_t begin, int64_t end) {
                       for (int64_t task = begin; task < end; ++task) Task(task, &span, &bad);
                     });
-      if (plan_.blocks > 1) ApplySpan(span, parallel);
+      if (plan_.blocks > 1 && apply_.wanted()) ApplySpan(span, parallel);
     }
     if (d_blocks != nullptr) AddSums(d_blocks, parallel);
     return bad.get();
@@ -103,7 +103,7 @@ class Backward {
         bad->Found(row + wrong);
         continue;
       }
-      if (any)
+      if (any && (sum != nullptr || apply_.wanted()))
         source.Chunk(row, n, [&](const GradientTile& tile) {
           for (int64_t i = 0; i < tile.count; ++i) found[tile.rows[i]] = 1;
           if (sum != nullptr && !touched_[range * plan_.blocks + block]) {
@@ -111,7 +111,8 @@ class Backward {
             std::memset(sum, 0, plan_.sum_floats * sizeof(float));
           }
           kernels_.backward(layer_.weights + row * fan_in, indices, fan_in, {tile.rows, tile.count},
-                            source.inputs(), batch_.width, tile.values, d_weights, d_bias, sum);
+                            source.inputs(), batch_.width, tile.values, apply_.wanted() ? d_weights : nullptr,
+                            apply_.wanted() ? d_bias : nullptr, sum);
         });
       if (single) apply_.Chunk(row, n, found, d_weights, d_bias);
     }

@@ -82,6 +82,7 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
     return ApplyRows(layer.indices + chunk.first * layer.fan_in, layer.fan_in, true, batch, blocks, chunk, to,
                      verdict, stream);
   };
+  if (step.HasNone()) return 0;
   switch (step.rule) {
     case FanInRule::kNone:
       return apply(Write<T>{step.weights, step.bias});

@@ -28,7 +28,7 @@ class FanInCandidateGradOp : public FanInLossOpBase<Device> {
                     absl::StrCat("`candidates` must have the shape [rows, count]. Received: shape ",
                                  candidates.shape().DebugString())));
     const int64_t first = first_tensor.scalar<int64_t>()(), rows = candidates.dim_size(0);
-    OP_REQUIRES(context, first >= 0 && first + rows <= variables.classes(),
+    OP_REQUIRES(context, first >= 0 && rows <= variables.classes() - first,
                 absl::InvalidArgumentError(
                     absl::StrCat("`first_row` and `candidates` must name rows of `weights`, below ",
                                  variables.classes(), ". Received: ", rows, " rows from row ", first)));

@@ -95,6 +95,7 @@ FanInOutput<T> ComputeFanInCuda(const FanInProblem<T, Id>& p, FanInLoss loss, co
   const bool updates = options.rule != FanInRule::kNone;
   step.weights = updates ? gpu.weights.get() : d_weights.get();
   step.bias = p.bias.empty() ? nullptr : updates ? gpu.bias.get() : d_bias.get();
+  if (!options.weights) step.weights = nullptr, step.bias = nullptr;
   for (int i = 0; i < kFanInMaxSlots; ++i)
     step.slots[i] = slots[i].get(), step.bias_slots[i] = bias_slots[i].get();
   const OnGpu<char> workspace(FanInBackwardWorkspaceCuda(p.classes, p.fan_in, batch, options.inputs));

@@ -64,6 +64,22 @@ LARGEOUT_TEST(BadIndices) {
   }
 }
 
+// With 65,536 inputs every uint16 is one; with 65,535 the largest is not.
+LARGEOUT_TEST(AllInputsOfUint16) {
+  SerialParallel serial;
+  for (const int64_t inputs : {65536, 65535}) {
+    FanInProblem<float, uint16_t> p(90, 3, inputs, 2, 1);
+    p.indices[70 * 3 + 1] = UINT16_MAX;
+    std::vector<float> blocks(p.batch.floats()), logits(p.batch.size * p.classes);
+    FanInLayOut(p.batch, p.x.data(), blocks.data(), &serial);
+    const int64_t bad = FanInLogits(p.layer(), p.batch, blocks.data(), logits.data(), &serial);
+    CHECK_TRUE(bad == (inputs == 65536 ? -1 : 70));
+    if (bad >= 0) continue;
+    const std::vector<double> want = p.Logits();
+    for (size_t i = 0; i < want.size(); ++i) CHECK_CLOSE(logits[i], want[i], 1e-5);
+  }
+}
+
 LARGEOUT_TEST(CandidateGradients) {
   Random random(5);
   SerialParallel serial;

@@ -29,8 +29,8 @@ struct FanInKernels {
   void (*logits)(const T* weights, const Id* indices, const float* bias, int64_t fan_in, FanInRows rows,
                  const float* inputs, int width, float* tile);
   // With g = tile[i], the gradient of the logits of row i: d_weights[row, k] = g . input of connection k,
-  // d_bias[row] = sum of g, d_inputs [inputs, width] += weight * g. d_bias and d_inputs may be null; weights
-  // are read for d_inputs alone. 16 examples without gradient cost nothing.
+  // d_bias[row] = sum of g, d_inputs [inputs, width] += weight * g. d_bias and one of d_weights and d_inputs
+  // may be null; weights are read for d_inputs alone. 16 examples without gradient cost nothing.
   void (*backward)(const T* weights, const Id* indices, int64_t fan_in, FanInRows rows, const float* inputs,
                    int width, const float* tile, float* d_weights, float* d_bias, float* d_inputs);
   // The largest index of n, as an unsigned number; 0 of none.
@@ -67,14 +67,14 @@ struct FanInUpdateKernels {
   FanInUpdate<bfloat16> of_bfloat16[kFanInRules];
 };
 
-using FanInFloat16 = FanInKernels<float, uint16_t>;
-using FanInFloat32 = FanInKernels<float, uint32_t>;
-using FanInBfloat16 = FanInKernels<bfloat16, uint16_t>;
-using FanInBfloat32 = FanInKernels<bfloat16, uint32_t>;
-LARGEOUT_DECLARE_LEVELS(FanInFloat16, kFanInFloat16)
-LARGEOUT_DECLARE_LEVELS(FanInFloat32, kFanInFloat32)
-LARGEOUT_DECLARE_LEVELS(FanInBfloat16, kFanInBfloat16)
-LARGEOUT_DECLARE_LEVELS(FanInBfloat32, kFanInBfloat32)
+using FanInFloatId16 = FanInKernels<float, uint16_t>;
+using FanInFloatId32 = FanInKernels<float, uint32_t>;
+using FanInBfloat16Id16 = FanInKernels<bfloat16, uint16_t>;
+using FanInBfloat16Id32 = FanInKernels<bfloat16, uint32_t>;
+LARGEOUT_DECLARE_LEVELS(FanInFloatId16, kFanInFloatId16)
+LARGEOUT_DECLARE_LEVELS(FanInFloatId32, kFanInFloatId32)
+LARGEOUT_DECLARE_LEVELS(FanInBfloat16Id16, kFanInBfloat16Id16)
+LARGEOUT_DECLARE_LEVELS(FanInBfloat16Id32, kFanInBfloat16Id32)
 LARGEOUT_DECLARE_LEVELS(FanInLossKernels, kFanInLoss)
 LARGEOUT_DECLARE_LEVELS(FanInUpdateKernels, kFanInUpdate)
 
@@ -82,20 +82,20 @@ LARGEOUT_DECLARE_LEVELS(FanInUpdateKernels, kFanInUpdate)
 template <typename T, typename Id>
 const FanInKernels<T, Id>& SelectFanIn();
 template <>
-inline const FanInFloat16& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInFloat16);
+inline const FanInFloatId16& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInFloatId16);
 }
 template <>
-inline const FanInFloat32& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInFloat32);
+inline const FanInFloatId32& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInFloatId32);
 }
 template <>
-inline const FanInBfloat16& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInBfloat16);
+inline const FanInBfloat16Id16& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInBfloat16Id16);
 }
 template <>
-inline const FanInBfloat32& SelectFanIn() {
-  return LARGEOUT_SELECT(kFanInBfloat32);
+inline const FanInBfloat16Id32& SelectFanIn() {
+  return LARGEOUT_SELECT(kFanInBfloat16Id32);
 }
 
 // Candidates are int32; read as indices, a negative one is beyond all inputs.

@@ -61,7 +61,7 @@ class FanInLogitsGradOp : public tensorflow::OpKernel {
     FanInStep<typename KernelType<T>::type> step;
     tensorflow::Tensor* d_inputs;
     OP_REQUIRES_OK(context, AllocateInputGradient(context, batch, input_gradient_, &d_inputs));
-    OP_REQUIRES_OK(context, AllocateGradients<T>(context, variables, use_bias_, &step));
+    OP_REQUIRES_OK(context, AllocateGradients<T>(context, variables, use_bias_, true, &step));
     Device device(context, batch, &memory_);
     int64_t bad;
     OP_REQUIRES_OK(context, device.LayOut(inputs));

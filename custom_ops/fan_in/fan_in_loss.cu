@@ -104,11 +104,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__device__ double WarpSumOf(double x) {
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kAll, x, distance);
-  return x;
-}
-
 // A warp an example; a lane takes every 32nd range.
 __global__ void __launch_bounds__(kThreads)
     AddRanges(FanInBatch batch, FanInLoss loss, Ranges ranges, RangeSums sums, FanInLossOutputs out) {
@@ -125,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
     mass += sums.mass[at];
     if (!(sums.high[at] <= high)) high = sums.high[at];
   }
-  total = WarpSumOf(total);
+  total = WarpSum(total);
   if (loss == FanInLoss::kSoftmax) {
     for (int distance = 16; distance > 0; distance /= 2) {
       const float other = __shfl_xor_sync(kAll, high, distance);
@@ -136,8 +131,8 @@ __global__ void __launch_bounds__(kThreads)
       if (sums.high[at] == kNoTerm) continue;  // exp(-inf) of every class
       exponentials += sums.total[at] * exp(static_cast<double>(sums.high[at]) - high);
     }
-    mass = WarpSumOf(mass);
-    const double lse = high + log(WarpSumOf(exponentials));
+    mass = WarpSum(mass);
+    const double lse = high + log(WarpSum(exponentials));
     if (lane == 0) out.lse[example] = static_cast<float>(lse), out.mass[example] = static_cast<float>(mass);
     total =
         mass == 0 && total == 0 ? 0.0 : mass * lse - total;  // without labels 0, though all logits be -inf

@@ -83,6 +83,7 @@ REGISTER_OP("Largeout>FanInLoss")
     .Attr("rule: {'none', 'sgd', 'adagrad', 'adam', 'lazy_adam'}")
     .Attr("N: int >= 0")
     .Attr("input_gradient: bool = true")
+    .Attr("weight_gradient: bool = true")
     .LARGEOUT_LOSS_ATTRS
     .SetShapeFn([](InferenceContext* c) {
       FanInShapes s;
@@ -114,19 +115,23 @@ REGISTER_OP("Largeout>FanInLossGrad")
     .Output("d_weights: dtype")
     .Output("d_bias: float")
     .Attr("input_gradient: bool = true")
+    .Attr("weight_gradient: bool = true")
     .LARGEOUT_LOSS_ATTRS
     .SetShapeFn([](InferenceContext* c) {
       FanInShapes s;
       FanInLoss loss;
       TF_RETURN_IF_ERROR(LossShapes(c, &s, &loss));
       TF_RETURN_IF_ERROR(SavedShapes(c, 8, s, loss));
-      SetFanInGradients(c, s);
+      bool weight_gradient;
+      TF_RETURN_IF_ERROR(c->GetAttr("weight_gradient", &weight_gradient));
+      SetFanInGradients(c, s, weight_gradient);
       return SetFanInInputGradient(c, s);
     })
     .Doc(R"(The gradient of FanInLoss, that of weights and bias written whole.
 
 grad_loss: [B], the gradient of the losses.
 lse: [B], over all classes wherever they are; mass: likewise; active: from FanInLoss.
+d_weights: [C, K], and d_bias: [C]; without rows where weight_gradient is false.
 )");
 
 REGISTER_OP("Largeout>FanInStep")

@@ -85,6 +85,7 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
  public:
   explicit FanInLossGradOp(tensorflow::OpKernelConstruction* context) : FanInLossOpBase<Device>(context) {
     OP_REQUIRES_OK(context, context->GetAttr("input_gradient", &input_gradient_));
+    OP_REQUIRES_OK(context, context->GetAttr("weight_gradient", &weight_gradient_));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
@@ -100,7 +101,8 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
     FanInStep<typename KernelType<T>::type> step;
     tensorflow::Tensor* d_inputs;
     OP_REQUIRES_OK(context, AllocateInputGradient(context, batch, input_gradient_, &d_inputs));
-    OP_REQUIRES_OK(context, AllocateGradients<T>(context, variables, this->use_bias_, &step));
+    OP_REQUIRES_OK(context,
+                   AllocateGradients<T>(context, variables, this->use_bias_, weight_gradient_, &step));
     Device device(context, batch, &this->memory_);
     int64_t bad;
     OP_REQUIRES_OK(context, device.LayOut(in.inputs));
@@ -111,7 +113,7 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
   }
 
  private:
-  bool input_gradient_;
+  bool input_gradient_, weight_gradient_;
 };
 
 template <typename Device, typename T, typename Id>

@@ -172,7 +172,7 @@ struct FanInLossInputs {
     TF_RETURN_IF_ERROR(CheckShape(label_weights, "label_weights", {labels.dim_size(0)}, true));
     TF_RETURN_IF_ERROR(CheckShape(classes, "classes", {2}));
     const int64_t first = classes.vec<int64_t>()(0), all = classes.vec<int64_t>()(1);
-    if (first < 0 || all < first + rows) {
+    if (first < 0 || all < rows || first > all - rows) {
       return absl::InvalidArgumentError(
           absl::StrCat("`first_class` must be at least 0 and `num_classes` at least first_class + ", rows,
                        ", the rows of `weights`. Received: ", first, " and ", all));
@@ -242,13 +242,16 @@ inline absl::Status AllocateInputGradient(tensorflow::OpKernelContext* context, 
   return context->allocate_output(0, {wanted ? batch.size : 0, wanted ? batch.inputs : 0}, d_inputs);
 }
 
-// Outputs 1 and 2, the gradients of weights and bias: where `step` writes them.
+// Outputs 1 and 2, the gradients of weights and bias: where `step` writes them. Without rows where they are
+// not wanted.
 template <typename T>
 absl::Status AllocateGradients(tensorflow::OpKernelContext* context, const FanInVariables& variables,
-                               bool use_bias, FanInStep<typename KernelType<T>::type>* step) {
+                               bool use_bias, bool wanted, FanInStep<typename KernelType<T>::type>* step) {
   tensorflow::Tensor *d_weights, *d_bias;
-  TF_RETURN_IF_ERROR(context->allocate_output(1, variables.weights().shape(), &d_weights));
-  TF_RETURN_IF_ERROR(context->allocate_output(2, {use_bias ? variables.classes() : 0}, &d_bias));
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(1, {wanted ? variables.classes() : 0, variables.fan_in()}, &d_weights));
+  TF_RETURN_IF_ERROR(context->allocate_output(2, {wanted && use_bias ? variables.classes() : 0}, &d_bias));
+  if (!wanted) return absl::OkStatus();
   step->weights = Data<T>(d_weights);
   step->bias = use_bias ? Data<float>(d_bias) : nullptr;
   return absl::OkStatus();

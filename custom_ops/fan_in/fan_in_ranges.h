@@ -47,9 +47,10 @@ class FirstBadRow {
 };
 
 // The first of `rows` rows with an index outside [0, inputs), or -1. Cheap: the indices are needed next.
+// Where every value of uint16 is an input, nothing is looked at.
 template <typename Id, typename MaxIndex>
 int64_t FindBadRow(MaxIndex max_index, const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs) {
-  if (inputs > static_cast<int64_t>(sizeof(Id) == 2 ? UINT16_MAX : INT32_MAX)) return -1;
+  if (sizeof(Id) == 2 && inputs > UINT16_MAX) return -1;
   if (static_cast<int64_t>(max_index(indices, rows * fan_in)) < inputs || rows * fan_in == 0) return -1;
   for (int64_t row = 0;; ++row) {
     if (static_cast<int64_t>(max_index(indices + row * fan_in, fan_in)) >= inputs) return row;

@@ -9,8 +9,6 @@
 
 namespace largeout {
 
-inline int64_t* Int64s(tensorflow::Tensor* tensor) { return reinterpret_cast<int64_t*>(tensor->data()); }
-
 template <typename Device, typename Id>
 class FanInConnectionsOp : public tensorflow::OpKernel {
  public:
@@ -25,10 +23,11 @@ class FanInConnectionsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
     OP_REQUIRES_OK(context, ReadKey(context, 4, &key));
     OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DataTypeToEnum<Id>::value, fan_in, 0));
-    OP_REQUIRES(
-        context, rows >= 0 && first_class >= 0,
-        absl::InvalidArgumentError(absl::StrCat(
-            "`num_rows` and `first_class` must not be negative. Received: ", rows, " and ", first_class)));
+    // Both factors below 2^31: their product is a size.
+    OP_REQUIRES(context, rows >= 0 && rows <= INT32_MAX && first_class >= 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`num_rows` must be in [0, 2^31) and `first_class` not negative. Received: ", rows,
+                    " and ", first_class)));
     tensorflow::Tensor* indices;
     OP_REQUIRES_OK(context, context->allocate_output(0, {rows, fan_in}, &indices));
     OP_REQUIRES_OK(context, Device::Connections(context, rows, fan_in, inputs, key, first_class,
@@ -91,9 +90,9 @@ class FanInKeyCountsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, CheckMatrix(weights, "weights"));
     tensorflow::Tensor* counts;
     OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
-    OP_REQUIRES_OK(context,
-                   Device::KeyCounts(context, Data<T>(weights), weights.dim_size(0), weights.dim_size(1), key,
-                                     first_class, static_cast<uint64_t>(prefix), digit_, Int64s(counts)));
+    OP_REQUIRES_OK(context, Device::KeyCounts(context, Data<T>(weights), weights.dim_size(0),
+                                              weights.dim_size(1), key, first_class,
+                                              static_cast<uint64_t>(prefix), digit_, Data<int64_t>(counts)));
   }
 
  private:
@@ -150,7 +149,7 @@ class FanInRewireOp : public tensorflow::OpKernel {
     r.num_candidates = candidates.dim_size(1);
     int64_t bad;
     bool bad_candidate;
-    OP_REQUIRES_OK(context, Device::Rewire(context, r, Int64s(changes), &bad, &bad_candidate));
+    OP_REQUIRES_OK(context, Device::Rewire(context, r, Data<int64_t>(changes), &bad, &bad_candidate));
     OP_REQUIRES_OK(context, BadRow(bad, r.inputs, bad_candidate ? "candidates" : "indices"));
   }
 
@@ -172,12 +171,14 @@ class FanInDegreesOp : public tensorflow::OpKernel {
     tensorflow::tf_shared_lock lock(*variable->mu());
     const tensorflow::Tensor& indices = *variable->tensor();
     OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
-    OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DT_INT32, 0, 0));
+    OP_REQUIRES(
+        context, inputs >= 0 && inputs <= INT32_MAX,
+        absl::InvalidArgumentError(absl::StrCat("`num_inputs` must be in [0, 2^31). Received: ", inputs)));
     tensorflow::Tensor* degrees;
     OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
     int64_t bad;
     OP_REQUIRES_OK(context, Device::Degrees(context, Data<Id>(indices), indices.dim_size(0),
-                                            indices.dim_size(1), inputs, Int64s(degrees), &bad));
+                                            indices.dim_size(1), inputs, Data<int64_t>(degrees), &bad));
     OP_REQUIRES_OK(context, BadRow(bad, inputs));
   }
 };

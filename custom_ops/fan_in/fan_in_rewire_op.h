@@ -35,7 +35,7 @@ inline absl::Status ReadKey(tensorflow::OpKernelContext* context, int at, uint64
 inline absl::Status CheckNumInputs(int64_t num_inputs, tensorflow::DataType dtype, int64_t taken,
                                    int64_t more) {
   const int64_t most = dtype == tensorflow::DT_UINT16 ? int64_t{UINT16_MAX} + 1 : INT32_MAX;
-  if (num_inputs >= 0 && num_inputs <= most && taken >= 0 && more >= 0 && taken + more <= num_inputs)
+  if (num_inputs >= 0 && num_inputs <= most && taken >= 0 && more >= 0 && more <= num_inputs - taken)
     return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("`num_inputs` must be at least the connections of a class, ", taken,
@@ -44,17 +44,17 @@ inline absl::Status CheckNumInputs(int64_t num_inputs, tensorflow::DataType dtyp
 }
 
 inline absl::Status CheckRows(int64_t first, int64_t rows, int64_t classes) {
-  if (first >= 0 && rows >= 0 && first + rows <= classes) return absl::OkStatus();
+  if (first >= 0 && rows >= 0 && rows <= classes - first) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("`first_row` and `num_rows` must name rows of the variable, which has ", classes,
                    ". Received: ", rows, " rows from row ", first));
 }
 
 inline absl::Status CheckMatrix(const tensorflow::Tensor& variable, const char* name) {
-  if (variable.dims() == 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`", name,
-                                                 "` must have the shape [classes, fan_in]. Received: shape ",
-                                                 variable.shape().DebugString()));
+  if (variable.dims() == 2 && variable.dim_size(0) <= INT32_MAX) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`", name, "` must have the shape [classes, fan_in], less than 2^31 classes. Received: shape ",
+      variable.shape().DebugString()));
 }
 
 inline absl::Status BadRow(int64_t bad, int64_t num_inputs, const char* name = "indices") {

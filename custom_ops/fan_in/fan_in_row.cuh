@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/cuda_warp.cuh"
 #include "fan_in/fan_in_cuda.h"
 
 namespace largeout {
@@ -44,12 +45,6 @@ __device__ __forceinline__ int Warp() { return static_cast<int>(threadIdx.x) / 3
 
 __device__ __forceinline__ void Found(unsigned long long* first, int64_t row) {
   if (Lane() == 0) atomicMin(first, static_cast<unsigned long long>(row));
-}
-
-__device__ __forceinline__ float WarpSum(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kAll, x, distance);
-  return x;
 }
 
 // A connection as all lanes of a warp read it, from shared memory.

@@ -62,9 +62,9 @@ inline absl::Status SetFanInInputGradient(InferenceContext* c, const FanInShapes
   return absl::OkStatus();
 }
 
-inline void SetFanInGradients(InferenceContext* c, const FanInShapes& s) {
-  c->set_output(1, c->Matrix(s.classes, s.fan_in));
-  c->set_output(2, c->Vector(s.use_bias ? s.classes : c->MakeDim(0)));
+inline void SetFanInGradients(InferenceContext* c, const FanInShapes& s, bool wanted = true) {
+  c->set_output(1, c->Matrix(wanted ? s.classes : c->MakeDim(0), s.fan_in));
+  c->set_output(2, c->Vector(wanted && s.use_bias ? s.classes : c->MakeDim(0)));
 }
 
 #define LARGEOUT_FAN_IN_ATTRS             \

@@ -93,15 +93,18 @@ LARGEOUT_INLINE VF SumEach(const VF* v) {
 
 // One row, for NV vectors of examples that begin at inputs, g and d_inputs; kWidth apart from one input to
 // the next.
-template <int NV, int kWidth, bool kInputs, typename T, typename Id>
+template <int NV, int kWidth, bool kWeights, bool kInputs, typename T, typename Id>
 LARGEOUT_INLINE void BackwardRow(const T* weight, const Id* index, int64_t fan_in, const float* inputs,
                                  const float* gradient, float* d_weight, float* d_inputs) {
   VF g[NV];
   for (int v = 0; v < NV; ++v) g[v] = Load(gradient + v * kLanes);
   const auto product = [&](int64_t k) __attribute__((always_inline)) {
     const int64_t at = static_cast<int64_t>(index[k]) * kWidth;
-    VF sum = g[0] * Load(inputs + at);
-    for (int v = 1; v < NV; ++v) sum = Fma(g[v], Load(inputs + at + v * kLanes), sum);
+    VF sum = Zero();
+    if constexpr (kWeights) {
+      sum = g[0] * Load(inputs + at);
+      for (int v = 1; v < NV; ++v) sum = Fma(g[v], Load(inputs + at + v * kLanes), sum);
+    }
     if constexpr (kInputs) {
       const VF w = Set(ToFloat(weight[k]));
       float* d = d_inputs + at;
@@ -109,6 +112,10 @@ LARGEOUT_INLINE void BackwardRow(const T* weight, const Id* index, int64_t fan_i
     }
     return sum;
   };
+  if constexpr (!kWeights) {
+    for (int64_t k = 0; k < fan_in; ++k) product(k);
+    return;
+  }
   VF products[kLanes];
   int64_t k = 0;
   for (; k + kLanes <= fan_in; k += kLanes) {
@@ -137,7 +144,7 @@ LARGEOUT_INLINE bool AnyNonzero(const float* x) {
 #endif
 }
 
-template <int kWidth, bool kInputs, typename T, typename Id>
+template <int kWidth, bool kWeights, bool kInputs, typename T, typename Id>
 LARGEOUT_INLINE void Backward(const T* weights, const Id* indices, int64_t fan_in, const FanInRows& rows,
                               const float* inputs, const float* tile, float* d_weights, float* d_bias,
                               float* d_inputs) {
@@ -154,14 +161,15 @@ LARGEOUT_INLINE void Backward(const T* weights, const Id* indices, int64_t fan_i
     const T* weight = weights + row * fan_in;
     const Id* index = indices + row * fan_in;
     const float* g = tile + i * kWidth;
-    float* out = d_weights + row * fan_in;
+    float* out = kWeights ? d_weights + row * fan_in : nullptr;
     if (kWidth == 2 * kHalf && !AnyNonzero(g)) {
-      BackwardRow<kHalfVectors, kWidth, kInputs>(weight, index, fan_in, inputs + kHalf, g + kHalf, out,
-                                                 d_inputs + kHalf);
+      BackwardRow<kHalfVectors, kWidth, kWeights, kInputs>(weight, index, fan_in, inputs + kHalf, g + kHalf,
+                                                           out, d_inputs + kHalf);
     } else if (kWidth == 2 * kHalf && AnyNonzero(g + kHalf)) {
-      BackwardRow<kWidth / kLanes, kWidth, kInputs>(weight, index, fan_in, inputs, g, out, d_inputs);
+      BackwardRow<kWidth / kLanes, kWidth, kWeights, kInputs>(weight, index, fan_in, inputs, g, out,
+                                                              d_inputs);
     } else {
-      BackwardRow<kHalfVectors, kWidth, kInputs>(weight, index, fan_in, inputs, g, out, d_inputs);
+      BackwardRow<kHalfVectors, kWidth, kWeights, kInputs>(weight, index, fan_in, inputs, g, out, d_inputs);
     }
     if (d_bias != nullptr) {
       VF sum = Load(g);
@@ -178,17 +186,26 @@ void AnyLogits(const T* weights, const Id* indices, const float* bias, int64_t f
   Logits<2 * kHalf / kLanes>(weights, indices, bias, fan_in, rows, inputs, tile);
 }
 
+template <int kWidth, typename T, typename Id>
+LARGEOUT_INLINE void WidthBackward(const T* weights, const Id* indices, int64_t fan_in, const FanInRows& rows,
+                                   const float* inputs, const float* tile, float* d_weights, float* d_bias,
+                                   float* d_inputs) {
+  if (d_inputs == nullptr) {
+    Backward<kWidth, true, false>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
+  } else if (d_weights == nullptr) {
+    Backward<kWidth, false, true>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
+  } else {
+    Backward<kWidth, true, true>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
+  }
+}
+
 template <typename T, typename Id>
 void AnyBackward(const T* weights, const Id* indices, int64_t fan_in, FanInRows rows, const float* inputs,
                  int width, const float* tile, float* d_weights, float* d_bias, float* d_inputs) {
-  if (width == kHalf && d_inputs != nullptr) {
-    Backward<kHalf, true>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
-  } else if (width == kHalf) {
-    Backward<kHalf, false>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
-  } else if (d_inputs != nullptr) {
-    Backward<2 * kHalf, true>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
+  if (width == kHalf) {
+    WidthBackward<kHalf>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
   } else {
-    Backward<2 * kHalf, false>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
+    WidthBackward<2 * kHalf>(weights, indices, fan_in, rows, inputs, tile, d_weights, d_bias, d_inputs);
   }
 }
 
@@ -204,14 +221,14 @@ uint32_t MaxIndex(const Id* indices, int64_t n) {
 
 }  // namespace
 
-extern const FanInFloat16 kFanInFloat16 = {&AnyLogits<float, uint16_t>, &AnyBackward<float, uint16_t>,
-                                           &MaxIndex<uint16_t>};
-extern const FanInFloat32 kFanInFloat32 = {&AnyLogits<float, uint32_t>, &AnyBackward<float, uint32_t>,
-                                           &MaxIndex<uint32_t>};
-extern const FanInBfloat16 kFanInBfloat16 = {&AnyLogits<bfloat16, uint16_t>, &AnyBackward<bfloat16, uint16_t>,
-                                             &MaxIndex<uint16_t>};
-extern const FanInBfloat32 kFanInBfloat32 = {&AnyLogits<bfloat16, uint32_t>, &AnyBackward<bfloat16, uint32_t>,
-                                             &MaxIndex<uint32_t>};
+extern const FanInFloatId16 kFanInFloatId16 = {&AnyLogits<float, uint16_t>, &AnyBackward<float, uint16_t>,
+                                               &MaxIndex<uint16_t>};
+extern const FanInFloatId32 kFanInFloatId32 = {&AnyLogits<float, uint32_t>, &AnyBackward<float, uint32_t>,
+                                               &MaxIndex<uint32_t>};
+extern const FanInBfloat16Id16 kFanInBfloat16Id16 = {&AnyLogits<bfloat16, uint16_t>,
+                                                     &AnyBackward<bfloat16, uint16_t>, &MaxIndex<uint16_t>};
+extern const FanInBfloat16Id32 kFanInBfloat16Id32 = {&AnyLogits<bfloat16, uint32_t>,
+                                                     &AnyBackward<bfloat16, uint32_t>, &MaxIndex<uint32_t>};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

@@ -80,6 +80,12 @@ void CheckProblem(const FanInProblem<T, Id>& p, FanInLoss loss, const FanInOptio
     const FanInOutput<T> one = ComputeFanIn(p, loss, options, &serial);
     CHECK_TRUE(one == ComputeFanIn(p, loss, options, &threads));
     CheckOutput(p, loss, options, one);
+    if (options.rule != FanInRule::kNone || !options.inputs) continue;
+    FanInOptions alone = options;  // the gradient of the inputs by itself: the same bits
+    alone.weights = false;
+    const FanInOutput<T> of_inputs = ComputeFanIn(p, loss, alone, &threads);
+    CHECK_TRUE(FanInOutput<T>::Same(of_inputs.d_x, one.d_x) &&
+               FanInOutput<T>::Same(of_inputs.weights, p.weights));
   }
   SetIsa(Isa::kV4);
 }

@@ -41,6 +41,10 @@ void CheckProblem(const FanInProblem<T, Id>& p, FanInLoss loss, const FanInOptio
     CheckSame("slots", got.slots[i], want.slots[i], 10 * tolerance);
     CheckSame("bias_slots", got.bias_slots[i], want.bias_slots[i], 10 * tolerance);
   }
+  if (options.rule != FanInRule::kNone || !options.inputs) return;
+  FanInOptions alone = options;  // the gradient of the inputs by itself: the same bits
+  alone.weights = false;
+  CHECK_TRUE(FanInOutput<T>::Same(ComputeFanInCuda(p, loss, alone).d_x, got.d_x));
 }
 
 }  // namespace

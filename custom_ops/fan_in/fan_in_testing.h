@@ -151,6 +151,7 @@ struct FanInOptions {
   bool given = false;  // gradients of the logits are given
   bool inputs = true;  // compute the gradient of the inputs
   float decay = 0.f;
+  bool weights = true;  // compute those of weights and bias, where they are written
 };
 
 inline std::vector<float> HyperOf(FanInRule rule, float decay) {
@@ -204,6 +205,7 @@ FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const 
   }
   step.weights = out.weights.data(), step.bias = out.bias.empty() ? nullptr : out.bias.data();
   if (options.rule != FanInRule::kNone) layer.weights = out.weights.data(), layer.bias = step.bias;
+  if (!options.weights) step.weights = nullptr, step.bias = nullptr;
   CHECK_TRUE(FanInBackward(layer, batch, blocks.data(), gradients, step,
                            options.inputs ? d_blocks.data() : nullptr, scratch.data(), parallel) == -1);
   if (options.inputs) {

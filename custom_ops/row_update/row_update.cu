@@ -99,7 +99,7 @@ struct Workspace {
 
 }  // namespace
 
-size_t RowUpdateCudaWorkspace(int64_t n, int id_size, int* error) {
+size_t RowUpdateWorkspaceCuda(int64_t n, int id_size, int* error) {
   const Workspace workspace(n, id_size);
   *error = workspace.error;
   return workspace.total;

@@ -10,18 +10,17 @@
 // threads gives the same bits. Before its rule, a row decays: w -= w * decay (lazy weight decay: only the
 // rows listed).
 //
-// clang-format off
 //   rule              slots        update (Keras 3.15's own formulas, on one row)
 //   sgd               -            w -= g * lr
 //   momentum          m            m = m * momentum - g * lr; w += m
 //   nesterov          m            m = m * momentum - g * lr; w += m * momentum - g * lr
 //   adagrad           a            a += g^2; w -= lr * g / sqrt(a + epsilon)
-//   row_wise_adagrad  a [rows]     a += mean(g^2); w -= lr * g / sqrt(a + epsilon)   (FBGEMM's EXACT_ROWWISE_ADAGRAD)
+//   row_wise_adagrad  a [rows]     a += mean(g^2); w -= lr * g / sqrt(a + epsilon)
+//                                  (FBGEMM's EXACT_ROWWISE_ADAGRAD)
 //   lazy_adam         m, v         m += (g - m) * (1 - beta_1); v += (g^2 - v) * (1 - beta_2);
 //                                  w -= m * alpha / (sqrt(v) + epsilon)
 //   ftrl              a, z         b = a + g^2; z += g + 2 shrinkage w - (b^-power - a^-power) / lr * w;
 //                                  w = (clip(z, -l1, l1) - z) / (b^-power / lr + 2 l2); a = b
-// clang-format on
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_H_
 

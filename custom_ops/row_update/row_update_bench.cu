@@ -58,7 +58,7 @@ int main() {
   const float ftrl_hyper[] = {0.1f, 0.f, -0.5f, 0.1f, 0.1f, 0.1f};
   cudaMalloc(&hyper, sizeof(host_hyper));
   int error = 0;
-  const size_t workspace_bytes = RowUpdateCudaWorkspace(n, 8, &error);
+  const size_t workspace_bytes = RowUpdateWorkspaceCuda(n, 8, &error);
   void* workspace;
   cudaMalloc(&workspace, workspace_bytes);
   if (error != 0 || cudaGetLastError() != cudaSuccess) {

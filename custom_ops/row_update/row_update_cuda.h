@@ -19,7 +19,7 @@ struct BadIndex {
 };
 
 // Bytes of device memory that RowUpdateCuda needs for n indices of id_size bytes; *error is a CUDA error.
-size_t RowUpdateCudaWorkspace(int64_t n, int id_size, int* error);
+size_t RowUpdateWorkspaceCuda(int64_t n, int id_size, int* error);
 
 // As RowUpdate; all pointers but `slots` itself are device pointers, `hyper` included. Returns a CUDA error.
 //

@@ -31,7 +31,7 @@ class RowUpdateGpuOp final : public RowUpdateOpBase {
     float* slots[kMaxSlots] = {};
     for (size_t i = 0; i < update.slots.size(); ++i) slots[i] = Data<float>(update.slots[i]->tensor());
     int error = 0;
-    const int64_t bytes = static_cast<int64_t>(RowUpdateCudaWorkspace(n, sizeof(Id), &error));
+    const int64_t bytes = static_cast<int64_t>(RowUpdateWorkspaceCuda(n, sizeof(Id), &error));
     OP_REQUIRES_OK(context, GpuStatus(error));
     Tensor workspace;
     OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_UINT8, {bytes}, &workspace));

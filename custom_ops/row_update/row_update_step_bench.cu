@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     void* scratch = memory.Take<char>(std::max<int64_t>(1, EmbeddingGradScratchCuda(plan, dim)));
     BENCH_OK(EmbeddingGradRowsCuda(plan, grad, dim, scratch, unique_ids, row_grads, nullptr));
     int error = 0;
-    const size_t update_bytes = RowUpdateCudaWorkspace(plan.num_unique, sizeof(int64_t), &error);
+    const size_t update_bytes = RowUpdateWorkspaceCuda(plan.num_unique, sizeof(int64_t), &error);
     BENCH_OK(error);
     void* update_workspace = memory.Take<char>(static_cast<int64_t>(update_bytes) + 1);
     BadIndex bad;

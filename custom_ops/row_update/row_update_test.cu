@@ -66,7 +66,7 @@ void CheckCase(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool incre
   Device<G> gpu_values(values);
   float* gpu_slots[] = {gpu0.get(), gpu1.get()};
   int error = 0;
-  const size_t bytes = RowUpdateCudaWorkspace(n, sizeof(Id), &error);
+  const size_t bytes = RowUpdateWorkspaceCuda(n, sizeof(Id), &error);
   CHECK_TRUE(error == 0);
   Device<char> workspace{std::vector<char>(bytes)};
   BadIndex bad;
@@ -109,7 +109,7 @@ LARGEOUT_TEST(ABadIndexChangesNothing) {
     Device<float> table(std::vector<float>(15, 1.f)), values(std::vector<float>(9, 1.f)), hyper({0.1f, 0.f});
     Device<int64_t> ids({4, wrong, 0});
     int error = 0;
-    const size_t bytes = RowUpdateCudaWorkspace(3, 8, &error);
+    const size_t bytes = RowUpdateWorkspaceCuda(3, 8, &error);
     Device<char> workspace{std::vector<char>(bytes)};
     BadIndex bad;
     error = RowUpdateCuda<float, float, int64_t>(UpdateRule::kSgd, table.get(), 5, 3, nullptr, ids.get(), 3,

@@ -16,12 +16,12 @@ __global__ void SumPaths(const float* pair_loss, const int32_t* token_start, con
                          int64_t tokens, float* loss) {
   const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (token >= tokens) return;
-  float sum = 0.f;
+  double sum = 0.0;
   if (token_start != nullptr) {
     for (int slot = token_start[token]; slot < token_start[token + 1]; ++slot) sum += pair_loss[slot];
   }
   const float weight = weights == nullptr ? 1.f : weights[token];
-  loss[token] = weight == 0.f ? 0.f : weight * sum;
+  loss[token] = weight == 0.f ? 0.f : static_cast<float>(weight * sum);
 }
 
 __global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, const float* weights,
@@ -63,7 +63,7 @@ constexpr int kSumWarps = 8;
 // A block sums 32 elements of a row: each warp a run of the parts, then the runs in their order.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps * 32)
-    SumParts(TreeBatch<T> batch, const int32_t* sum_group, bool keep_partials, TreeGradOutputs<T> out) {
+    SumParts(TreeBatch<T> batch, const int32_t* sum_group, TreeGradOutputs<T> out) {
   __shared__ float sums[kSumWarps][33];
   const int group = sum_group[blockIdx.x];
   const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
@@ -141,7 +141,7 @@ int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradO
   if (work.sum_rows == 0) return 0;
   const dim3 grid(static_cast<unsigned>(work.sum_rows),
                   static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
-  SumParts<T><<<grid, kSumWarps * 32, 0, stream>>>(batch, work.sum_group, work.keep_partials, out);
+  SumParts<T><<<grid, kSumWarps * 32, 0, stream>>>(batch, work.sum_group, out);
   return static_cast<int>(cudaGetLastError());
 }
 
@@ -250,8 +250,8 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
       LARGEOUT_RETURN_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
       LARGEOUT_RETURN_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
     }
-    // A token is in one node of a depth, so the launches of one depth write different rows of d_hidden, and
-    // each waits for the depth above it.
+    // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and
+    // each waits for the level before it.
     for (int64_t level = 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
       if ((work.narrow_levels & bit) != 0)

@@ -116,7 +116,7 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
     touched = static_cast<double>(unique);
     if (parts < 3) return;
     int error = 0;
-    const size_t bytes = RowUpdateCudaWorkspace(unique, sizeof(int64_t), &error);
+    const size_t bytes = RowUpdateWorkspaceCuda(unique, sizeof(int64_t), &error);
     BENCH_OK(error);
     void* workspace = memory.Take<char>(static_cast<int64_t>(bytes) + 1);
     BadIndex bad;

@@ -29,15 +29,6 @@ absl::Status FloatHidden(OpKernelContext* context, const Tensor& hidden, Paralle
   return absl::OkStatus();
 }
 
-template <typename T>
-auto TableOf(const LockedTable& variables) {
-  return TreeTable<typename KernelType<T>::type>{Data<T>(variables.table()),
-                                                 variables.bias() != nullptr ? Data<float>(*variables.bias()) : nullptr,
-                                                 variables.table().dim_size(1)};
-}
-
-const float* WeightsOf(const Tensor& weights) { return weights.NumElements() > 0 ? Data<float>(weights) : nullptr; }
-
 absl::Status CopyOutput(OpKernelContext* context, int at, const std::vector<int32_t>& values) {
   Tensor* output;
   TF_RETURN_IF_ERROR(context->allocate_output(at, {static_cast<int64_t>(values.size())}, &output));

@@ -45,11 +45,11 @@ struct TreeWork {
   const int32_t* tile_group = nullptr;    // [tiles] logits of 64 pairs x 128 children
   const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 64 rows from a range of pairs
   const int32_t* sum_group = nullptr;     // [sum_rows] rows whose gradients come in parts
-  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a depth; gradient only
+  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level; gradient only
   int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, weight_tiles = 0,
           partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;
-  uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: depth l has such nodes; bit 63: any deeper one
+  uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
   bool keep_partials = false;  // row gradients of wide nodes are summed in float32 before they are rounded
 };
 

@@ -10,17 +10,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-template <typename T>
-auto TableOf(const LockedTable& variables) {
-  return TreeTable<typename KernelType<T>::type>{
-      Data<T>(variables.table()), variables.bias() != nullptr ? Data<float>(*variables.bias()) : nullptr,
-      variables.table().dim_size(1)};
-}
-
-const float* WeightsOf(const Tensor& weights) {
-  return weights.NumElements() > 0 ? Data<float>(weights) : nullptr;
-}
-
 // hidden as float32: itself, or a copy that lives in *storage.
 template <typename Thidden>
 absl::Status FloatHidden(OpKernelContext* context, const Tensor& hidden, Tensor* storage,
@@ -29,8 +18,8 @@ absl::Status FloatHidden(OpKernelContext* context, const Tensor& hidden, Tensor*
     *data = Data<float>(hidden);
   } else {
     TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, hidden.shape(), storage));
-    TF_RETURN_IF_ERROR(CudaStatus(
-        ToFloatsCuda(Data<Thidden>(hidden), hidden.NumElements(), Data<float>(storage), StreamOf(context))));
+    TF_RETURN_IF_ERROR(GpuStatus(ToFloatsCuda(Data<Thidden>(hidden), hidden.NumElements(),
+                                              Data<float>(storage), ContextStream(context))));
     *data = Data<float>(*storage);
   }
   return absl::OkStatus();
@@ -56,24 +45,24 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(weights, tokens, "weights", true));
     TreeArrays tree;
     OP_REQUIRES_OK(context, OpenTree(context, 5, variables.table().dim_size(0), forest_, &tree));
-    OP_REQUIRES_OK(context, copies_.Get(context, 5, &tree.class_row));
-    OP_REQUIRES_OK(context, copies_.Get(context, 6, &tree.node_start));
-    OP_REQUIRES_OK(context, copies_.Get(context, 7, &tree.node_row));
-    OP_REQUIRES_OK(context, copies_.Get(context, 8, &tree.node_parent));
-    OP_REQUIRES_OK(context, copies_.Get(context, 9, &tree.row_hint));
+    std::vector<Tensor> held;
+    OP_REQUIRES_OK(context, copies_.Get(context, 5, &held, &tree.class_row));
+    OP_REQUIRES_OK(context, copies_.Get(context, 6, &held, &tree.node_start));
+    OP_REQUIRES_OK(context, copies_.Get(context, 7, &held, &tree.node_row));
+    OP_REQUIRES_OK(context, copies_.Get(context, 8, &held, &tree.node_parent));
+    OP_REQUIRES_OK(context, copies_.Get(context, 9, &held, &tree.row_hint));
 
-    const GpuStream stream = StreamOf(context);
+    const GpuStream stream = ContextStream(context);
     ContextScratch scratch(context);
     TreeLossPlan plan;
     const auto* ids = Data<Ttargets>(targets);
-    OP_REQUIRES_OK(context, CudaStatus(PlanTreeLossCuda(tree, ids, WeightsOf(weights), tokens, dim, &scratch,
-                                                        stream, &plan)));
+    OP_REQUIRES_OK(context, GpuStatus(PlanTreeLossCuda(tree, ids, WeightsOf(weights), tokens, dim, &scratch,
+                                                       stream, &plan)));
     if (plan.status != TreeStatus::kOk) {
       Ttargets target = 0;
       if (plan.bad_position >= 0) {
-        OP_REQUIRES_OK(context, CudaStatus(cudaMemcpyAsync(&target, ids + plan.bad_position, sizeof(target),
-                                                           cudaMemcpyDeviceToHost, stream)));
-        OP_REQUIRES_OK(context, CudaStatus(cudaStreamSynchronize(stream)));
+        OP_REQUIRES_OK(context,
+                       GpuStatus(CopyToHostCuda(ids + plan.bad_position, sizeof(target), &target, stream)));
       }
       OP_REQUIRES_OK(context, BadPairs(plan.status, num_classes_ > 0 ? num_classes_ : tree.classes, target,
                                        plan.bad_position));
@@ -93,8 +82,8 @@ class TreeSoftmaxLossGpuOp : public OpKernel {
                                   Data<float>(out[5]),
                                   save ? Data<float>(out[6]) : nullptr};
     OP_REQUIRES_OK(
-        context, CudaStatus(TreeSoftmaxLossCuda(plan, tree, TableOf<T>(variables), values, WeightsOf(weights),
-                                                tokens, outputs, max_saved_bytes_, &scratch, stream)));
+        context, GpuStatus(TreeSoftmaxLossCuda(plan, tree, TableOf<T>(variables), values, WeightsOf(weights),
+                                               tokens, outputs, max_saved_bytes_, &scratch, stream)));
   }
 
  private:
@@ -123,17 +112,18 @@ class TreeSoftmaxGradGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckVector(context->input(6), nodes, "node_parent"));
     OP_REQUIRES_OK(context, CheckVector(context->input(5), nodes + 1, "node_start"));
     TreeArrays tree{nullptr, nullptr, nullptr, nullptr, nullptr, 0, nodes, variables.table().dim_size(0)};
-    OP_REQUIRES_OK(context, copies_.Get(context, 5, &tree.node_start));
-    OP_REQUIRES_OK(context, copies_.Get(context, 6, &tree.node_parent));
+    std::vector<Tensor> held;
+    OP_REQUIRES_OK(context, copies_.Get(context, 5, &held, &tree.node_start));
+    OP_REQUIRES_OK(context, copies_.Get(context, 6, &held, &tree.node_parent));
     TreeSaved saved;
     OP_REQUIRES_OK(context, OpenSaved(context, 7, &saved));
 
-    const GpuStream stream = StreamOf(context);
+    const GpuStream stream = ContextStream(context);
     ContextScratch scratch(context);
     TreeGradPlan plan;
     OP_REQUIRES_OK(context,
-                   CudaStatus(PlanTreeGradCuda(tree, saved, tokens, dim, !std::is_same<T, float>::value,
-                                               &scratch, stream, &plan)));
+                   GpuStatus(PlanTreeGradCuda(tree, saved, tokens, dim, !std::is_same<T, float>::value,
+                                              &scratch, stream, &plan)));
     OP_REQUIRES(context,
                 plan.ok && (saved.probs == nullptr || context->input(12).NumElements() == plan.work.probs),
                 BadSaved());
@@ -151,13 +141,13 @@ class TreeSoftmaxGradGpuOp : public OpKernel {
                      context->allocate_temp(tensorflow::DT_FLOAT, hidden.shape(), &d_hidden_storage));
     float* gradient = Data<float>(kFloat ? d_hidden : &d_hidden_storage);
     OP_REQUIRES_OK(context,
-                   CudaStatus(TreeSoftmaxGradCuda(
+                   GpuStatus(TreeSoftmaxGradCuda(
                        plan, tree, TableOf<T>(variables), values, WeightsOf(weights), Data<float>(grad_loss),
                        tokens, saved, max_saved_bytes_, gradient, reinterpret_cast<int64_t*>(rows->data()),
                        Data<T>(row_grads), use_bias_ ? Data<float>(bias_grads) : nullptr, &scratch, stream)));
     if constexpr (!kFloat) {
-      OP_REQUIRES_OK(context, CudaStatus(FromFloatsCuda(gradient, hidden.NumElements(),
-                                                        Data<Thidden>(d_hidden), stream)));
+      OP_REQUIRES_OK(context, GpuStatus(FromFloatsCuda(gradient, hidden.NumElements(),
+                                                       Data<Thidden>(d_hidden), stream)));
     }
   }
 
@@ -184,8 +174,9 @@ class TreeTopKGpuOp : public OpKernel {
     int64_t k;
     OP_REQUIRES_OK(context, OpenTopK(context, variables.table().dim_size(0), &tree, &k));
     const int32_t* row_child;
-    OP_REQUIRES_OK(context, copies_.Get(context, 4, &tree.node_start));
-    OP_REQUIRES_OK(context, copies_.Get(context, 5, &row_child));
+    std::vector<Tensor> held;
+    OP_REQUIRES_OK(context, copies_.Get(context, 4, &held, &tree.node_start));
+    OP_REQUIRES_OK(context, copies_.Get(context, 5, &held, &row_child));
     Tensor *log_probs, *ids, storage;
     OP_REQUIRES_OK(context, context->allocate_output(0, {queries, k}, &log_probs));
     OP_REQUIRES_OK(context, context->allocate_output(1, {queries, k}, &ids));
@@ -193,9 +184,9 @@ class TreeTopKGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, FloatHidden<Thidden>(context, hidden, &storage, &values));
     ContextScratch scratch(context);
     bool ok;
-    OP_REQUIRES_OK(context, CudaStatus(TreeTopKCuda(tree, row_child, TableOf<T>(variables), values, queries,
-                                                    k, Data<float>(log_probs), Data<Tids>(ids), &scratch,
-                                                    StreamOf(context), &ok)));
+    OP_REQUIRES_OK(context, GpuStatus(TreeTopKCuda(tree, row_child, TableOf<T>(variables), values, queries, k,
+                                                   Data<float>(log_probs), Data<Tids>(ids), &scratch,
+                                                   ContextStream(context), &ok)));
     OP_REQUIRES(context, ok, BadTopKTree());
   }
 

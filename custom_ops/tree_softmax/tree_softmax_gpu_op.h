@@ -1,29 +1,16 @@
-// What the GPU kernels of tree_softmax need from TensorFlow: errors, scratch memory, and the tree's arrays on
-// the device.
+// What the GPU kernels of tree_softmax need from TensorFlow: scratch memory, and the tree's arrays on the
+// device.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_OP_H_
-
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "common/tf_gpu_op.h"
 #include "tree_softmax/tree_softmax_cuda.h"
 #include "tree_softmax/tree_softmax_op.h"
 
 namespace largeout {
-
-inline absl::Status CudaStatus(int error) {
-  if (error == 0) return absl::OkStatus();
-  if (error == cudaErrorMemoryAllocation) {
-    return absl::ResourceExhaustedError("tree_softmax: no device memory is left for scratch memory");
-  }
-  return absl::InternalError(absl::StrCat("CUDA error in tree_softmax: ", CudaErrorName(error)));
-}
-
-inline GpuStream StreamOf(tensorflow::OpKernelContext* context) {
-  return context->eigen_gpu_device().stream();
-}
 
 // Scratch memory of one call. TensorFlow hands it out again in the order of the stream, so it may go when the
 // call returns.
@@ -44,25 +31,39 @@ class ContextScratch final : public GpuScratch {
 };
 
 // TensorFlow keeps int32 variables and constants in the memory of the host. The arrays of the tree are taken
-// from there and copied to the GPU once: a kernel keeps its copy for as long as it is handed the same tensor.
-// (Pairs and groups are int32 too, and stay in device memory between the loss and its gradient.) Holding on
-// to the host tensor keeps its memory from being reused, so the same address means the same values (variables
-// that change are given new memory while somebody holds the old).
+// from there and copied to the GPU once: a kernel keeps its copies of the few tensors that it was last handed
+// (heads may take turns). (Pairs and groups are int32 too, and stay in device memory between the loss and its
+// gradient.) Holding on to the host tensor keeps its memory from being reused, so the same address means the
+// same values (variables that change are given new memory while somebody holds the old).
 class DeviceCopies {
  public:
-  absl::Status Get(tensorflow::OpKernelContext* context, int at, const int32_t** data) {
+  // Input `at` on the device. *held keeps it there while the caller uses it: another call of the kernel may
+  // let go of the copy at any time.
+  absl::Status Get(tensorflow::OpKernelContext* context, int at, std::vector<tensorflow::Tensor>* held,
+                   const int32_t** data) {
+    constexpr size_t kKept = 4;
     const tensorflow::Tensor& host = context->input(at);
     tensorflow::mutex_lock lock(mu_);
     if (static_cast<int>(copies_.size()) <= at) copies_.resize(at + 1);
-    Copy& copy = copies_[at];
-    if (copy.host.data() != host.data() || copy.host.NumElements() != host.NumElements()) {
-      copy = Copy();
-      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT32, host.shape(), &copy.device));
-      TF_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(copy.device.data(), host.data(), host.TotalBytes(),
-                                                    cudaMemcpyHostToDevice, StreamOf(context))));
-      copy.host = host;
+    std::vector<Copy>& known = copies_[at];  // the last one used first
+    auto copy = std::find_if(known.begin(), known.end(), [&](const Copy& c) {
+      return c.host.data() == host.data() && c.host.NumElements() == host.NumElements();
+    });
+    if (copy == known.end()) {
+      tensorflow::Tensor device;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT32, host.shape(), &device));
+      TF_RETURN_IF_ERROR(
+          GpuStatus(CopyToDeviceCuda(host.data(), host.TotalBytes(), device.data(), ContextStream(context))));
+      // Trees that nobody else has any more, and the one that was not used for longest.
+      known.erase(
+          std::remove_if(known.begin(), known.end(), [](const Copy& c) { return c.host.RefCountIsOne(); }),
+          known.end());
+      if (known.size() == kKept) known.pop_back();
+      copy = known.insert(known.end(), Copy{host, device});
     }
-    *data = Data<int32_t>(copy.device);
+    std::rotate(known.begin(), copy, copy + 1);
+    held->push_back(known.front().device);
+    *data = Data<int32_t>(known.front().device);
     return absl::OkStatus();
   }
 
@@ -71,7 +72,7 @@ class DeviceCopies {
     tensorflow::Tensor host, device;
   };
   tensorflow::mutex mu_;
-  std::vector<Copy> copies_ TF_GUARDED_BY(mu_);
+  std::vector<std::vector<Copy>> copies_ TF_GUARDED_BY(mu_);  // of every input
 };
 
 }  // namespace largeout

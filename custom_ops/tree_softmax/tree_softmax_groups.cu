@@ -8,6 +8,7 @@ namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kLevelThreads = 1024;
 
 struct AddOffsets {
   __host__ __device__ TreeOffsets operator()(const TreeOffsets& a, const TreeOffsets& b) const {
@@ -57,37 +58,76 @@ __global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTot
   totals->sums = offsets[max_groups];
 }
 
-// Depth of every group; where it changes, the level's first group. Parents have smaller numbers, so walks
-// end.
-__global__ void FindLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
-                           int64_t groups, TreeTotals* totals, int32_t* level_start) {
+// The group of every group's parent; -1 at the roots of a forest, whose nodes have no parent.
+__global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t groups, TreeTotals* totals,
+                            int32_t* parent_group) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (g >= groups || totals->bad != 0) return;
-  const auto depth = [&](int node) {
-    int64_t steps = 0;
-    while (node > 0) {
-      const int parent = tree.node_parent[node];
-      if (parent < 0 || parent >= node) return int64_t{-1};
-      node = parent;
-      ++steps;
-    }
-    return steps;
-  };
-  const int node = group_node[g];
-  const int64_t here = depth(node), before = g == 0 ? -1 : depth(group_node[g - 1]);
-  // On every path there is a group of every depth, so depths start at 0 and never skip one.
-  if (here < 0 || (here != before && here != before + 1)) {
+  const int node = group_node[g], parent = tree.node_parent[node];
+  if (parent >= node) {  // the order of the nodes is not one from the roots down
     totals->bad = 1;
     return;
   }
-  if (here != before) level_start[here] = static_cast<int32_t>(g);
-  if (g == groups - 1) {
-    level_start[here + 1] = static_cast<int32_t>(groups);
-    totals->levels = here + 1;
+  int64_t low = 0, high = g;  // the first group of a node that is not before the parent
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (group_node[middle] < parent) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
   }
+  parent_group[g] = low < g && group_node[low] == parent ? static_cast<int32_t>(low) : -1;
+}
+
+// Cuts the groups, in their order, into levels: a new one begins at the first group whose parent is in the
+// present one (TreeWaves says the same on the CPU). With breadth-first numbers these are the depths of a
+// tree; the roots of a forest need not have one depth. One block: what it costs is a look at each group's
+// parent.
+__global__ void __launch_bounds__(kLevelThreads)
+    CutLevels(const int32_t* parent_group, int64_t groups, TreeTotals* totals, int32_t* level_start) {
+  __shared__ int cut;
+  if (totals->bad != 0) return;
+  int64_t levels = 0;
+  for (int begin = 0; begin < groups; ++levels) {
+    if (threadIdx.x == 0) {
+      level_start[levels] = begin;
+      cut = static_cast<int>(groups);
+    }
+    __syncthreads();
+    for (int64_t from = begin; from < groups; from += kLevelThreads) {
+      const int64_t g = from + threadIdx.x;
+      const bool below = g < groups && parent_group[g] >= begin;
+      if (below) atomicMin(&cut, static_cast<int>(g));
+      if (__syncthreads_or(below)) break;
+    }
+    begin = cut;
+    __syncthreads();  // before `cut` is set again
+  }
+  if (threadIdx.x == 0) {
+    level_start[levels] = static_cast<int32_t>(groups);
+    totals->levels = levels;
+  }
+}
+
+// Which levels have narrow nodes, and which wide ones.
+__global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                           int64_t groups, const int32_t* level_start, TreeTotals* totals) {
+  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (g >= groups || totals->bad != 0) return;
+  int64_t low = 0, high = totals->levels;  // level_start[low] <= g < level_start[high]
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (level_start[middle] <= g) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int node = group_node[g];
   const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
   const bool wide = IsWide(group_start[g + 1] - group_start[g], c);
-  const unsigned long long bit = 1ull << (here < 63 ? here : 63);
+  const unsigned long long bit = 1ull << (low < 63 ? low : 63);
   unsigned long long* mask = wide ? &totals->wide_levels : &totals->narrow_levels;
   if ((*mask & bit) == 0) atomicOr(mask, bit);  // the plain read only saves atomics
 }
@@ -123,8 +163,8 @@ int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, GpuScratch* sc
   return static_cast<int>(cudaGetLastError());
 }
 
-// CheckTreeSaved for the pairs and groups; depths are checked by FindLevels.
-__global__ void CheckSaved(TreeArrays tree, TreeSaved saved, int64_t tokens, TreeTotals* totals) {
+// CheckTreeSaved for the pairs and groups; parents are checked by FindParents.
+__global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i == 0) {
     totals->groups = saved.groups;
@@ -176,9 +216,14 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
-  auto* level_start = with_levels ? static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t))) : nullptr;
-  if (sizes == nullptr || offsets == nullptr || temp == nullptr || (with_levels && level_start == nullptr)) {
+  if (sizes == nullptr || offsets == nullptr || temp == nullptr) {
     return static_cast<int>(cudaErrorMemoryAllocation);
+  }
+  int32_t *level_start = nullptr, *parent_group = nullptr;
+  if (with_levels) {
+    level_start = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
+    parent_group = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
+    if (level_start == nullptr || parent_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   }
   CountPieces<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, dim, keep_partials,
                                                device_totals, sizes);
@@ -186,8 +231,10 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
                                                       TreeOffsets{}, n, stream));
   ReadSums<<<1, 1, 0, stream>>>(offsets, max_groups, device_totals);
   if (with_levels) {
-    FindLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, device_totals,
-                                                level_start);
+    FindParents<<<blocks, kThreads, 0, stream>>>(tree, group_node, max_groups, device_totals, parent_group);
+    CutLevels<<<1, kLevelThreads, 0, stream>>>(parent_group, max_groups, device_totals, level_start);
+    MarkLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, level_start,
+                                                device_totals);
   }
   LARGEOUT_CUDA_RETURN(cudaGetLastError());
   LARGEOUT_CUDA_RETURN(
@@ -238,8 +285,8 @@ int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tok
   auto* device_totals = static_cast<TreeTotals*>(scratch->Allocate(sizeof(TreeTotals)));
   if (device_totals == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_totals, 0, sizeof(TreeTotals), stream));
-  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(
-      tree, saved, tokens, device_totals);
+  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(tree, saved,
+                                                                                              device_totals);
   CheckSavedPairs<<<static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)), kThreads, 0, stream>>>(
       tree, saved, tokens, device_totals);
   LARGEOUT_CUDA_RETURN(cudaGetLastError());

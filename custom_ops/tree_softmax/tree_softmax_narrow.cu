@@ -48,10 +48,12 @@ __device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, in
       for (int j = lane; j < children; j += 32) top = MaxOrNan(top, x[j]);
       top = WarpMax(top);
       for (int j = lane; j < children; j += 32) sum += expf(x[j] - top);
-      lse = top + logf(WarpSum(sum));
+      const float log_sum = logf(WarpSum(sum));
+      lse = top + log_sum;
       if (lane == 0) {
         batch.pair_lse[p] = lse;
-        pair_loss[pair_slot[p]] = lse - x[batch.pair_row[p] - row];
+        // Not lse - x, which rounds a small loss to nothing where logits are large.
+        pair_loss[pair_slot[p]] = (top - x[batch.pair_row[p] - row]) + log_sum;
       }
     } else {
       lse = batch.pair_lse[p];

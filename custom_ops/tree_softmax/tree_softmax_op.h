@@ -93,6 +93,18 @@ class LockedTable {
   tensorflow::Var *first_ = nullptr, *second_ = nullptr;
 };
 
+// What the kernels take of it; T is TensorFlow's type.
+template <typename T>
+TreeTable<typename KernelType<T>::type> TableOf(const LockedTable& variables) {
+  return {Data<T>(variables.table()), variables.bias() != nullptr ? Data<float>(*variables.bias()) : nullptr,
+          variables.table().dim_size(1)};
+}
+
+// Null for weights of shape [0]: all 1.
+inline const float* WeightsOf(const tensorflow::Tensor& weights) {
+  return weights.NumElements() > 0 ? Data<float>(weights) : nullptr;
+}
+
 inline absl::Status CheckVector(const tensorflow::Tensor& tensor, int64_t size, const char* name,
                                 bool or_empty = false) {
   if (tensor.dims() == 1 && (tensor.dim_size(0) == size || (or_empty && tensor.dim_size(0) == 0))) {

@@ -137,6 +137,17 @@ LARGEOUT_TEST(HuffmanTrees) {
   for (const int64_t arity : {2, 8}) CheckProblem(Problem<float>(HuffmanTree(1000, arity), 20, 252, arity));
 }
 
+// Several nodes without a parent, at several depths: what one device has of a tree that is cut over devices.
+LARGEOUT_TEST(Forests) {
+  Random random(8);
+  for (const int removed : {1, 2, 5, 20}) {
+    CheckProblem(Problem<float>(Forest(HuffmanTree(1000, 3), removed), 12, 200, removed));
+    CheckProblem(Problem<float>(Forest(HeadTailTree(700, 90, 9, 5), removed), 36, 301, removed));
+    CheckProblem(Problem<bfloat16>(Forest(RandomTree(600, 40, &random), removed), 17, 90, removed));
+  }
+  CheckProblem(Problem<float>(Forest(TwoLevelTree(1200, 6), 1), 100, 150, 2, false, false));
+}
+
 LARGEOUT_TEST(EmptyBatch) {
   for (const int64_t scratch : {-1, 1000}) {
     SerialParallel serial;

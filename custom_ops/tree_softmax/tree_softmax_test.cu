@@ -161,6 +161,17 @@ LARGEOUT_TEST(HuffmanTrees) {
     CheckProblem(CudaProblem<float>(HuffmanTree(1000, arity), 20, 507, arity));
 }
 
+// Several nodes without a parent, at several depths: what one device has of a tree that is cut over devices.
+LARGEOUT_TEST(Forests) {
+  Random random(8);
+  for (const int removed : {1, 2, 5, 20}) {
+    CheckProblem(CudaProblem<float>(Forest(HuffmanTree(1000, 3), removed), 12, 200, removed));
+    CheckProblem(CudaProblem<float>(Forest(HeadTailTree(700, 90, 9, 5), removed), 36, 301, removed));
+    CheckProblem(CudaProblem<bfloat16>(Forest(RandomTree(600, 40, &random), removed), 17, 90, removed));
+  }
+  CheckProblem(CudaProblem<float>(Forest(TwoLevelTree(1200, 6), 1), 100, 150, 2, false, false));
+}
+
 LARGEOUT_TEST(EmptyBatchAndSkippedTokens) {
   for (const int64_t scratch : {-1, 1000}) {
     const auto none = CudaStep(CudaProblem<float>(HuffmanTree(10, 3), 4, 0, 1), scratch);

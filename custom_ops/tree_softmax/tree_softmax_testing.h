@@ -170,6 +170,34 @@ inline TestTree RandomTree(int64_t classes, int64_t widest, Random* random) {
   return TestTree::From(nodes, classes);
 }
 
+// What is left of a tree without its first `removed` nodes and the classes there, numbered anew: a forest, whose roots
+// need not have one depth in the tree. Its classes keep their order.
+inline TestTree Forest(const TestTree& tree, int32_t removed) {
+  TestTree forest;
+  const int32_t row = tree.node_start[removed];
+  for (size_t n = removed; n < tree.node_row.size(); ++n) {
+    const bool root = tree.node_parent[n] < removed;
+    forest.node_start.push_back(tree.node_start[n] - row);
+    forest.node_row.push_back(root ? -1 : tree.node_row[n] - row);
+    forest.node_parent.push_back(root ? -1 : tree.node_parent[n] - removed);
+  }
+  forest.node_start.push_back(tree.node_start.back() - row);
+  std::vector<int32_t> number(tree.class_row.size());
+  for (size_t c = 0; c < tree.class_row.size(); ++c) {
+    if (tree.class_row[c] < row) continue;
+    number[c] = static_cast<int32_t>(forest.class_row.size());
+    forest.class_row.push_back(tree.class_row[c] - row);
+  }
+  int32_t node = 0;
+  for (int32_t r = 0; r < forest.node_start.back(); ++r) {
+    const int32_t child = tree.row_child[row + r];
+    forest.row_child.push_back(child < 0 ? ~(~child - removed) : number[child]);
+    if (forest.node_start[node + 1] == r) ++node;
+    if (r % 16 == 0) forest.row_hint.push_back(node);
+  }
+  return forest;
+}
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TESTING_H_

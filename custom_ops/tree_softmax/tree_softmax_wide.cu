@@ -85,11 +85,12 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int j = threadIdx.x; j < s.children; j += kTileThreads) top = MaxOrNan(top, x[j]);
     top = Across<true>(top, shared);
     for (int j = threadIdx.x; j < s.children; j += kTileThreads) sum += expf(x[j] - top);
-    const float lse =
-        top + logf(Across<false>(sum, shared));  // a barrier: `target` has been read by every thread
+    const float log_sum = logf(Across<false>(sum, shared));  // a barrier: every thread has read `target`
+    const float lse = top + log_sum;
     if (threadIdx.x == 0) {
       batch.pair_lse[p] = lse;
-      pair_loss[pair_slot[p]] = lse - target;
+      // Not lse - target, which rounds a small loss to nothing where logits are large.
+      pair_loss[pair_slot[p]] = (top - target) + log_sum;
     }
     if (keep) {
       for (int j = threadIdx.x; j < s.children; j += kTileThreads) x[j] = expf(x[j] - lse);

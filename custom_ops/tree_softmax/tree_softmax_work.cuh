@@ -7,6 +7,7 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 
+#include "common/cuda_warp.cuh"
 #include "tree_softmax/tree_softmax_cuda.h"
 
 namespace largeout {
@@ -131,11 +132,6 @@ __device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
   }
 }
 
-__device__ __forceinline__ float WarpSum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
 // NaN wins, so that it is not lost.
 __device__ __forceinline__ float MaxOrNan(float a, float b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ float WarpMax(float x) {
@@ -225,11 +221,11 @@ struct TreeGradOutputs {
   float* partials;       // [partial_rows, dim]
   float* bias_partials;  // [partial_rows]
 };
-// Gradients of the narrow nodes of one depth (level): rows, and d_hidden (added to unless level is 0).
+// Gradients of the narrow nodes of one level: rows, and d_hidden (added to unless level is 0).
 template <typename T>
 int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                const TreeGradOutputs<T>& out, GpuStream stream);
-// d_hidden from the wide nodes of one depth.
+// d_hidden from the wide nodes of one level.
 template <typename T>
 int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream);

@@ -41,6 +41,7 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
         loss=loss,
         update=None if fused is None else fused.update(weights, 0),
         trigger=trigger,
+        weight_gradient=weights.trainable,
     )
     return losses if fused is None else fused.counted(losses)
 
@@ -78,6 +79,7 @@ class JointLoss:
                     forward=forward,
                     grad_loss=upstream,
                     update=update,
+                    weight_gradient=self.weights.trainable,
                     **self._options(part),
                 )
                 of_hidden.append(tf.cast(d_hidden, tf.float32))
@@ -101,12 +103,14 @@ class JointLoss:
         def call(hidden):
             for part in self.parts:
                 for variable in (part.kernel, part.bias):
-                    if variable is not None:
+                    if variable is not None and self.weights.trainable:
                         watch(variable)
             losses, found = self.forward(hidden, targets)
 
             def gradient(upstream, variables=()):
                 d_hidden, of_weights = self.backward(hidden, targets, found, upstream)
+                if not variables:
+                    return d_hidden
                 known = {}
                 for part, (d_kernel, d_bias) in zip(self.parts, of_weights):
                     known[part.kernel.ref()] = d_kernel

@@ -109,6 +109,11 @@ class FanInWeights:
         return [self.kernel] if self.bias is None else [self.kernel, self.bias]
 
     @property
+    def trainable(self):
+        """Whether an optimizer of the model trains kernel or bias."""
+        return any(shard.trainable for table in self.tables for shard in table.shards)
+
+    @property
     def initialized(self):
         """False only while Keras builds a model symbolically and has not created its variables yet."""
         return self.connections.initialized and all(table.initialized for table in self.tables)

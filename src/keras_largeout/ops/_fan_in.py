@@ -93,13 +93,14 @@ def handles(arguments):
     }
 
 
-def loss_op(arguments, loss, update=None, trigger=None, input_gradient=False):
+def loss_op(arguments, loss, update=None, trigger=None, input_gradient=False, weight_gradient=True):
     """`FanInForward` of `loss_arguments`, differentiable."""
     weights, bias = arguments["weights"], arguments["bias"]
     rule, slots = "none", ()
     hyper, seed = tf.zeros([0], tf.float32), tf.zeros([2], tf.int64)
     if update is None:
-        watch(weights, bias)
+        if weight_gradient:
+            watch(weights, bias)
     else:
         rule, slots = update.rule, _check_update(update, bias)
         hyper, seed = update.hyper, int64(update.seed)
@@ -113,6 +114,7 @@ def loss_op(arguments, loss, update=None, trigger=None, input_gradient=False):
             loss=loss,
             rule=rule,
             input_gradient=input_gradient,
+            weight_gradient=weight_gradient,
         )
     )
 
@@ -190,8 +192,12 @@ def _loss_gradient(op, grad_loss, *_):
     rule = op.get_attr("rule").decode()
     d_weights, d_bias = None, None
     if rule == "none":
-        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(*shared, *saved, **attributes)
-        d_bias = d_bias if op.get_attr("use_bias") else None
+        wanted = op.get_attr("weight_gradient")
+        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(
+            *shared, *saved, weight_gradient=wanted, **attributes
+        )
+        d_weights = d_weights if wanted else None
+        d_bias = d_bias if wanted and op.get_attr("use_bias") else None
     else:
         d_inputs = _library.ops.largeout_fan_in_step(
             *shared, *saved, slots=slots, hyper=hyper, seed=seed, rule=rule, **attributes

@@ -91,6 +91,7 @@ def fan_in_loss(
     first_class=0,
     num_classes=None,
     input_gradient=True,
+    weight_gradient=True,
 ):
     """The losses of a batch; neither logits `[B, C]` nor (with `update`) gradients `[C, K]` are ever whole.
 
@@ -131,6 +132,8 @@ def fan_in_loss(
             of other parts are skipped here).
         num_classes: The number of all classes; `None`: `first_class` + C.
         input_gradient: False: the gradient of `inputs` is not computed (`None` is given).
+        weight_gradient: False: those of `weights` and `bias` are not computed (`None` is given); without
+            `update`.
 
     Returns:
         float32 `[B]`.
@@ -151,7 +154,7 @@ def fan_in_loss(
     arguments = loss_arguments(
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
     )
-    return loss_op(arguments, loss, update, trigger, input_gradient).loss
+    return loss_op(arguments, loss, update, trigger, input_gradient, weight_gradient).loss
 
 
 def fan_in_forward(

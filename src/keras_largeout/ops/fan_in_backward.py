@@ -20,6 +20,7 @@ def fan_in_backward(
     update=None,
     first_class=0,
     num_classes=None,
+    weight_gradient=True,
 ):
     """Gradients of the losses over the classes of one variable; with `update` its step, taken in place.
 
@@ -28,11 +29,11 @@ def fan_in_backward(
         forward: the `FanInForward` of these classes; its `lse` and `mass` ("softmax") those over all classes,
             wherever they are.
         grad_loss: float32 `[B]`, the gradient of the losses.
-        first_class, num_classes: as in `fan_in_loss`.
+        first_class, num_classes, weight_gradient: as in `fan_in_loss`.
 
     Returns:
         `(d_inputs, d_weights, d_bias)`: of the types of `inputs` (float32, bfloat16), `weights` and `bias`.
-        With `update` the last two are None, and so is `d_bias` without bias.
+        With `update` the last two are None, as without `weight_gradient`; so is `d_bias` without bias.
     """
     arguments = loss_arguments(
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
@@ -46,7 +47,11 @@ def fan_in_backward(
         "loss": loss,
     }
     if update is None:
-        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(**shared)
+        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(
+            **shared, weight_gradient=weight_gradient
+        )
+        if not weight_gradient:
+            return d_inputs, None, None
         return d_inputs, d_weights, None if bias is None else d_bias
     slots = _check_update(update, arguments["bias"])
     d_inputs = _library.ops.largeout_fan_in_step(

@@ -1,4 +1,4 @@
-"""What the language model says on the way."""
+"""What the examples say on the way."""
 
 import contextlib
 import pathlib
@@ -30,3 +30,10 @@ def size(path):
     path = pathlib.Path(path)
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return f"{sum(p.stat().st_size for p in files) / 2**20:.0f} MB"
+
+
+def peak_memory():
+    """The most memory that this process has had, in bytes. (`ru_maxrss` would be the parent's, if larger.)"""
+    status = pathlib.Path("/proc/self/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import _functions
 import _outputs
 import keras
 import numpy as np
-from _report import compare, size, stage
+from _report import compare, peak_memory, size, stage
 from _xmc_callbacks import Epochs
 
 import keras_largeout as kl
@@ -45,7 +44,7 @@ def main():
     if args.output in ("sparse", "direct"):
         with strategy.scope():
             save_and_reload(args, task, model)
-    results["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    results["peak"] = peak_memory()
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
     if args.plots:

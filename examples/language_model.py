@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import keras
 import numpy as np
 from _callbacks import Perplexity, Speed
 from _dense import DenseSoftmax
-from _report import compare, size, stage
+from _report import compare, peak_memory, size, stage
 
 import keras_largeout as kl
 
@@ -48,7 +47,7 @@ def main():
         export_and_serve(args.export or scratch / "export", model, contexts, scratch)
         if args.plots:
             draw(args, history)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        peak = peak_memory() / 2**30
         minutes = (time.perf_counter() - started) / 60
         print(f"\nDone in {minutes:.1f} minutes, with at most {peak:.1f} GB of memory")
 

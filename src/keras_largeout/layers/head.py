@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_largeout.arguments import positive_int
 from keras_largeout.distribute.average import mean_of_replicas
 from keras_largeout.distribute.trained_by import check_optimizer
+from keras_largeout.layers._check import hidden_vectors
 from keras_largeout.model import Model
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
@@ -25,8 +26,9 @@ class Head(keras.layers.Layer):
     The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
     (the exponential of a softmax's is the perplexity) and at `top_k`.
 
-    Subclasses implement `token_losses` and `top_k`. One whose positions have more than one class overrides
-    `targets` as well, and one whose losses are not -log p(y | hidden) overrides `log_prob`.
+    Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
+    `initialized`. One whose positions have more than one class overrides `targets` as well, and one whose
+    losses are not -log p(y | hidden) overrides `log_prob`.
     """
 
     def __init__(self, num_classes, **kwargs):
@@ -99,6 +101,23 @@ class Head(keras.layers.Layer):
         Raises:
             ValueError: `k` outside that range.
         """
+        self.check_k(k)
+        hidden = hidden_vectors(self, tf.convert_to_tensor(hidden))
+        shape = tf.concat([tf.shape(hidden)[:-1], [k]], 0)
+        if not self.initialized:
+            return tf.zeros(shape), tf.zeros(shape, tf.int32)
+        best = self.best_classes(tf.reshape(hidden, [-1, self.dim]), k)
+        static = [*hidden.shape[:-1], k]
+        scores, ids = (tf.ensure_shape(tf.reshape(part, shape), static) for part in best)
+        return scores, ids
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        raise NotImplementedError
+
+    def best_classes(self, hidden, k):
+        """What `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each."""
         raise NotImplementedError
 
     def predictor(self, model, k=10, position="all"):

@@ -185,7 +185,7 @@ class HierarchicalSoftmax(Head):
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
-    def _initialized(self):
+    def initialized(self):
         return all(table.initialized for table in self._tables())
 
     def _tables(self):
@@ -220,7 +220,7 @@ class HierarchicalSoftmax(Head):
                 "`y_true` must have the shape of the hidden vectors without their last axis. "
                 f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
             )
-        if not self._initialized:  # Keras builds the model symbolically
+        if not self.initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
         self._require_tree()
         hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
@@ -245,20 +245,9 @@ class HierarchicalSoftmax(Head):
         bias = TableSpec(f"{self.name}_bias", self.num_rows, 1, like=self.name)
         return [rows, bias] if self.use_bias else [rows]
 
-    def top_k(self, hidden, k):
-        self.check_k(k)
-        hidden = hidden_vectors(self, tf.convert_to_tensor(hidden))
-        lead = tf.shape(hidden)[:-1]
-        if not self._initialized:
-            shape = tf.concat([lead, [k]], 0)
-            return tf.zeros(shape), tf.zeros(shape, tf.int32)
+    def best_classes(self, hidden, k):
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
-        scores, ids = search(tf.reshape(hidden, [-1, self.dim]), *self._parts(), k)
-        shape = tf.concat([lead, [k]], 0)
-        static = [*hidden.shape[:-1], k]
-        return tf.ensure_shape(tf.reshape(scores, shape), static), tf.ensure_shape(
-            tf.reshape(ids, shape), static
-        )
+        return search(hidden, *self._parts(), k)
 
     def save_own_variables(self, store):
         for field, variable in zip(TreeArrays._fields[:3], self._tree_variables):

@@ -37,6 +37,9 @@ class SparseOutput(Head):
     its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
     nor sparse batches, whatever the layers; that of `kl.Model` does.)
 
+    The scores of `top_k` are log-probabilities, as in `log_prob`; with "squared_hinge" logits, 1 being the
+    margin.
+
     Args:
         num_classes: int > 0, number of labels.
         fan_in: int > 0, connections of each label; at most the width of the inputs.
@@ -187,7 +190,7 @@ class SparseOutput(Head):
     def token_losses(self, y_true, hidden, active=None):
         hidden = hidden_vectors(self, hidden)
         lead = tf.shape(hidden)[:-1]
-        if not self.fan_in_weights.initialized:  # Keras builds the model symbolically
+        if not self.initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
         flat = tf.reshape(hidden, [-1, self.dim])
         if active is not None:
@@ -292,31 +295,12 @@ class SparseOutput(Head):
         scores = log_probs(self.fan_in_weights.parts(), flat, ids, self.loss_kind)
         return tf.reshape(scores, tf.shape(y))
 
-    def top_k(self, hidden, k):
-        """The k classes of highest score, exactly.
+    @property
+    def initialized(self):
+        return self.fan_in_weights.initialized
 
-        Args:
-            hidden: float `[..., dim]`.
-            k: int, `1 <= k <= num_classes`.
-
-        Returns:
-            `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
-            smaller id. Scores are log-probabilities as in `log_prob`; with "squared_hinge" the logits, 1
-            being the margin.
-
-        Raises:
-            ValueError: `k` outside that range.
-        """
-        self.check_k(k)
-        hidden = hidden_vectors(self, tf.convert_to_tensor(hidden))
-        shape = tf.concat([tf.shape(hidden)[:-1], [k]], 0)
-        if not self.fan_in_weights.initialized:
-            return tf.zeros(shape), tf.zeros(shape, tf.int32)
-        flat = tf.reshape(hidden, [-1, self.dim])
-        best = top_scores(self.fan_in_weights.parts(), flat, k, self.loss_kind)
-        static = [*hidden.shape[:-1], k]
-        scores, ids = (tf.ensure_shape(tf.reshape(part, shape), static) for part in best)
-        return scores, ids
+    def best_classes(self, hidden, k):
+        return top_scores(self.fan_in_weights.parts(), hidden, k, self.loss_kind)
 
     # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
 

@@ -160,8 +160,8 @@ template <typename T>
 struct FanInStep {
   FanInRule rule = FanInRule::kNone;
   T* weights = nullptr;  // kNone: [classes, K], the gradient; else the layer's weights
-  float* bias =
-      nullptr;  // [classes], likewise; null without bias. kNone with both null: they get no gradient
+  // [classes], likewise; null without bias. kNone with both null: they get no gradient.
+  float* bias = nullptr;
   float* slots[kFanInMaxSlots] = {};
   float* bias_slots[kFanInMaxSlots] = {};
   const float* hyper = nullptr;

@@ -227,3 +227,29 @@ def test_merge_rows(rng, shape, indices):
 def test_merge_rows_names_an_index_out_of_range():
     with pytest.raises(tf.errors.InvalidArgumentError, match="9"):
         ru.merge_rows(tf.constant([3, 9, 3]), tf.ones((3, 2)), 9)
+
+
+@pytest.mark.parametrize("copy_on_read", [True, False])
+def test_what_was_read_before_an_update_stays(copy_on_read):
+    """Whether reads copy or share memory: nobody sees an update in a value that was read before it."""
+    variable, slot = tf.Variable(tf.ones([8, 4])), tf.Variable(tf.zeros([8, 4]))
+
+    def update():
+        ru.row_update(
+            "momentum",
+            variable,
+            [slot],
+            tf.range(8),
+            tf.ones([8, 4]),
+            ru.momentum_hyper(0.5, 0.9),
+            copy_on_read=copy_on_read,
+        )
+
+    update()
+    before, kept = variable.read_value(), variable.read_value().numpy()
+    velocity = slot.read_value()
+    update()
+    np.testing.assert_array_equal(before, kept)
+    np.testing.assert_array_equal(velocity, -0.5)
+    np.testing.assert_allclose(variable, kept - 0.95)
+    np.testing.assert_allclose(slot, -0.95)

@@ -59,6 +59,7 @@ REGISTER_OP("Largeout>RowUpdate")
     .Attr("Tvalues: {float, bfloat16}")
     .Attr("Tindices: {int32, int64}")
     .Attr("N: int >= 0")
+    .Attr("copy_on_read: bool = true")
     .SetIsStateful()
     .SetShapeFn(RowUpdateShape)
     .Doc(R"(Updates rows of a variable and of its optimizer slots in place; see row_update.h for the rules.
@@ -68,28 +69,39 @@ slots: float32 variables of the shape of variable (row_wise_adagrad: [rows]).
 indices: [n], the rows; duplicates are summed first.
 values: [n, ...], their gradients.
 hyper: the rule's numbers, in the order of row_update.h.
+copy_on_read: From now on every read of these variables as a whole copies them: for tables, which nobody reads so. False:
+  reads share their memory, and an update copies a variable while a read of it is in use. (On GPUs always true.)
 )");
 
 namespace {
 
 template <typename T, typename G, typename Id>
 class RowUpdateOp final : public RowUpdateOpBase {
+  using Device = Eigen::ThreadPoolDevice;
+
  public:
-  using RowUpdateOpBase::RowUpdateOpBase;
+  explicit RowUpdateOp(tensorflow::OpKernelConstruction* context) : RowUpdateOpBase(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("copy_on_read", &copy_on_read_));
+  }
 
   void Compute(OpKernelContext* context) override {
-    using Device = Eigen::ThreadPoolDevice;
     const Tensor &indices = context->input(1 + info().slots), &values = context->input(2 + info().slots),
                  &hyper = context->input(3 + info().slots);
     Update update;
     OP_REQUIRES_OK(context, update.Find(context, tensorflow::DataTypeToEnum<T>::value, info().slots));
-    // From here on dense reads of these variables copy, so that none of them can see an update half done.
-    OP_REQUIRES_OK(context,
-                   tensorflow::EnsureSparseVariableAccess<Device, T>(context, update.variable.get()));
-    for (const auto& slot : update.slots) {
-      OP_REQUIRES_OK(context, tensorflow::EnsureSparseVariableAccess<Device, float>(context, slot.get()));
+    if (copy_on_read_) {
+      // From here on dense reads of these variables copy, so that none of them can see an update half done.
+      OP_REQUIRES_OK(context,
+                     tensorflow::EnsureSparseVariableAccess<Device, T>(context, update.variable.get()));
+      for (const auto& slot : update.slots) {
+        OP_REQUIRES_OK(context, tensorflow::EnsureSparseVariableAccess<Device, float>(context, slot.get()));
+      }
     }
     Locks locks(update.all);
+    if (!copy_on_read_) {
+      OP_REQUIRES_OK(context, Own<T>(context, update.variable.get()));
+      for (const auto& slot : update.slots) OP_REQUIRES_OK(context, Own<float>(context, slot.get()));
+    }
     OP_REQUIRES_OK(context, update.CheckShapes(info(), indices, values, hyper));
     Tensor* table = update.variable->tensor();
     const int64_t rows = table->dim_size(0), dim = rows == 0 ? 0 : table->NumElements() / rows;
@@ -101,6 +113,16 @@ class RowUpdateOp final : public RowUpdateOpBase {
                                   Data<G>(values), hyper.flat<float>().data(), &parallel);
     OP_REQUIRES(context, bad < 0, IndexError(bad, ids[bad < 0 ? 0 : bad], rows));
   }
+
+ private:
+  // Gives a locked variable memory of its own where a read shares it.
+  template <typename V>
+  static absl::Status Own(OpKernelContext* context, tensorflow::Var* variable) {
+    if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+    return tensorflow::PrepareToUpdateVariable<Device, V>(context, variable->tensor(), false);
+  }
+
+  bool copy_on_read_;
 };
 
 #define REGISTER(T, G, Id)                                     \

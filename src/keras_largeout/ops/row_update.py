@@ -13,7 +13,7 @@ from keras_largeout.ops import _library
 RULES = ("sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl")
 
 
-def row_update(rule, variable, slots, indices, values, hyper):
+def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True):
     """Updates the rows `indices` of `variable` and of its `slots` in place; no other row is read or written.
 
     Duplicate indices are summed first (in float32, in order of occurrence). Indices that strictly increase,
@@ -30,6 +30,8 @@ def row_update(rule, variable, slots, indices, values, hyper):
         values: `[n, ...]`, float32 or bfloat16: the gradients of the rows. For a variable `[rows]`, `[n]` or
             `[n, 1]`.
         hyper: float32 vector, made by `<rule>_hyper`.
+        copy_on_read: From now on every read of the whole variables copies them, which suits tables. False,
+            for dense weights: reads share their memory, as those of other variables do. (On GPUs always True.)
 
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do
@@ -46,6 +48,7 @@ def row_update(rule, variable, slots, indices, values, hyper):
         hyper=hyper,
         rule=rule,
         dtype=tf.as_dtype(variable.dtype),
+        copy_on_read=copy_on_read,
     )
 
 

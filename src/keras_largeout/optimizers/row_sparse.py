@@ -248,7 +248,8 @@ class RowSparse:
         rule, slots = self.row_rule(self._get_variable_index(variable))
         slots = [row_slices.native(slot) for slot in slots]
         rows, values = tf.range(weight.shape[0]), tf.cast(gradient, tf.float32)
-        row_update(rule, weight, slots, rows, values, self.row_hyper(learning_rate, 0.0))
+        hyper = self.row_hyper(learning_rate, 0.0)
+        row_update(rule, weight, slots, rows, values, hyper, copy_on_read=False)
 
     def in_one_pass(self, weight):
         """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix, and not under XLA."""

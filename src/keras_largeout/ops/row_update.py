@@ -31,7 +31,7 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
             `[n, 1]`.
         hyper: float32 vector, made by `<rule>_hyper`.
         copy_on_read: From now on every read of the whole variables copies them, which suits tables. False,
-            for dense weights: reads share their memory, as those of other variables do. (On GPUs always True.)
+            for dense weights: reads share memory, as those of other variables do. (On GPUs always True.)
 
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do

@@ -14,9 +14,9 @@ absl::Status LossShapes(InferenceContext* c, FanInShapes* s, FanInLoss* loss) {
   DimensionHandle splits;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &labels));
   TF_RETURN_IF_ERROR(c->Add(s->batch, 1, &splits));
-  TF_RETURN_IF_ERROR(FanInVector(c, 2, "row_splits", splits));
-  TF_RETURN_IF_ERROR(FanInVector(c, 3, "label_weights", c->Dim(labels, 0), true));
-  TF_RETURN_IF_ERROR(FanInVector(c, 4, "classes", c->MakeDim(2)));
+  TF_RETURN_IF_ERROR(VectorShape(c, 2, splits, "row_splits"));
+  TF_RETURN_IF_ERROR(VectorShape(c, 3, c->Dim(labels, 0), "label_weights", true));
+  TF_RETURN_IF_ERROR(VectorShape(c, 4, c->MakeDim(2), "classes"));
   std::string name;
   TF_RETURN_IF_ERROR(c->GetAttr("loss", &name));
   FindFanInLoss(name.c_str(), loss);
@@ -26,10 +26,10 @@ absl::Status LossShapes(InferenceContext* c, FanInShapes* s, FanInLoss* loss) {
 // grad_loss, lse, mass, active at `at`.
 absl::Status SavedShapes(InferenceContext* c, int at, const FanInShapes& s, FanInLoss loss) {
   const DimensionHandle of_softmax = loss == FanInLoss::kSoftmax ? s.batch : c->MakeDim(0);
-  TF_RETURN_IF_ERROR(FanInVector(c, at, "grad_loss", s.batch));
-  TF_RETURN_IF_ERROR(FanInVector(c, at + 1, "lse", of_softmax));
-  TF_RETURN_IF_ERROR(FanInVector(c, at + 2, "mass", of_softmax));
-  return FanInVector(c, at + 3, "active", loss == FanInLoss::kSquaredHinge ? c->UnknownDim() : c->MakeDim(0));
+  TF_RETURN_IF_ERROR(VectorShape(c, at, s.batch, "grad_loss"));
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 1, of_softmax, "lse"));
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 2, of_softmax, "mass"));
+  return VectorShape(c, at + 3, loss == FanInLoss::kSquaredHinge ? c->UnknownDim() : c->MakeDim(0), "active");
 }
 
 // The rule's number of slots and length of hyper.
@@ -51,8 +51,8 @@ absl::Status RuleShapes(InferenceContext* c, const FanInShapes& s, int slots_at)
     const ShapeHandle shape = i < info.slots ? c->Matrix(s.classes, s.fan_in) : c->Vector(s.classes);
     TF_RETURN_IF_ERROR(c->Merge(slot, shape, &slot));
   }
-  TF_RETURN_IF_ERROR(FanInVector(c, slots_at + count, "hyper", c->MakeDim(info.hyper)));
-  return FanInVector(c, slots_at + count + 1, "seed", c->MakeDim(2));
+  TF_RETURN_IF_ERROR(VectorShape(c, slots_at + count, c->MakeDim(info.hyper), "hyper"));
+  return VectorShape(c, slots_at + count + 1, c->MakeDim(2), "seed");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #ifndef LARGEOUT_FAN_IN_FAN_IN_SHAPES_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_SHAPES_OP_H_
 
-#include "common/tf_op.h"
+#include "common/shapes_op.h"
 #include "fan_in/fan_in.h"
 
 namespace largeout {
@@ -40,19 +40,6 @@ inline absl::Status FanInLayerShapes(InferenceContext* c, int at, FanInShapes* s
                      c->Value(s->columns), ". Received: ", c->Value(s->fan_in)));
   }
   return absl::OkStatus();
-}
-
-inline absl::Status FanInVector(InferenceContext* c, int at, const char* name, DimensionHandle size,
-                                bool or_empty = false) {
-  ShapeHandle vector;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at), 1, &vector));
-  const DimensionHandle found = c->Dim(vector, 0);
-  if (!c->ValueKnown(size) || !c->ValueKnown(found) || c->Value(size) == c->Value(found))
-    return absl::OkStatus();
-  if (or_empty && c->Value(found) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", c->Value(size), "]",
-                                                 or_empty ? " or [0]" : "", ". Received: [", c->Value(found),
-                                                 "]"));
 }
 
 inline absl::Status SetFanInInputGradient(InferenceContext* c, const FanInShapes& s) {

@@ -1,6 +1,6 @@
 // The ops of tree_softmax as TensorFlow sees them: names, shapes, documentation. Kernels:
 // tree_softmax_cpu_op.cc.
-#include "common/tf_op.h"
+#include "common/shapes_op.h"
 
 namespace largeout {
 namespace {
@@ -39,20 +39,6 @@ absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, Sh
   return absl::OkStatus();
 }
 
-// A vector of `size`, or of `size` or nothing.
-absl::Status Vector(InferenceContext* c, int at, DimensionHandle size, const char* name,
-                    bool or_empty = false) {
-  ShapeHandle vector;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at), 1, &vector));
-  const DimensionHandle found = c->Dim(vector, 0);
-  if (!c->ValueKnown(size) || !c->ValueKnown(found) || c->Value(size) == c->Value(found))
-    return absl::OkStatus();
-  if (or_empty && c->Value(found) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", c->Value(size), "]",
-                                                 or_empty ? " or [0]" : "", ". Received: [", c->Value(found),
-                                                 "]"));
-}
-
 // class_row [V], node_start [N + 1], node_row [N], node_parent [N], row_hint [ceil(R / 16)], R = V + N - 1.
 // A forest has fewer rows than that.
 absl::Status Arrays(InferenceContext* c, int at, DimensionHandle rows) {
@@ -63,18 +49,18 @@ absl::Status Arrays(InferenceContext* c, int at, DimensionHandle rows) {
   bool forest;
   TF_RETURN_IF_ERROR(c->GetAttr("forest", &forest));
   TF_RETURN_IF_ERROR(c->Add(c->Dim(nodes, 0), 1, &starts));
-  TF_RETURN_IF_ERROR(Vector(c, at + 1, starts, "node_start"));
-  TF_RETURN_IF_ERROR(Vector(c, at + 3, c->Dim(nodes, 0), "node_parent"));
-  if (forest) return Vector(c, at + 4, c->UnknownDim(), "row_hint");
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 1, starts, "node_start"));
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 3, c->Dim(nodes, 0), "node_parent"));
+  if (forest) return VectorShape(c, at + 4, c->UnknownDim(), "row_hint");
   TF_RETURN_IF_ERROR(c->Add(c->Dim(classes, 0), c->Dim(nodes, 0), &all));
   TF_RETURN_IF_ERROR(c->Subtract(all, 1, &all));
   if (c->ValueKnown(all) && c->ValueKnown(rows) && c->Value(all) != c->Value(rows)) {
     return absl::InvalidArgumentError(absl::StrCat("`table` must have classes + nodes - 1 = ", c->Value(all),
                                                    " rows. Received: ", c->Value(rows)));
   }
-  if (!c->ValueKnown(all)) return Vector(c, at + 4, c->UnknownDim(), "row_hint");
+  if (!c->ValueKnown(all)) return VectorShape(c, at + 4, c->UnknownDim(), "row_hint");
   hints = c->MakeDim((c->Value(all) + 15) / 16);
-  return Vector(c, at + 4, hints, "row_hint");
+  return VectorShape(c, at + 4, hints, "row_hint");
 }
 
 }  // namespace
@@ -111,8 +97,8 @@ REGISTER_OP("Largeout>TreeSoftmaxLoss")
       ShapeHandle hidden;
       DimensionHandle rows, dim;
       TF_RETURN_IF_ERROR(HiddenAndTable(c, 0, 3, &hidden, &rows, &dim));
-      TF_RETURN_IF_ERROR(Vector(c, 1, c->Dim(hidden, 0), "targets"));
-      TF_RETURN_IF_ERROR(Vector(c, 2, c->Dim(hidden, 0), "weights", true));
+      TF_RETURN_IF_ERROR(VectorShape(c, 1, c->Dim(hidden, 0), "targets"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 2, c->Dim(hidden, 0), "weights", true));
       TF_RETURN_IF_ERROR(Arrays(c, 5, rows));
       const DimensionHandle pairs = c->UnknownDim();
       c->set_output(0, c->Vector(c->Dim(hidden, 0)));
@@ -170,16 +156,16 @@ REGISTER_OP("Largeout>TreeSoftmaxGrad")
       ShapeHandle hidden, vector;
       DimensionHandle rows, dim;
       TF_RETURN_IF_ERROR(HiddenAndTable(c, 0, 3, &hidden, &rows, &dim));
-      TF_RETURN_IF_ERROR(Vector(c, 1, c->Dim(hidden, 0), "weights", true));
-      TF_RETURN_IF_ERROR(Vector(c, 2, c->Dim(hidden, 0), "grad_loss"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 1, c->Dim(hidden, 0), "weights", true));
+      TF_RETURN_IF_ERROR(VectorShape(c, 2, c->Dim(hidden, 0), "grad_loss"));
       ShapeHandle parents, pairs;
       DimensionHandle starts;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 1, &parents));
       TF_RETURN_IF_ERROR(c->Add(c->Dim(parents, 0), 1, &starts));
-      TF_RETURN_IF_ERROR(Vector(c, 5, starts, "node_start"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 5, starts, "node_start"));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(7), 1, &pairs));
-      TF_RETURN_IF_ERROR(Vector(c, 8, c->Dim(pairs, 0), "pair_row"));
-      TF_RETURN_IF_ERROR(Vector(c, 11, c->Dim(pairs, 0), "pair_lse"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 8, c->Dim(pairs, 0), "pair_row"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 11, c->Dim(pairs, 0), "pair_lse"));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(9), 1, &vector));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(10), 1, &vector));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(12), 1, &vector));
@@ -223,7 +209,7 @@ REGISTER_OP("Largeout>TreeTopK")
       TF_RETURN_IF_ERROR(HiddenAndTable(c, 0, 2, &hidden, &rows, &dim));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &scalar));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &starts));
-      TF_RETURN_IF_ERROR(Vector(c, 5, rows, "row_child"));
+      TF_RETURN_IF_ERROR(VectorShape(c, 5, rows, "row_child"));
       TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(1, &k));
       c->set_output(0, c->Matrix(c->Dim(hidden, 0), k));
       c->set_output(1, c->Matrix(c->Dim(hidden, 0), k));

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import keras_largeout as kl
 from keras_largeout import export_saved_model
-from keras_largeout.ops import stock_top_k
-from keras_largeout.ops.embedding import embedding_lookup
+from keras_largeout.ops.embedding.wrapper import embedding_lookup
+from keras_largeout.ops.tree_softmax import stock_top_k
 
 pytestmark = pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 

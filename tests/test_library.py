@@ -6,13 +6,17 @@ import shutil
 import subprocess
 import sys
 
+import keras_largeout_ops
 import pytest
 import tensorflow as tf
+from keras_largeout_ops import _build_info
 
 import keras_largeout
-from keras_largeout.ops import build_info
+from keras_largeout.ops import _library, build_info
 
 PACKAGE = pathlib.Path(keras_largeout.__file__).parent
+OPS = pathlib.Path(keras_largeout_ops.__file__).parent
+IN_A_CLONE = (PACKAGE.parent / "custom_ops").is_dir()
 
 
 def _import_error(path, before=""):
@@ -32,7 +36,9 @@ def _import_error(path, before=""):
 
 @pytest.fixture
 def copy(tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "keras_largeout", ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with copies of both packages: an installation of its own."""
+    for package in (PACKAGE, OPS):
+        shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
@@ -48,17 +54,51 @@ def test_another_backend():
 
 
 def test_missing_library(copy):
-    (copy / "keras_largeout/ops/_largeout_ops.so").unlink()
+    (copy / "keras_largeout_ops/_largeout_ops.so").unlink()
     assert "pip install ." in _import_error(copy)
 
 
 def test_another_tensorflow(copy):
-    info = copy / "keras_largeout/ops/_build_info.py"
+    info = copy / "keras_largeout_ops/_build_info.py"
     info.write_text(info.read_text().replace('TENSORFLOW = "', 'TENSORFLOW = "9.'))
     message = _import_error(copy)
     assert f"TensorFlow {tf.__version__} is installed" in message and "rebuild" in message
 
 
 def test_broken_library(copy):
-    (copy / "keras_largeout/ops/_largeout_ops.so").write_bytes(b"not a library")
+    (copy / "keras_largeout_ops/_largeout_ops.so").write_bytes(b"not a library")
     assert "could not load" in _import_error(copy)
+
+
+def test_missing_package(copy):
+    (copy / "keras_largeout_ops/_build_info.py").unlink()
+    assert "pip install ." in _import_error(copy)
+
+
+def test_another_version(copy):
+    info = copy / "keras_largeout_ops/_build_info.py"
+    info.write_text(info.read_text().replace('VERSION = "', 'VERSION = "9.'))
+    message = _import_error(copy)
+    assert "version 9." in message and "do not belong" in message and "Rebuild" in message
+
+
+@pytest.mark.skipif(not IN_A_CLONE, reason="the sources of the ops are not beside the package")
+def test_library_of_other_sources(copy):
+    """A clone whose ops were edited (or pulled) and not built says so; kernels may differ."""
+    shutil.copytree(PACKAGE.parent / "custom_ops", copy / "custom_ops")
+    assert _library.registrations(copy / "custom_ops") == _build_info.REGISTRATIONS
+    with open(copy / "custom_ops/exchange/exchange.cc", "a") as kernel:
+        kernel.write("// edited\n")
+    assert _library.registrations(copy / "custom_ops") == _build_info.REGISTRATIONS
+    with open(copy / "custom_ops/exchange/op/exchange_op.cc", "a") as registration:
+        registration.write("// edited\n")
+    message = _import_error(copy)
+    assert "do not belong" in message and "Rebuild them with `pip install .`" in message
+
+
+@pytest.mark.skipif(not IN_A_CLONE, reason="the sources of the ops are not beside the package")
+def test_sources_of_a_clone_are_found_from_its_folder():
+    """`python -m keras_largeout...` in a clone runs its Python files with the library that is installed."""
+    code = "import keras_largeout, keras_largeout_ops as o; print(keras_largeout.__file__); print(o.__file__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert result.stdout.split() == [str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")], result.stderr

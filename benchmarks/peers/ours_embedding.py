@@ -17,9 +17,9 @@ RULES = {  # name: (rule of the op, (name, fill, one value a row) of each slot)
 
 def ops_step(config, data):
     """embedding_lookup, its gradient and row_update in a tf.function: no layer, no optimizer object."""
-    from keras_largeout.distribute.table import ShardedTable
+    from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops import row_update as rows
-    from keras_largeout.ops.embedding import embedding_lookup
+    from keras_largeout.ops.embedding.wrapper import embedding_lookup
 
     shape = (config["rows"], config["dim"])
     (shard,) = ShardedTable(shape, keras.initializers.Constant(config["init"])).shards

@@ -15,7 +15,7 @@ def _rotation(data):
 
 def _weights(config):
     """The weights that the layer below would have: the ops and the layer must come to the same losses."""
-    from keras_largeout.layers._fan_in_weights import FanInWeights
+    from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 
     shape = config["labels"], config["fan_in"], config["inputs"]
     return FanInWeights(*shape, config["dtype"], True, _initializer(config), "zeros", SEED, trainable=True)
@@ -27,7 +27,7 @@ def _initializer(config):
 
 
 def _loss(weights, hidden, targets, **options):
-    from keras_largeout.ops.fan_in import fan_in_loss
+    from keras_largeout.ops.fan_in.wrapper import fan_in_loss
 
     (part,) = weights.parts()
     splits = tf.range(targets.shape[0] + 1) * targets.shape[1]
@@ -37,7 +37,7 @@ def _loss(weights, hidden, targets, **options):
 
 def logits(config, data):
     """All logits, [batch, labels]. One of them is read back."""
-    from keras_largeout.ops.fan_in import fan_in_logits
+    from keras_largeout.ops.fan_in.wrapper import fan_in_logits
 
     (part,) = _weights(config).parts()
     return tf_common.rotate(lambda hidden: fan_in_logits(hidden, *part.operands)[0, 0], _rotation(data)[0])
@@ -50,7 +50,7 @@ def loss(config, data):
 
 
 def top_k(config, data):
-    from keras_largeout.ops.fan_in import fan_in_top_k
+    from keras_largeout.ops.fan_in.wrapper import fan_in_top_k
 
     (part,) = _weights(config).parts()
     return tf_common.rotate(
@@ -101,7 +101,7 @@ def gradients_ops(config, data):
 def fused_ops(config, data):
     """The step in the backward pass of the op: Adam, and for bfloat16 weights SGD."""
     from keras_largeout.ops import row_update as rows
-    from keras_largeout.ops.fan_in import FanInUpdate
+    from keras_largeout.ops.fan_in.wrapper import FanInUpdate
 
     weights = _weights(config)
     adam = config["dtype"] == "float32"

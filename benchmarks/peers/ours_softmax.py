@@ -49,9 +49,9 @@ def _rotation(data):
 
 def ops_step(config, data):
     """tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer object."""
-    from keras_largeout.distribute.table import ShardedTable
+    from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops.row_update import row_update, sgd_hyper
-    from keras_largeout.ops.tree_softmax import TreeArrays, tree_softmax_loss
+    from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_loss
 
     tree = _tree(config, data)
     table = ShardedTable((tree.num_rows, config["dim"]), _initializer()).variable

@@ -1,11 +1,11 @@
-# largeout_family(NAME): everything in custom_ops/NAME, by the ending of its files.
+# largeout_family(NAME): everything in custom_ops/NAME, by its folder and the ending of its files.
 #
-#   *.cc         contracts' CPU side, compiled once for plain x86-64           -> object library NAME_kernels
-#   *_simd.cc    hot loops, compiled once per instruction-set level            -> the same library
-#   *.cu         CUDA kernels (LARGEOUT_WITH_CUDA)                             -> the same library
-#   *_op.cc      TensorFlow glue, collected for the op library                 -> LARGEOUT_OP_SOURCES
-#   *_test.cc    a CTest each;  *_test.cu a CTest each that skips (77) without a GPU
-#   *_bench.cc   a program each; *_bench.cu likewise
+#   *.cc               contracts' CPU side, compiled once for plain x86-64     -> library NAME_kernels
+#   *_simd.cc          hot loops, compiled once per instruction-set level      -> the same library
+#   cuda/*.cu          CUDA kernels (LARGEOUT_WITH_CUDA)                       -> the same library
+#   op/*_op.cc         TensorFlow glue, collected for the op library           -> LARGEOUT_OP_SOURCES
+#   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU
+#   test/*_bench.cc    a program each; *_bench.cu likewise
 set(LARGEOUT_KERNELS "" CACHE INTERNAL "")
 set(LARGEOUT_OP_SOURCES "" CACHE INTERNAL "")
 
@@ -32,17 +32,16 @@ function(largeout_program name)
 endfunction()
 
 function(largeout_family family)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cc)
-  file(GLOB simd CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_simd.cc)
-  file(GLOB ops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_op.cc)
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_test.cc)
-  file(GLOB benches CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_bench.cc)
-  list(REMOVE_ITEM sources ${simd} ${ops} ${tests} ${benches} "")
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${family})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  file(GLOB simd CONFIGURE_DEPENDS ${folder}/*_simd.cc)
+  file(GLOB ops CONFIGURE_DEPENDS ${folder}/op/*_op.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${folder}/test/*_test.cc)
+  file(GLOB benches CONFIGURE_DEPENDS ${folder}/test/*_bench.cc)
+  list(REMOVE_ITEM sources ${simd} "")
   if(LARGEOUT_WITH_CUDA)
-    file(GLOB cuda CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cu)
-    file(GLOB cuda_programs CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_test.cu
-         ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*_bench.cu)
-    list(REMOVE_ITEM cuda ${cuda_programs} "")
+    file(GLOB cuda CONFIGURE_DEPENDS ${folder}/cuda/*.cu)
+    file(GLOB cuda_programs CONFIGURE_DEPENDS ${folder}/test/*_test.cu ${folder}/test/*_bench.cu)
     list(APPEND sources ${cuda})
   endif()
 

@@ -1,4 +1,4 @@
-# The library of TensorFlow ops: every *_op.cc, linked with the kernels, against the TensorFlow of ${Python_EXECUTABLE}.
+# The library of TensorFlow ops: every op/*_op.cc, linked with the kernels, against the TensorFlow of ${Python_EXECUTABLE}.
 if(LARGEOUT_TF)
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
   execute_process(
@@ -19,30 +19,36 @@ if(LARGEOUT_TF)
   message(STATUS "largeout: TensorFlow ${LARGEOUT_TF_VERSION}")
 endif()
 
+# The library and its record, the Python package `keras_largeout_ops`, are written into one folder of the build: that folder
+# on the Python path will do, and `cmake --install` copies it.
 function(largeout_tensorflow_library)
   set(families common ${LARGEOUT_FAMILIES})
   set(sources "")
   foreach(family IN LISTS families)
     file(GLOB more CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cc
-         ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cuh ${CMAKE_CURRENT_SOURCE_DIR}/${family}/*.cu)
+         ${CMAKE_CURRENT_SOURCE_DIR}/${family}/cuda/* ${CMAKE_CURRENT_SOURCE_DIR}/${family}/op/*)
     list(APPEND sources ${more})
   endforeach()
   string(REPLACE ";" "," families "${families}")
+  set(package ${CMAKE_CURRENT_BINARY_DIR}/python/keras_largeout_ops)
   set(digest ${CMAKE_CURRENT_BINARY_DIR}/generated/sources_digest.h)
+  set(version_file ${CMAKE_CURRENT_SOURCE_DIR}/../keras_largeout/_version.py)
   add_custom_command(
-    OUTPUT ${digest}
-    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${digest} -DROOT=${CMAKE_CURRENT_SOURCE_DIR} -DFAMILIES=${families}
-            -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/sources_digest.cmake
-    DEPENDS ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/sources_digest.cmake
+    OUTPUT ${digest} ${package}/_build_info.py
+    COMMAND ${CMAKE_COMMAND} -DHEADER=${digest} -DRECORD=${package}/_build_info.py -DROOT=${CMAKE_CURRENT_SOURCE_DIR}
+            -DFAMILIES=${families} -DVERSION_FILE=${version_file} -DTENSORFLOW=${LARGEOUT_TF_VERSION}
+            -DCUDA=$<$<BOOL:${LARGEOUT_WITH_CUDA}>:${CUDAToolkit_VERSION}>
+            -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/build_record.cmake
+    DEPENDS ${sources} ${version_file} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/build_record.cmake
     VERBATIM)
   add_library(largeout_ops MODULE ${LARGEOUT_OP_SOURCES} ${digest})
   target_include_directories(largeout_ops PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
-  set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops)
+  set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops LIBRARY_OUTPUT_DIRECTORY ${package})
   # EIGEN_USE_THREADS must be seen before any TensorFlow header.
   target_compile_definitions(largeout_ops PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")
   target_compile_options(largeout_ops PRIVATE ${LARGEOUT_TF_CFLAGS} -Wno-deprecated-declarations)
   # Parsing TensorFlow's headers is half of what a source costs: once for all.
-  target_precompile_headers(largeout_ops PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/tf_op.h)
+  target_precompile_headers(largeout_ops PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/op/tf_op.h)
   set_target_properties(largeout_ops PROPERTIES CXX_VISIBILITY_PRESET default)
   target_link_libraries(largeout_ops PRIVATE ${LARGEOUT_KERNELS} ${LARGEOUT_TF_LFLAGS})
   if(LARGEOUT_WITH_CUDA)
@@ -51,8 +57,7 @@ function(largeout_tensorflow_library)
     target_include_directories(largeout_ops SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(largeout_ops PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS} rt pthread)
   endif()
-  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py CONTENT
-       "# Written by the build.\nTENSORFLOW = \"${LARGEOUT_TF_VERSION}\"\nCUDA = \"$<$<BOOL:${LARGEOUT_WITH_CUDA}>:${CUDAToolkit_VERSION}>\"\n")
-  install(TARGETS largeout_ops LIBRARY DESTINATION keras_largeout/ops COMPONENT python)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py DESTINATION keras_largeout/ops COMPONENT python)
+  file(WRITE ${package}/__init__.py "\"\"\"The compiled ops of keras_largeout, which loads them: keras_largeout/ops/_library.py.\"\"\"\n")
+  install(TARGETS largeout_ops LIBRARY DESTINATION keras_largeout_ops COMPONENT python)
+  install(FILES ${package}/__init__.py ${package}/_build_info.py DESTINATION keras_largeout_ops COMPONENT python)
 endfunction()

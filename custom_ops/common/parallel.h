@@ -1,5 +1,5 @@
 // How kernels use threads: they are handed a Parallel and never start a thread of their own. In TensorFlow it is the pool
-// of the op's context (common/tf_op.h); tests and benches use ThreadParallel.
+// of the op's context (common/op/tf_op.h); tests and benches use ThreadParallel.
 //
 // Results must not depend on the number of threads: split the *outputs*, or reduce in a fixed order.
 #ifndef LARGEOUT_COMMON_PARALLEL_H_

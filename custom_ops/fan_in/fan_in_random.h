@@ -1,5 +1,5 @@
 // The random numbers of fan_in: functions of a key and a counter, the same on every device and for any number
-// of threads. src/keras_largeout/ops/fan_in_random.py has the same in NumPy.
+// of threads. keras_largeout/ops/fan_in/random.py has the same in NumPy.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_RANDOM_H_
 #define LARGEOUT_FAN_IN_FAN_IN_RANDOM_H_
 

@@ -1,5 +1,5 @@
 // Optimizer updates of single rows of a table, in place: the rows listed and their slots are read, updated
-// and written once; nothing else is touched. All rules of the optimizers in src/keras_largeout/optimizers go
+// and written once; nothing else is touched. All rules of the optimizers in keras_largeout/optimizers go
 // through this one entry.
 //
 //   table [rows, dim], slots [rows, dim] float32 (row_wise_adagrad: [rows]), indices [n], values [n, dim]

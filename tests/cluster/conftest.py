@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from keras_largeout.distribute.cluster import Cluster
+from keras_largeout.distribute.cluster.config import Cluster
 from keras_largeout.distribute.launch import free_ports
 
 _LIBC = ctypes.CDLL(None)

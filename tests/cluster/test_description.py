@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from keras_largeout.distribute import cluster as clusters
-from keras_largeout.distribute.cluster import Cluster, from_environment, keep_to_loopback
+from keras_largeout.distribute.cluster import config as clusters
+from keras_largeout.distribute.cluster.config import Cluster, from_environment, keep_to_loopback
 from keras_largeout.distribute.launch import free_ports
 
 JOBS = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}

@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "common/cuda/group_cuda.h"
+
+namespace largeout {
+namespace {
+
+constexpr int kThreads = 256;
+
+int BitsOf(uint64_t x) {
+  int bits = 1;
+  while (bits < 64 && (x >> bits) != 0) ++bits;
+  return bits;
+}
+
+template <typename Key>
+__global__ void MarkHeads(const Key* keys, int64_t n, int64_t limit, int32_t* heads) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= n) return;
+  heads[i] = keys[i] < static_cast<Key>(limit) && (i == 0 || keys[i] != keys[i - 1]);
+}
+
+// group: the inclusive sum of the heads.
+template <typename Key>
+__global__ void WriteGroups(const Key* keys, const int32_t* group, int64_t n, int64_t limit, int64_t* unique,
+                            int32_t* starts, GroupCounts* counts) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const Key end = static_cast<Key>(limit);
+  if (i >= n || keys[i] >= end) return;
+  const int32_t g = group[i] - 1;
+  if (i == 0 || keys[i] != keys[i - 1]) {
+    unique[g] = static_cast<int64_t>(keys[i]);
+    starts[g] = static_cast<int32_t>(i);
+  }
+  if (i == n - 1 || keys[i + 1] >= end) {
+    starts[g + 1] = static_cast<int32_t>(i + 1);
+    counts->unique = g + 1, counts->valid = i + 1;
+  }
+}
+
+}  // namespace
+
+template <typename Key>
+KeyGroups<Key>::KeyGroups(int64_t n, int64_t limit, Arena* arena) : n(n), limit(limit) {
+  keys = arena->Take<Key>(n), sorted = arena->Take<Key>(n);
+  positions = arena->Take<int32_t>(n), order = arena->Take<int32_t>(n), group = arena->Take<int32_t>(n);
+  starts = arena->Take<int32_t>(n + 1);
+  unique = arena->Take<int64_t>(n);
+  counts = arena->Take<GroupCounts>(1);
+  size_t sort = 0, scan = 0;
+  cub::DeviceRadixSort::SortPairs(nullptr, sort, keys, sorted, positions, order, static_cast<int>(n), 0,
+                                  BitsOf(static_cast<uint64_t>(limit)));
+  cub::DeviceScan::InclusiveSum(nullptr, scan, group, group, static_cast<int>(n));
+  temp_bytes = static_cast<int64_t>(std::max(sort, scan));
+  temp = arena->Take<char>(temp_bytes);
+}
+
+template <typename Key>
+int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
+  const unsigned blocks = static_cast<unsigned>((g.n + kThreads - 1) / kThreads);
+  size_t bytes = static_cast<size_t>(g.temp_bytes);
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(g.counts, 0, sizeof(GroupCounts), stream));
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(g.temp, bytes, g.keys, g.sorted, g.positions, g.order,
+                                                       static_cast<int>(g.n), 0,
+                                                       BitsOf(static_cast<uint64_t>(g.limit)), stream));
+  MarkHeads<Key><<<blocks, kThreads, 0, stream>>>(g.sorted, g.n, g.limit, g.group);
+  LARGEOUT_CUDA_RETURN(
+      cub::DeviceScan::InclusiveSum(g.temp, bytes, g.group, g.group, static_cast<int>(g.n), stream));
+  WriteGroups<Key>
+      <<<blocks, kThreads, 0, stream>>>(g.sorted, g.group, g.n, g.limit, g.unique, g.starts, g.counts);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template struct KeyGroups<uint32_t>;
+template struct KeyGroups<uint64_t>;
+template int GroupKeysCuda<uint32_t>(const KeyGroups<uint32_t>&, GpuStream);
+template int GroupKeysCuda<uint64_t>(const KeyGroups<uint64_t>&, GpuStream);
+
+}  // namespace largeout

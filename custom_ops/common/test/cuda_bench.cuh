@@ -1,0 +1,215 @@
+// What the CUDA benches share: the machine's own limits, times by events, one line a measurement (also as JSON).
+//
+//   if (!Bench::HasGpu()) return 77;
+//   Bench bench("embedding", argc, argv);  // [--json FILE] [--quick]
+//   const Times t = bench.Time([&](int i) { Lookup(inputs[i % sets]); });
+//   bench.Report("10 x 1.68M x 128", "lookup", t, bytes, flops);
+#ifndef LARGEOUT_COMMON_CUDA_BENCH_CUH_
+#define LARGEOUT_COMMON_CUDA_BENCH_CUH_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "common/test/check.h"
+#include "common/cuda/cuda.h"
+
+#define BENCH_OK(call)                                                                              \
+  do {                                                                                              \
+    const int error_ = static_cast<int>(call);                                                      \
+    if (error_ != 0) {                                                                              \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, ::largeout::CudaErrorName(error_)); \
+      std::exit(1);                                                                                 \
+    }                                                                                               \
+  } while (0)
+
+namespace largeout {
+
+// Many independent chains of fused multiply-adds: what the float32 units can do.
+static __global__ void BenchFma(float* out, float x, int rounds) {
+  float a[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) a[i] = threadIdx.x + i;
+  for (int r = 0; r < rounds; ++r) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) a[i] = fmaf(a[i], x, 0.5f);
+  }
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) sum += a[i];
+  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+// Values in (-scale, scale), the same on every GPU. Random, since zeros can run faster than data.
+static __global__ void BenchFill(float* out, int64_t n, uint64_t seed, float scale) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    uint64_t z = (i + seed) * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z ^= z >> 27;
+    out[i] = (static_cast<int32_t>(z >> 32) * (1.f / 2147483648.f)) * scale;
+  }
+}
+
+// Memory that is taken once and handed out from the start again after Reset.
+class BenchArena {
+ public:
+  explicit BenchArena(int64_t bytes) : bytes_(bytes) { BENCH_OK(cudaMalloc(&data_, bytes)); }
+  ~BenchArena() { cudaFree(data_); }
+  BenchArena(const BenchArena&) = delete;
+  void* Take(int64_t bytes) {
+    const int64_t at = used_;
+    used_ += (bytes + 255) / 256 * 256;
+    return used_ > bytes_ ? nullptr : data_ + at;
+  }
+  template <typename T>
+  T* Take(int64_t n) {
+    T* p = static_cast<T*>(Take(n * static_cast<int64_t>(sizeof(T))));
+    if (p == nullptr) {
+      std::printf("the bench's arena of %.1f GB is too small\n", bytes_ * 1e-9);
+      std::exit(1);
+    }
+    return p;
+  }
+  int64_t used() const { return used_; }
+  void Reset(int64_t used = 0) { used_ = used; }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_, used_ = 0;
+};
+
+// Ids of a power law over [0, rows) (exponent `power`, not 1), spread over the table: frequent rows are not
+// neighbours.
+inline std::vector<int64_t> PowerLawIds(int64_t n, int64_t rows, double power, uint64_t seed,
+                                        bool spread = true) {
+  Random random(seed);
+  std::vector<int64_t> ids(n);
+  const double top = std::pow(static_cast<double>(rows) + 1.0, 1.0 - power);
+  for (int64_t& id : ids) {
+    const double x = std::pow((top - 1.0) * random.Unit() + 1.0, 1.0 / (1.0 - power));
+    id = std::min(rows - 1, std::max<int64_t>(0, static_cast<int64_t>(x) - 1));
+    // 2654435761 is prime: a bijection unless rows is a multiple of it.
+    if (spread)
+      id = static_cast<int64_t>(static_cast<uint64_t>(id) * 2654435761ull % static_cast<uint64_t>(rows));
+  }
+  return ids;
+}
+
+struct Times {
+  double median, low, high;  // milliseconds; low and high: first and last decile
+};
+
+class Bench {
+ public:
+  static bool HasGpu() {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return true;
+    std::printf("skipped: no GPU\n");
+    return false;
+  }
+
+  Bench(const char* name, int argc, char** argv) : name_(name) {
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--quick") == 0) quick_ = true;
+      if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json_ = std::fopen(argv[++i], "a");
+    }
+    BENCH_OK(cudaEventCreate(&start_));
+    BENCH_OK(cudaEventCreate(&stop_));
+    MeasureLimits();
+  }
+  ~Bench() {
+    if (json_ != nullptr) std::fclose(json_);
+  }
+
+  bool quick() const { return quick_; }
+  double free_bytes() const {
+    size_t free = 0, total = 0;
+    BENCH_OK(cudaMemGetInfo(&free, &total));
+    return static_cast<double>(free);
+  }
+
+  // call(i) for i = 0, 1, ...; pass another input set for each i where one would fit the cache.
+  template <typename Call>
+  Times Time(const Call& call, int repeats = 40) {
+    const int warm_up = 5;
+    if (quick_) repeats = 5;
+    std::vector<float> ms(repeats);
+    for (int i = 0; i < warm_up + repeats; ++i) {
+      BENCH_OK(cudaDeviceSynchronize());
+      BENCH_OK(cudaEventRecord(start_));
+      call(i);
+      BENCH_OK(cudaEventRecord(stop_));
+      BENCH_OK(cudaEventSynchronize(stop_));
+      float elapsed = 0.f;
+      BENCH_OK(cudaEventElapsedTime(&elapsed, start_, stop_));
+      if (i >= warm_up) ms[i - warm_up] = elapsed;
+    }
+    BENCH_OK(cudaGetLastError());
+    std::sort(ms.begin(), ms.end());
+    return {ms[repeats / 2], ms[repeats / 10], ms[repeats - 1 - repeats / 10]};
+  }
+
+  // bytes: read and written at the least (0: not counted). flops: 0 where arithmetic cannot be the limit.
+  void Report(const std::string& what, const std::string& part, const Times& t, double bytes,
+              double flops = 0.0) {
+    const double bytes_ms = bytes / copy_ * 1e3, flops_ms = flops / fma_ * 1e3,
+                 bound = std::max(bytes_ms, flops_ms);
+    std::printf("%-14s %-34s %-22s %9.3f ms (%.3f .. %.3f)", name_, what.c_str(), part.c_str(), t.median,
+                t.low, t.high);
+    if (bytes > 0)
+      std::printf("  %6.0f GB/s, %3.0f%% of copy", bytes / t.median * 1e-6, 100.0 * bytes_ms / t.median);
+    if (bound > 0)
+      std::printf("  %5.2f x bound (bytes %.3f, flops %.3f ms)", t.median / bound, bytes_ms, flops_ms);
+    std::printf("\n");
+    std::fflush(stdout);
+    if (json_ == nullptr) return;
+    std::fprintf(
+        json_,
+        "{\"bench\": \"%s\", \"case\": \"%s\", \"part\": \"%s\", \"library\": \"ours\", \"ms\": %.6g, "
+        "\"low\": %.6g, "
+        "\"high\": %.6g, \"bytes\": %.6g, \"flops\": %.6g, \"bytes_ms\": %.6g, \"flops_ms\": %.6g}\n",
+        name_, what.c_str(), part.c_str(), t.median, t.low, t.high, bytes, flops, bytes_ms, flops_ms);
+    std::fflush(json_);
+  }
+
+ private:
+  void MeasureLimits() {
+    cudaDeviceProp device;
+    BENCH_OK(cudaGetDeviceProperties(&device, 0));
+    const int64_t bytes = static_cast<int64_t>(std::min(free_bytes() / 4, 2147483648.0)) / 1024 * 1024;
+    BenchArena memory(2 * bytes);
+    char *from = memory.Take<char>(bytes), *to = memory.Take<char>(bytes);
+    BenchFill<<<4096, 256>>>(reinterpret_cast<float*>(from), bytes / 4, 1, 1.f);
+    const Times copy =
+        Time([&](int) { BENCH_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); }, 20);
+    copy_ = 2.0 * bytes / copy.median * 1e3;
+    const int blocks = device.multiProcessorCount * 8, rounds = quick_ ? 100 : 4096;
+    const Times fma =
+        Time([&](int) { BenchFma<<<blocks, 256>>>(reinterpret_cast<float*>(to), 0.5f, rounds); }, 20);
+    fma_ = 2.0 * 16 * rounds * blocks * 256 / fma.median * 1e3;
+    std::printf("%s: %s, %d multiprocessors; copy %.0f GB/s (read + written), float32 FMA %.1f TFLOP/s\n",
+                name_, device.name, device.multiProcessorCount, copy_ * 1e-9, fma_ * 1e-12);
+    if (json_ != nullptr) {
+      std::fprintf(
+          json_,
+          "{\"bench\": \"%s\", \"case\": \"machine\", \"device\": \"%s\", \"copy_bytes_per_s\": %.6g, "
+          "\"fma_flops_per_s\": %.6g}\n",
+          name_, device.name, copy_, fma_);
+    }
+  }
+
+  const char* name_;
+  bool quick_ = false;
+  std::FILE* json_ = nullptr;
+  cudaEvent_t start_, stop_;
+  double copy_ = 0.0, fma_ = 0.0;
+};
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_COMMON_CUDA_BENCH_CUH_

@@ -1,0 +1,44 @@
+// What tests of CUDA kernels share: checked calls, and arrays in device memory.
+#ifndef LARGEOUT_COMMON_CUDA_TESTING_CUH_
+#define LARGEOUT_COMMON_CUDA_TESTING_CUH_
+
+#include <cstdio>
+#include <vector>
+
+#include "common/test/check.h"
+#include "common/cuda/cuda.h"
+
+#define CUDA_OK(call)                                                                       \
+  do {                                                                                      \
+    const int error_ = static_cast<int>(call);                                              \
+    if (error_ != 0) std::printf("%s:%d: %s\n", __FILE__, __LINE__, CudaErrorName(error_)); \
+    CHECK_TRUE(error_ == 0);                                                                \
+  } while (0)
+
+namespace largeout {
+
+template <typename X>
+class OnGpu {
+ public:
+  explicit OnGpu(int64_t n) : n_(n) { CUDA_OK(cudaMalloc(&data_, (n + 1) * sizeof(X))); }
+  explicit OnGpu(const std::vector<X>& host) : OnGpu(static_cast<int64_t>(host.size())) {
+    CUDA_OK(cudaMemcpy(data_, host.data(), n_ * sizeof(X), cudaMemcpyHostToDevice));
+  }
+  OnGpu(const OnGpu&) = delete;
+  ~OnGpu() { cudaFree(data_); }
+  X* get() const { return data_; }
+  std::vector<X> Host() const {
+    std::vector<X> host(n_);
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaMemcpy(host.data(), data_, n_ * sizeof(X), cudaMemcpyDeviceToHost));
+    return host;
+  }
+
+ private:
+  X* data_ = nullptr;
+  int64_t n_;
+};
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_COMMON_CUDA_TESTING_CUH_

@@ -1,0 +1,221 @@
+// Lookup and the gradient of the weights. The gradient of the table: embedding_grad.cu.
+#include <type_traits>
+
+#include "common/cuda/cuda_warp.cuh"
+#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_tile.cuh"
+
+namespace largeout {
+namespace {
+
+template <typename Id>
+__global__ void CheckIds(const Id* ids, int64_t n, int64_t rows, unsigned long long* first) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i < n && static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(rows)) {
+    atomicMin(first, static_cast<unsigned long long>(i));
+  }
+}
+
+__global__ void CheckSplits(const int64_t* splits, int64_t count, int64_t num_ids, unsigned long long* first) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= count) return;
+  const int64_t split = splits[i];
+  const bool ordered = i == 0 ? split == 0 : split >= splits[i - 1];
+  if (!ordered || split > num_ids || (i == count - 1 && split != num_ids)) {
+    atomicMin(first, static_cast<unsigned long long>(i));
+  }
+}
+
+// One team of `lanes` lanes a bag. Every lane sums D by itself: the ids and weights it needs are read anyway.
+template <typename T, typename Id, int kPack, int kVectors>
+__global__ void __launch_bounds__(kThreads) Lookup(const T* table, int64_t rows, int64_t dim, Bags<Id> bags,
+                                                   Combiner combiner, T* out, int lanes) {
+  using OneTile = Tile<T, kPack, kVectors>;
+  constexpr int kRows = kFlight<kVectors>;
+  const int64_t bag = Team(lanes);
+  if (bag >= bags.num_bags) return;
+  const int64_t begin = bags.begin(bag), end = bags.begin(bag + 1);
+  const int64_t step = int64_t{lanes} * kPack;
+  for (int64_t column = threadIdx.x % lanes * kPack; column < dim; column += step * kVectors) {
+    const int64_t left = dim - column;
+    OneTile tile;
+    tile.Clear();
+    float divisor = 0.f;
+    for (int64_t p = begin; p < end; p += kRows) {
+      typename OneTile::Piece piece[kRows][kVectors];
+      int64_t id[kRows];
+      float weight[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        id[r] = p + r < end ? static_cast<int64_t>(bags.ids[p + r]) : -1;
+        weight[r] = p + r < end && bags.weights != nullptr ? bags.weights[p + r] : 1.f;
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (static_cast<uint64_t>(id[r]) < static_cast<uint64_t>(rows)) {
+          OneTile::Load(table + id[r] * dim + column, step, left, piece[r]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (static_cast<uint64_t>(id[r]) >= static_cast<uint64_t>(rows)) continue;
+        tile.Add(weight[r], step, left, piece[r]);
+        divisor += combiner == Combiner::kMean ? weight[r] : weight[r] * weight[r];
+      }
+    }
+    if (combiner != Combiner::kSum) {
+      if (combiner == Combiner::kSqrtn) divisor = sqrtf(divisor);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) tile.sum[v][i] = divisor == 0.f ? 0.f : tile.sum[v][i] / divisor;
+      }
+    }
+    tile.Store(out + bag * dim + column, step, left);
+  }
+}
+
+// Bags of one id without weights: rows are copied as they are. A team copies kCopyRows rows that are `teams` apart.
+constexpr int kCopyRows = 4;
+template <typename Id, typename Piece>
+__global__ void __launch_bounds__(kThreads) CopyRows(const Piece* table, int64_t rows, int64_t pieces, const Id* ids,
+                                                     int64_t n, int64_t teams, Piece* out, int lanes) {
+  const int64_t team = Team(lanes);
+  if (team >= teams) return;
+  int64_t id[kCopyRows];
+#pragma unroll
+  for (int r = 0; r < kCopyRows; ++r) {
+    id[r] = team + r * teams < n ? static_cast<int64_t>(ids[team + r * teams]) : -1;
+  }
+  for (int64_t i = threadIdx.x % lanes; i < pieces; i += lanes) {
+    Piece piece[kCopyRows];
+#pragma unroll
+    for (int r = 0; r < kCopyRows; ++r) {
+      const bool valid = static_cast<uint64_t>(id[r]) < static_cast<uint64_t>(rows);
+      piece[r] = valid ? table[id[r] * pieces + i] : Piece{};
+    }
+#pragma unroll
+    for (int r = 0; r < kCopyRows; ++r) {
+      if (team + r * teams < n) out[(team + r * teams) * pieces + i] = piece[r];
+    }
+  }
+}
+
+template <typename Id, typename Piece>
+int Copy(const void* table, int64_t rows, int64_t row_bytes, const Bags<Id>& bags, void* out, GpuStream stream) {
+  const int64_t pieces = row_bytes / static_cast<int64_t>(sizeof(Piece));
+  const int64_t teams = (bags.num_ids + kCopyRows - 1) / kCopyRows;
+  const int lanes = TeamLanes(pieces);
+  CopyRows<Id, Piece><<<BlocksFor(teams * lanes), kThreads, 0, stream>>>(
+      static_cast<const Piece*>(table), rows, pieces, bags.ids, bags.num_ids, teams, static_cast<Piece*>(out), lanes);
+  return static_cast<int>(cudaGetLastError());
+}
+
+// One warp a bag: the dots first, then their weighted mean, which is grad . out[bag].
+template <typename T, typename Id, int kPack>
+__global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t rows, int64_t dim, Bags<Id> bags,
+                                                        Combiner combiner, const T* grad, float* weights_grad) {
+  using Piece = Pack<T, kPack>;
+  const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t bag = thread / 32, lane = thread % 32;
+  if (bag >= bags.num_bags) return;
+  const int64_t begin = bags.begin(bag), end = bags.begin(bag + 1);
+  float total = 0.f, divisor = 0.f;
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t id = static_cast<int64_t>(bags.ids[p]);
+    const bool valid = static_cast<uint64_t>(id) < static_cast<uint64_t>(rows);
+    const float weight = bags.weights != nullptr ? bags.weights[p] : 1.f;
+    float dot = 0.f;
+    for (int64_t column = lane * kPack; valid && column < dim; column += 32 * kPack) {
+      const Piece x = *reinterpret_cast<const Piece*>(table + id * dim + column);
+      const Piece g = *reinterpret_cast<const Piece*>(grad + bag * dim + column);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) dot = fmaf(GpuToFloat(x.value[i]), GpuToFloat(g.value[i]), dot);
+    }
+    dot = WarpSum(dot);
+    if (valid) {
+      total += weight * dot;
+      divisor += combiner == Combiner::kMean ? weight : weight * weight;
+    }
+    if (lane == 0) weights_grad[p] = dot;
+  }
+  if (combiner == Combiner::kSum || lane != 0) return;
+  if (combiner == Combiner::kSqrtn) divisor = sqrtf(divisor);
+  const float mean = combiner == Combiner::kMean ? total / divisor : total / divisor / divisor;
+  for (int64_t p = begin; p < end; ++p) {
+    if (divisor == 0.f || static_cast<uint64_t>(bags.ids[p]) >= static_cast<uint64_t>(rows)) {
+      weights_grad[p] = 0.f;
+    } else {
+      const float weight = combiner == Combiner::kMean || bags.weights == nullptr ? 1.f : bags.weights[p];
+      weights_grad[p] = (weights_grad[p] - weight * mean) / divisor;
+    }
+  }
+}
+
+}  // namespace
+
+template <typename Id>
+int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad) {
+  *bad = BadBags();
+  const bool check_ids = rows >= 0 && bags.num_ids > 0;
+  if (!check_ids && bags.row_splits == nullptr) return 0;
+  auto* first = reinterpret_cast<unsigned long long*>(checks);
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, 2 * sizeof(int64_t), stream));  // -1, and more than any position
+  if (bags.row_splits != nullptr) {
+    CheckSplits<<<BlocksFor(bags.num_bags + 1), kThreads, 0, stream>>>(bags.row_splits, bags.num_bags + 1, bags.num_ids,
+                                                                       first);
+  }
+  if (check_ids) {
+    CheckIds<Id><<<BlocksFor(bags.num_ids), kThreads, 0, stream>>>(bags.ids, bags.num_ids, rows, first + 1);
+  }
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  int64_t found[2];
+  const int error = CopyToHostCuda(checks, sizeof(found), found, stream);
+  if (error != 0) return error;
+  bad->split = found[0], bad->id = found[1];
+  return 0;
+}
+
+template <typename T, typename Id>
+int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
+                        GpuStream stream) {
+  if (bags.num_bags == 0 || dim == 0) return 0;
+  if (bags.row_splits == nullptr && bags.bag_size == 1 && bags.weights == nullptr) {
+    const int64_t bytes = dim * static_cast<int64_t>(sizeof(T));
+    if (Packs<T>(dim, table, out)) return Copy<Id, uint4>(table, rows, bytes, bags, out, stream);
+    return Copy<Id, T>(table, rows, bytes, bags, out, stream);
+  }
+  return WithTile<T>(dim, Packs<T>(dim, table, out), [&](auto pack, auto vectors, int lanes) {
+    Lookup<T, Id, decltype(pack)::value, decltype(vectors)::value>
+        <<<BlocksFor(bags.num_bags * lanes), kThreads, 0, stream>>>(table, rows, dim, bags, combiner, out, lanes);
+    return static_cast<int>(cudaGetLastError());
+  });
+}
+
+template <typename T, typename Id>
+int EmbeddingWeightsGradCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,
+                             const T* grad, float* weights_grad, GpuStream stream) {
+  if (bags.num_bags == 0 || bags.num_ids == 0) return 0;
+  const unsigned blocks = BlocksFor(bags.num_bags * 32);
+  if (Packs<T>(dim, table, grad)) {
+    constexpr int kFull = 16 / sizeof(T);
+    WeightsGrad<T, Id, kFull><<<blocks, kThreads, 0, stream>>>(table, rows, dim, bags, combiner, grad, weights_grad);
+  } else {
+    WeightsGrad<T, Id, 1><<<blocks, kThreads, 0, stream>>>(table, rows, dim, bags, combiner, grad, weights_grad);
+  }
+  return static_cast<int>(cudaGetLastError());
+}
+
+#define LARGEOUT_INSTANTIATE(T, Id)                                                                                  \
+  template int EmbeddingLookupCuda<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*, GpuStream);     \
+  template int EmbeddingWeightsGradCuda<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, const T*, float*, \
+                                               GpuStream);
+LARGEOUT_INSTANTIATE(float, int32_t)
+LARGEOUT_INSTANTIATE(float, int64_t)
+LARGEOUT_INSTANTIATE(bfloat16, int32_t)
+LARGEOUT_INSTANTIATE(bfloat16, int64_t)
+#undef LARGEOUT_INSTANTIATE
+template int CheckBagsCuda<int32_t>(const Bags<int32_t>&, int64_t, int64_t*, GpuStream, BadBags*);
+template int CheckBagsCuda<int64_t>(const Bags<int64_t>&, int64_t, int64_t*, GpuStream, BadBags*);
+
+}  // namespace largeout

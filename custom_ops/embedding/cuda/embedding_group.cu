@@ -1,0 +1,117 @@
+// The plan of the table's gradient: ids sorted and grouped, and the factor of every position.
+#include "common/cuda/group_cuda.h"
+#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_tile.cuh"
+
+namespace largeout {
+namespace {
+
+constexpr int kBagLanes = 8;
+
+template <typename Key>
+struct PlanMemory {
+  Arena arena;
+  KeyGroups<Key> groups;
+  int32_t* bag;
+  float* factor;
+
+  template <typename Id>
+  PlanMemory(const Bags<Id>& bags, bool scaled, int64_t rows, void* workspace)
+      : arena(workspace), groups(bags.num_ids, rows, &arena) {
+    bag = bags.row_splits != nullptr ? arena.Take<int32_t>(bags.num_ids) : nullptr;
+    factor = scaled ? arena.Take<float>(bags.num_ids) : nullptr;
+  }
+};
+
+// Ids out of range become `rows`: they come last.
+template <typename Id, typename Key>
+__global__ void WriteKeys(const Id* ids, int64_t n, int64_t rows, Key* keys, int32_t* positions) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= n) return;
+  const uint64_t id = static_cast<uint64_t>(ids[i]), limit = static_cast<uint64_t>(rows);
+  keys[i] = static_cast<Key>(id < limit ? id : limit);
+  positions[i] = static_cast<int32_t>(i);
+}
+
+// kBagLanes lanes a bag: the bag and the factor of each of its positions. Either may be null.
+template <typename Id>
+__global__ void WriteBags(Bags<Id> bags, Combiner combiner, int64_t rows, int32_t* bag_of, float* factor) {
+  const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t bag = thread / kBagLanes, lane = thread % kBagLanes;
+  const bool exists = bag < bags.num_bags;  // all lanes stay: they shuffle
+  const int64_t begin = exists ? bags.begin(bag) : 0, end = exists ? bags.begin(bag + 1) : 0;
+  float divisor = 0.f;
+  if (factor != nullptr && combiner != Combiner::kSum) {
+    for (int64_t p = begin + lane; p < end; p += kBagLanes) {
+      const float weight = bags.weights != nullptr ? bags.weights[p] : 1.f;
+      const bool valid = static_cast<uint64_t>(bags.ids[p]) < static_cast<uint64_t>(rows);
+      if (valid) divisor += combiner == Combiner::kMean ? weight : weight * weight;
+    }
+  }
+#pragma unroll
+  for (int distance = kBagLanes / 2; distance > 0; distance /= 2) {
+    divisor += __shfl_xor_sync(0xffffffffu, divisor, distance);
+  }
+  if (combiner == Combiner::kSqrtn) divisor = sqrtf(divisor);
+  if (combiner == Combiner::kSum) divisor = 1.f;
+  for (int64_t p = begin + lane; p < end; p += kBagLanes) {
+    if (bag_of != nullptr) bag_of[p] = static_cast<int32_t>(bag);
+    if (factor != nullptr) {
+      factor[p] = divisor == 0.f ? 0.f : (bags.weights != nullptr ? bags.weights[p] : 1.f) / divisor;
+    }
+  }
+}
+
+template <typename Id>
+bool Scaled(const Bags<Id>& bags, Combiner combiner) {
+  return combiner != Combiner::kSum || bags.weights != nullptr;
+}
+
+template <typename Key, typename Id>
+int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace, GpuStream stream,
+         EmbeddingGradPlanCuda* plan) {
+  const int64_t n = bags.num_ids;
+  const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
+  WriteKeys<Id, Key><<<BlocksFor(n), kThreads, 0, stream>>>(bags.ids, n, rows, m.groups.keys, m.groups.positions);
+  if (m.bag != nullptr || m.factor != nullptr) {
+    WriteBags<Id><<<BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream>>>(bags, combiner, rows, m.bag, m.factor);
+  }
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  int error = GroupKeysCuda(m.groups, stream);
+  if (error != 0) return error;
+  GroupCounts counts;
+  error = CopyToHostCuda(m.groups.counts, sizeof(counts), &counts, stream);
+  if (error != 0) return error;
+  plan->num_unique = counts.unique, plan->num_valid = counts.valid;
+  plan->bag_size = bags.row_splits != nullptr ? 1 : std::max<int64_t>(1, bags.bag_size);
+  plan->unique = m.groups.unique, plan->starts = m.groups.starts, plan->order = m.groups.order;
+  plan->bag = m.bag, plan->factor = m.factor;
+  return 0;
+}
+
+}  // namespace
+
+template <typename Id>
+int64_t EmbeddingGradWorkspaceCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows) {
+  const bool scaled = Scaled(bags, combiner);
+  return ShortKeys(rows) ? PlanMemory<uint32_t>(bags, scaled, rows, nullptr).arena.bytes()
+                         : PlanMemory<uint64_t>(bags, scaled, rows, nullptr).arena.bytes();
+}
+
+template <typename Id>
+int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace, GpuStream stream,
+                          EmbeddingGradPlanCuda* plan) {
+  *plan = EmbeddingGradPlanCuda();
+  if (bags.num_ids == 0) return 0;
+  return ShortKeys(rows) ? Plan<uint32_t>(bags, combiner, rows, workspace, stream, plan)
+                         : Plan<uint64_t>(bags, combiner, rows, workspace, stream, plan);
+}
+
+#define LARGEOUT_INSTANTIATE(Id)                                                                          \
+  template int64_t EmbeddingGradWorkspaceCuda<Id>(const Bags<Id>&, Combiner, int64_t);                    \
+  template int PlanEmbeddingGradCuda<Id>(const Bags<Id>&, Combiner, int64_t, void*, GpuStream, EmbeddingGradPlanCuda*);
+LARGEOUT_INSTANTIATE(int32_t)
+LARGEOUT_INSTANTIATE(int64_t)
+#undef LARGEOUT_INSTANTIATE
+
+}  // namespace largeout

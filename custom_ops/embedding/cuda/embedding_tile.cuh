@@ -1,0 +1,103 @@
+// What the embedding .cu files share, internally. Mostly: how their kernels cut a row among lanes: a team of `lanes` lanes holds kPack * kVectors * lanes columns at a time,
+// lane l the columns (v * lanes + l) * kPack ...: neighbouring lanes read neighbouring 16 bytes.
+#ifndef LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_
+#define LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_
+
+#include <algorithm>
+
+#include "common/arena.h"
+#include "common/cuda/cuda.h"
+
+namespace largeout {
+
+constexpr int kThreads = 256;
+
+template <typename T, int kPack>
+struct alignas(sizeof(T) * kPack) Pack {
+  T value[kPack];
+};
+
+// Sums of a lane's columns.
+template <typename T, int kPack, int kVectors>
+struct Tile {
+  using Piece = Pack<T, kPack>;
+  float sum[kVectors][kPack];
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[v][i] = 0.f;
+    }
+  }
+  // row: of this lane's first column; step: columns between its vectors; left: columns from its first one to the end.
+  __device__ __forceinline__ static void Load(const T* row, int64_t step, int64_t left, Piece (&piece)[kVectors]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (v * step < left) piece[v] = *reinterpret_cast<const Piece*>(row + v * step);
+    }
+  }
+  __device__ __forceinline__ void Add(float factor, int64_t step, int64_t left, const Piece (&piece)[kVectors]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (v * step >= left) continue;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[v][i] = fmaf(factor, GpuToFloat(piece[v].value[i]), sum[v][i]);
+    }
+  }
+  __device__ __forceinline__ void Store(T* row, int64_t step, int64_t left) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (v * step >= left) continue;
+      Piece piece;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) GpuFromFloat(sum[v][i], &piece.value[i]);
+      *reinterpret_cast<Piece*>(row + v * step) = piece;
+    }
+  }
+};
+
+// Rows in flight a lane: as many as registers allow at full occupancy.
+template <int kVectors>
+constexpr int kFlight = kVectors == 1 ? 8 : (kVectors == 2 ? 4 : 2);
+
+// The number of this thread's team in the grid; lanes divides kThreads.
+__device__ __forceinline__ int64_t Team(int lanes) {
+  return blockIdx.x * int64_t{kThreads / static_cast<unsigned>(lanes)} + threadIdx.x / static_cast<unsigned>(lanes);
+}
+
+inline unsigned BlocksFor(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+inline bool Aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+// Whether rows of dim elements of T can be read in 16-byte pieces.
+template <typename T>
+bool Packs(int64_t dim, const void* a, const void* b) {
+  return dim % static_cast<int64_t>(16 / sizeof(T)) == 0 && Aligned16(a) && Aligned16(b);
+}
+
+// The lanes of a team: the least power of two that holds a row, at most a warp.
+inline int TeamLanes(int64_t pieces) {
+  int lanes = 1;
+  while (lanes < 32 && lanes < pieces) lanes *= 2;
+  return lanes;
+}
+
+// Calls body(std::integral_constant<int, kPack>, std::integral_constant<int, kVectors>, lanes) for rows of dim elements.
+template <typename T, typename Body>
+int WithTile(int64_t dim, bool packs, const Body& body) {
+  constexpr int kFull = 16 / sizeof(T);
+  using Full = std::integral_constant<int, kFull>;
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  using Four = std::integral_constant<int, 4>;
+  const int64_t pieces = packs ? dim / kFull : dim;
+  const int lanes = TeamLanes(pieces);
+  if (!packs) return pieces <= 32 ? body(One(), One(), lanes) : body(One(), Four(), lanes);
+  if (pieces <= 32) return body(Full(), One(), lanes);
+  return pieces <= 64 ? body(Full(), Two(), lanes) : body(Full(), Four(), lanes);
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_

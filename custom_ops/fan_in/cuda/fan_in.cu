@@ -1,0 +1,117 @@
+// How a batch is laid out, and plain logits.
+#include "fan_in/cuda/fan_in_row.cuh"
+
+namespace largeout {
+namespace fan_in_gpu {
+namespace {
+
+constexpr int kTile = 32;  // inputs, or classes, that are turned together
+
+template <typename X>
+__global__ void __launch_bounds__(kThreads) LayOut(FanInBatch batch, const X* x, float* blocks) {
+  __shared__ float tile[kTile][33];
+  const int lane = Lane(), width = batch.width;
+  const int64_t first = int64_t{blockIdx.x} * kTile, columns = min(int64_t{kTile}, batch.inputs - first);
+  for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
+    const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
+    for (int e = Warp(); e < width; e += kWarps) {
+      tile[lane][e] =
+          e < lanes && lane < columns ? GpuToFloat(x[(example + e) * batch.inputs + first + lane]) : 0.f;
+    }
+    __syncthreads();
+    float* out = blocks + (block * batch.inputs + first) * width;
+    for (int i = threadIdx.x; i < columns * width; i += kThreads) out[i] = tile[i / width][i % width];
+    __syncthreads();
+  }
+}
+
+template <typename X>
+__global__ void __launch_bounds__(kThreads) LayBack(FanInBatch batch, const float* blocks, X* x) {
+  __shared__ float tile[kTile][33];
+  const int lane = Lane(), width = batch.width;
+  const int64_t first = int64_t{blockIdx.x} * kTile, columns = min(int64_t{kTile}, batch.inputs - first);
+  for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
+    const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
+    const float* from = blocks + (block * batch.inputs + first) * width;
+    for (int i = threadIdx.x; i < columns * width; i += kThreads) tile[i / width][i % width] = from[i];
+    __syncthreads();
+    for (int e = Warp(); e < lanes; e += kWarps) {
+      if (lane < columns) GpuFromFloat(tile[lane][e], &x[(example + e) * batch.inputs + first + lane]);
+    }
+    __syncthreads();
+  }
+}
+
+template <typename T, typename Id>
+__global__ void __launch_bounds__(kThreads)
+    Logits(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, float* logits, Verdict* verdict) {
+  __shared__ float tile[kTile][33];
+  __shared__ Connection stage[kWarps][32];
+  const int lane = Lane(), width = batch.width;
+  const int64_t first = int64_t{blockIdx.x} * kTile, rows = min(int64_t{kTile}, layer.classes - first);
+  for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
+    const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
+    for (int r = Warp(); r < rows; r += kWarps) {
+      float z = 0.f;
+      if (!RowLogit(layer, first + r, blocks + block * batch.inputs * width, width, stage[Warp()], &z))
+        Found(&verdict->row, first + r);
+      tile[r][lane] = z;
+    }
+    __syncthreads();
+    for (int e = Warp(); e < lanes; e += kWarps) {
+      if (lane < rows) logits[(example + e) * layer.classes + first + lane] = tile[lane][e];
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+}  // namespace fan_in_gpu
+
+using namespace fan_in_gpu;
+
+template <typename X>
+int FanInLayOutCuda(const FanInBatch& batch, const X* x, float* blocks, GpuStream stream) {
+  if (batch.floats() == 0) return 0;
+  LayOut<X><<<Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream>>>(batch, x, blocks);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <typename X>
+int FanInLayBackCuda(const FanInBatch& batch, const float* blocks, X* x, GpuStream stream) {
+  if (batch.floats() == 0) return 0;
+  LayBack<X><<<Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream>>>(batch, blocks, x);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <typename T, typename Id>
+int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+                    float* logits, void* workspace, GpuStream stream, int64_t* bad) {
+  *bad = -1;
+  if (batch.size == 0 || layer.classes == 0) return 0;
+  Verdict* verdict = static_cast<Verdict*>(workspace);
+  const int error = ClearVerdict(verdict, stream);
+  if (error != 0) return error;
+  Logits<T, Id><<<Grid(Blocks(layer.classes, kTile), batch), kThreads, 0, stream>>>(layer, batch, blocks,
+                                                                                    logits, verdict);
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  return ReadVerdict(verdict, stream, bad);
+}
+
+#define LARGEOUT_LAYOUT(X)                                                         \
+  template int FanInLayOutCuda<X>(const FanInBatch&, const X*, float*, GpuStream); \
+  template int FanInLayBackCuda<X>(const FanInBatch&, const float*, X*, GpuStream);
+LARGEOUT_LAYOUT(float)
+LARGEOUT_LAYOUT(bfloat16)
+#undef LARGEOUT_LAYOUT
+
+#define LARGEOUT_LOGITS(T, Id)                                                                           \
+  template int FanInLogitsCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, float*, \
+                                      void*, GpuStream, int64_t*);
+LARGEOUT_LOGITS(float, uint16_t)
+LARGEOUT_LOGITS(float, uint32_t)
+LARGEOUT_LOGITS(bfloat16, uint16_t)
+LARGEOUT_LOGITS(bfloat16, uint32_t)
+#undef LARGEOUT_LOGITS
+
+}  // namespace largeout

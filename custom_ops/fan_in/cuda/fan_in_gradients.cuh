@@ -1,0 +1,115 @@
+// Private to the .cu files of fan_in: the gradients of the logits of some classes at a time, and the weights'
+// gradients that follow from them.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_GRADIENTS_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_GRADIENTS_CUH_
+
+#include "common/arena.h"
+#include "fan_in/cuda/fan_in_labels.cuh"
+
+namespace largeout {
+namespace fan_in_gpu {
+
+enum RowState : uint8_t { kNoGradient, kHasGradient, kBadRow };
+
+// The gradients of the logits of `rows` classes from `first` on.
+struct GradientChunk {
+  float* values;   // [blocks, rows, width]; undefined where there is no gradient
+  uint8_t* state;  // [blocks, rows] RowState
+  int64_t first, rows;
+};
+
+// Memory for a chunk, and how many classes it has room for.
+struct ChunkMemory {
+  ChunkMemory(int64_t classes, const FanInBatch& batch, Arena* arena) {
+    constexpr int64_t kFloats = int64_t{4} << 20, kLeastRows = 1024;
+    rows = std::max(kLeastRows, kFloats / std::max<int64_t>(1, batch.padded())) / 8 * 8;
+    rows = std::min(classes, rows);
+    values = arena->Take<float>(rows * batch.padded());
+    state = arena->Take<uint8_t>(rows * batch.blocks);
+  }
+  // The chunk of [first, last) that begins at `at`.
+  GradientChunk At(int64_t at, int64_t last) const { return {values, state, at, std::min(rows, last - at)}; }
+  float* values;
+  uint8_t* state;
+  int64_t rows;
+};
+
+// fan_in_gradients.cu: launches what fills the chunk; indices are checked there.
+template <typename T, typename Id>
+int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+                   const FanInGradientsCuda& from, const GradientChunk& chunk, Verdict* verdict,
+                   GpuStream stream);
+
+// v[k] of every lane summed over the lanes: lane k is given that of k.
+__device__ __forceinline__ float SumEach(float* v) {
+  const int lane = Lane();
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) {
+    const bool upper = (lane & half) != 0;
+#pragma unroll
+    for (int k = 0; k < half; ++k) {
+      const float other = __shfl_xor_sync(kAll, upper ? v[k] : v[k + half], half);
+      v[k] = (upper ? v[k + half] : v[k]) + other;
+    }
+  }
+  return v[0];
+}
+
+// A warp a class of the chunk: `apply` is handed the gradients of its weights for the inputs in indices [rows
+// of the chunk, count], one a lane, and that of its bias. checked: whether all indices of rows with a
+// gradient are known to be in range.
+template <typename Apply, typename Id>
+__global__ void __launch_bounds__(kThreads)
+    RowGradients(const Id* indices, int64_t count, bool checked, FanInBatch batch, const float* blocks,
+                 GradientChunk chunk, Apply apply, Verdict* verdict) {
+  __shared__ int32_t stage[kWarps][32];
+  const int lane = Lane(), width = batch.width;
+  const int64_t r = int64_t{blockIdx.x} * kWarps + Warp(), row = chunk.first + r;
+  if (r >= chunk.rows) return;
+  const Id* index = indices + r * count;
+  bool found = false;
+  for (int64_t block = 0; block < batch.blocks; ++block) {
+    const uint8_t state = chunk.state[block * chunk.rows + r];
+    if (state == kBadRow) return;
+    found = found || state == kHasGradient;
+  }
+  if (!checked && !RowInRange(index, count, batch.inputs)) return Found(&verdict->candidate, row);
+  typename Apply::OnDevice on(apply, found);
+  if (on.Skips()) return;
+  for (int64_t first = 0; first < count; first += 32) {
+    const int n = static_cast<int>(min(count - first, int64_t{32}));
+    float sums[32];
+#pragma unroll
+    for (int k = 0; k < 32; ++k) sums[k] = 0.f;
+    if (found) {
+      stage[Warp()][lane] = lane < n ? static_cast<int32_t>(index[first + lane]) : 0;
+      __syncwarp();
+      for (int64_t block = 0; block < batch.blocks; ++block) {
+        const int64_t at = block * chunk.rows + r;
+        if (chunk.state[at] != kHasGradient) continue;
+        const float g = lane < width ? chunk.values[at * width + lane] : 0.f;
+        const float* input = blocks + block * batch.inputs * width + (lane & (width - 1));
+#pragma unroll
+        for (int k = 0; k < 32; ++k) {
+          if (k < n) sums[k] = fmaf(g, input[static_cast<int64_t>(stage[Warp()][k]) * width], sums[k]);
+        }
+      }
+      __syncwarp();  // the stage has been read
+    }
+    const float sum = found ? SumEach(sums) : 0.f;
+    if (lane < n) on.Weight(row * count + first + lane, sum);
+  }
+  if (!on.HasBias()) return;
+  float sum = 0.f;
+  for (int64_t block = 0; found && block < batch.blocks; ++block) {
+    const int64_t at = block * chunk.rows + r;
+    if (chunk.state[at] == kHasGradient && lane < width) sum += chunk.values[at * width + lane];
+  }
+  sum = WarpSum(sum);
+  if (lane == 0) on.Bias(row, sum);
+}
+
+}  // namespace fan_in_gpu
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_GRADIENTS_CUH_

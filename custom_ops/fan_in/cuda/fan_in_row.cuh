@@ -1,0 +1,107 @@
+// Private to the .cu files of fan_in: what a warp does with one class. A lane is an example of the block; in
+// blocks of 16 examples the upper lanes read what the lower ones read, and what they compute is not used.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
+
+#include <algorithm>
+
+#include "common/cuda/cuda_warp.cuh"
+#include "fan_in/cuda/fan_in_cuda.h"
+
+namespace largeout {
+namespace fan_in_gpu {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr unsigned kAll = 0xffffffffu;
+
+inline unsigned Blocks(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
+
+// Blocks of examples along y; where there are more, a thread block goes through several.
+inline dim3 Grid(unsigned x, const FanInBatch& batch) {
+  return dim3(x, static_cast<unsigned>(std::min<int64_t>(batch.blocks, 65535)));
+}
+
+// The first bad row of indices, and of candidates; all ones: none.
+struct Verdict {
+  unsigned long long row, candidate;
+};
+static_assert(sizeof(Verdict) <= kFanInLogitsWorkspaceCuda, "a Verdict is all the memory logits need");
+
+inline int ClearVerdict(Verdict* verdict, GpuStream stream) {
+  return static_cast<int>(cudaMemsetAsync(verdict, 0xff, sizeof(Verdict), stream));
+}
+// Waits for the stream.
+inline int ReadVerdict(const Verdict* verdict, GpuStream stream, int64_t* row, int64_t* candidate = nullptr) {
+  Verdict found;
+  const int error = CopyToHostCuda(verdict, sizeof(found), &found, stream);
+  if (error != 0) return error;
+  *row = static_cast<int64_t>(found.row);  // all ones is -1
+  if (candidate != nullptr) *candidate = static_cast<int64_t>(found.candidate);
+  return 0;
+}
+
+__device__ __forceinline__ int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ __forceinline__ int Warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+__device__ __forceinline__ void Found(unsigned long long* first, int64_t row) {
+  if (Lane() == 0) atomicMin(first, static_cast<unsigned long long>(row));
+}
+
+// A connection as all lanes of a warp read it, from shared memory.
+struct Connection {
+  int32_t input;
+  float weight;
+};
+
+template <typename Id>
+__device__ __forceinline__ bool InRange(Id index, int64_t inputs) {
+  return static_cast<int64_t>(static_cast<uint32_t>(index)) < inputs;
+}
+
+// The logit of a row for the example of this lane. False where an index is out of range. inputs: a block,
+// [inputs, width]; stage: 32 of the warp's own.
+template <typename T, typename Id>
+__device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row, const float* inputs,
+                                         int width, Connection* stage, float* logit) {
+  const int lane = Lane();
+  const T* weights = layer.weights + row * layer.fan_in;
+  const Id* indices = layer.indices + row * layer.fan_in;
+  const float* input = inputs + (lane & (width - 1));
+  float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f;  // shorter sums, smaller errors
+  for (int64_t first = 0; first < layer.fan_in; first += 32) {
+    const int n = static_cast<int>(min(layer.fan_in - first, int64_t{32}));
+    Connection own{0, 0.f};
+    bool good = true;
+    if (lane < n) {
+      good = InRange(indices[first + lane], layer.inputs);
+      own = {static_cast<int32_t>(indices[first + lane]), GpuToFloat(weights[first + lane])};
+    }
+    if (!__all_sync(kAll, good)) return false;
+    stage[lane] = own;
+    __syncwarp();
+#pragma unroll 4
+    for (int k = 0; k + 1 < n; k += 2) {
+      const Connection c = stage[k], d = stage[k + 1];
+      even = fmaf(c.weight, input[static_cast<int64_t>(c.input) * width], even);
+      odd = fmaf(d.weight, input[static_cast<int64_t>(d.input) * width], odd);
+    }
+    if (n % 2 != 0)
+      even = fmaf(stage[n - 1].weight, input[static_cast<int64_t>(stage[n - 1].input) * width], even);
+    __syncwarp();  // the stage has been read
+  }
+  *logit = even + odd;
+  return true;
+}
+
+// Whether all indices of a row are in range, for a warp.
+template <typename Id>
+__device__ __forceinline__ bool RowInRange(const Id* indices, int64_t n, int64_t inputs) {
+  bool good = true;
+  for (int64_t k = Lane(); k < n; k += 32) good = good && InRange(indices[k], inputs);
+  return __all_sync(kAll, good) != 0;
+}
+
+}  // namespace fan_in_gpu
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_

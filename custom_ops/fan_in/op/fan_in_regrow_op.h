@@ -1,0 +1,188 @@
+// The kernels of connections, pruning and regrowth on any device: validate, allocate, call. Device:
+// FanInRewireCpu (fan_in_rewire_cpu_op.cc) or FanInRewireGpu (fan_in_rewire_gpu_op.cc).
+#ifndef LARGEOUT_FAN_IN_FAN_IN_REGROW_OP_H_
+#define LARGEOUT_FAN_IN_FAN_IN_REGROW_OP_H_
+
+#include <vector>
+
+#include "fan_in/op/fan_in_rewire_op.h"
+
+namespace largeout {
+
+template <typename Device, typename Id>
+class FanInConnectionsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    int64_t rows, fan_in, inputs, first_class;
+    uint64_t key;
+    OP_REQUIRES_OK(context, ReadScalar(context, 0, "num_rows", &rows));
+    OP_REQUIRES_OK(context, ReadScalar(context, 1, "fan_in", &fan_in));
+    OP_REQUIRES_OK(context, ReadScalar(context, 2, "num_inputs", &inputs));
+    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
+    OP_REQUIRES_OK(context, ReadKey(context, 4, &key));
+    OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DataTypeToEnum<Id>::value, fan_in, 0));
+    // Both factors below 2^31: their product is a size.
+    OP_REQUIRES(context, rows >= 0 && rows <= INT32_MAX && first_class >= 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`num_rows` must be in [0, 2^31) and `first_class` not negative. Received: ", rows,
+                    " and ", first_class)));
+    tensorflow::Tensor* indices;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, fan_in}, &indices));
+    OP_REQUIRES_OK(context, Device::Connections(context, rows, fan_in, inputs, key, first_class,
+                                                indices->flat<Id>().data()));
+  }
+};
+
+template <typename Device, typename Id>
+class FanInCandidatesOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    int64_t inputs, first, rows, first_class, count;
+    uint64_t key;
+    OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
+    OP_REQUIRES_OK(context, ReadPair(context, 2, "rows", &first, &rows));
+    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
+    OP_REQUIRES_OK(context, ReadScalar(context, 4, "count", &count));
+    OP_REQUIRES_OK(context, ReadKey(context, 5, &key));
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context,
+                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const tensorflow::Tensor& indices = *variable->tensor();
+    OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
+    OP_REQUIRES_OK(context, CheckRows(first, rows, indices.dim_size(0)));
+    OP_REQUIRES_OK(context, CheckNumInputs(inputs, indices.dtype(), indices.dim_size(1), count));
+    tensorflow::Tensor* candidates;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, count}, &candidates));
+    int64_t bad;
+    OP_REQUIRES_OK(
+        context, Device::Candidates(context, Data<Id>(indices), indices.dim_size(1), inputs, key, first_class,
+                                    first, rows, count, candidates->flat<int32_t>().data(), &bad));
+    OP_REQUIRES_OK(context, BadRow(bad, inputs));
+  }
+};
+
+template <typename Device, typename T>
+class FanInKeyCountsOp : public tensorflow::OpKernel {
+ public:
+  explicit FanInKeyCountsOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("digit", &digit_));
+    OP_REQUIRES(context, digit_ < kFanInKeyDigits,
+                absl::InvalidArgumentError(
+                    absl::StrCat("`digit` must be below ", kFanInKeyDigits, ". Received: ", digit_)));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    int64_t prefix, first_class;
+    uint64_t key;
+    OP_REQUIRES_OK(context, ReadScalar(context, 1, "prefix", &prefix));
+    OP_REQUIRES_OK(context, ReadKey(context, 2, &key));
+    OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context,
+                   LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "weights", &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const tensorflow::Tensor& weights = *variable->tensor();
+    OP_REQUIRES_OK(context, CheckMatrix(weights, "weights"));
+    tensorflow::Tensor* counts;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
+    OP_REQUIRES_OK(context, Device::KeyCounts(context, Data<T>(weights), weights.dim_size(0),
+                                              weights.dim_size(1), key, first_class,
+                                              static_cast<uint64_t>(prefix), digit_, Data<int64_t>(counts)));
+  }
+
+ private:
+  int digit_;
+};
+
+template <typename Device, typename T, typename Id>
+class FanInRewireOp : public tensorflow::OpKernel {
+ public:
+  explicit FanInRewireOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &slots_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    FanInRewiring<typename KernelType<T>::type, Id> r = {};
+    const int at = 2 + slots_;
+    OP_REQUIRES_OK(context, ReadScalar(context, at, "num_inputs", &r.inputs));
+    OP_REQUIRES_OK(context, ReadPair(context, at + 1, "rows", &r.first_row, &r.rows));
+    OP_REQUIRES_OK(context, ReadScalar(context, at + 2, "first_class", &r.first_class));
+    OP_REQUIRES_OK(context, ReadScalar(context, at + 3, "count", &r.count));
+    OP_REQUIRES_OK(context, ReadScalar(context, at + 4, "threshold", &r.threshold));
+    OP_REQUIRES_OK(context, ReadKey(context, at + 5, &r.key));
+    const tensorflow::Tensor &candidates = context->input(at + 6), &scores = context->input(at + 7);
+    FanInVariables variables;
+    OP_REQUIRES_OK(context, variables.FindRewired(context, tensorflow::DataTypeToEnum<T>::value,
+                                                  tensorflow::DataTypeToEnum<Id>::value, slots_));
+    // From here on dense reads of these variables copy, so that none of them can see an update half done.
+    OP_REQUIRES_OK(context, Device::template OwnMemory<T>(context, variables.weights_variable()));
+    OP_REQUIRES_OK(context, Device::template OwnMemory<Id>(context, variables.indices_variable()));
+    for (int i = 0; i < slots_; ++i) {
+      OP_REQUIRES_OK(context, Device::template OwnMemory<float>(context, variables.slot(i)));
+    }
+    OP_REQUIRES_OK(context, variables.Lock(true, true));
+    OP_REQUIRES_OK(context, variables.Check(-1, slots_));
+    r.fan_in = variables.fan_in();
+    OP_REQUIRES_OK(context, CheckRows(r.first_row, r.rows, variables.classes()));
+    OP_REQUIRES_OK(context, CheckNumInputs(r.inputs, tensorflow::DataTypeToEnum<Id>::value, r.fan_in, 0));
+    OP_REQUIRES(context, r.count >= -1 && r.count <= r.fan_in,
+                absl::InvalidArgumentError(
+                    absl::StrCat("`count` must be in [-1, ", r.fan_in, "]. Received: ", r.count)));
+    OP_REQUIRES(context, candidates.dims() == 2 && candidates.dim_size(0) == r.rows,
+                absl::InvalidArgumentError(absl::StrCat("`candidates` must have the shape [", r.rows,
+                                                        ", count]. Received: shape ",
+                                                        candidates.shape().DebugString())));
+    OP_REQUIRES_OK(context, CheckShape(scores, "scores", candidates.shape()));
+    tensorflow::Tensor* changes;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &changes));
+    std::vector<float*> slots(slots_);
+    for (int i = 0; i < slots_; ++i) slots[i] = Data<float>(variables.slot(i)->tensor());
+    r.weights = Data<T>(variables.weights_variable()->tensor());
+    r.indices = Data<Id>(variables.indices_variable()->tensor());
+    r.slots = slots.data(), r.num_slots = slots_;
+    r.candidates = candidates.flat<int32_t>().data(), r.scores = Data<float>(scores);
+    r.num_candidates = candidates.dim_size(1);
+    int64_t bad;
+    bool bad_candidate;
+    OP_REQUIRES_OK(context, Device::Rewire(context, r, Data<int64_t>(changes), &bad, &bad_candidate));
+    OP_REQUIRES_OK(context, BadRow(bad, r.inputs, bad_candidate ? "candidates" : "indices"));
+  }
+
+ private:
+  int slots_;
+};
+
+template <typename Device, typename Id>
+class FanInDegreesOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    int64_t inputs;
+    OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context,
+                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const tensorflow::Tensor& indices = *variable->tensor();
+    OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
+    OP_REQUIRES(
+        context, inputs >= 0 && inputs <= INT32_MAX,
+        absl::InvalidArgumentError(absl::StrCat("`num_inputs` must be in [0, 2^31). Received: ", inputs)));
+    tensorflow::Tensor* degrees;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
+    int64_t bad;
+    OP_REQUIRES_OK(context, Device::Degrees(context, Data<Id>(indices), indices.dim_size(0),
+                                            indices.dim_size(1), inputs, Data<int64_t>(degrees), &bad));
+    OP_REQUIRES_OK(context, BadRow(bad, inputs));
+  }
+};
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_REGROW_OP_H_

@@ -1,0 +1,161 @@
+// Losses, fused steps, top-k and rewiring at the size of Amazon-670K: 670,091 classes with 32 connections
+// each, to 32,768 inputs, a batch of 32 with 5 labels each. Smaller on a smaller GPU. "bytes" are those of
+// weights, indices and slots; "gathered" counts what connections read of the inputs (and of their gradients),
+// from the caches.
+#include <cstring>
+
+#include "common/test/cuda_bench.cuh"
+#include "fan_in/cuda/fan_in_cuda.h"
+#include "fan_in/fan_in_random.h"
+#include "fan_in/cuda/fan_in_rewire_cuda.h"
+
+namespace largeout {
+namespace {
+
+template <typename T>
+__global__ void FillWeights(const float* from, int64_t n, T* weights) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) GpuFromFloat(from[i], &weights[i]);
+}
+
+struct Sizes {
+  int64_t classes, fan_in, inputs, size;
+};
+
+// Zero where a unit is not active, as after a ReLU.
+std::vector<float> Inputs(const Sizes& s) {
+  Random random(1);
+  std::vector<float> x(s.size * s.inputs);
+  for (float& v : x) v = std::max(0.f, random.Normalish());
+  return x;
+}
+
+template <typename T>
+void Run(Bench* bench, const Sizes& s) {
+  const FanInBatch batch(s.size, s.inputs);
+  const int64_t connections = s.classes * s.fan_in;
+  const int64_t workspace_bytes =
+      std::max({FanInBackwardWorkspaceCuda(s.classes, s.fan_in, batch, true),
+                FanInTopKWorkspaceCuda(s.classes, batch, 10), FanInLossWorkspaceCuda(s.classes, batch),
+                FanInDrawWorkspaceCuda(s.classes, s.fan_in, 2 * s.fan_in, s.inputs, 2)});
+  BenchArena memory(connections * (sizeof(T) + 2 + 8) + s.classes * 16 + 4 * batch.floats() * 4 +
+                    workspace_bytes + (int64_t{8} << 20));
+  T* weights = memory.Take<T>(connections);
+  uint16_t* indices = memory.Take<uint16_t>(connections);
+  float* bias = memory.Take<float>(s.classes);
+  float* slots[] = {memory.Take<float>(connections), memory.Take<float>(connections)};
+  float* bias_slots[] = {memory.Take<float>(s.classes), memory.Take<float>(s.classes)};
+  float *x = memory.Take<float>(s.size * s.inputs), *blocks = memory.Take<float>(batch.floats());
+  void* workspace = memory.Take<char>(workspace_bytes);
+  float* numbers = memory.Take<float>(1024 + 4 * s.size);
+  uint8_t* active = memory.Take<uint8_t>(FanInActiveBytes(batch, s.classes));
+  BenchFill<<<8192, 256>>>(slots[0], connections, 1, 0.3f);
+  FillWeights<T><<<static_cast<unsigned>((connections + 255) / 256), 256>>>(slots[0], connections, weights);
+  BENCH_OK(cudaMemset(bias, 0, s.classes * sizeof(float)));
+  const std::vector<float> host_x = Inputs(s);
+  BENCH_OK(cudaMemcpy(x, host_x.data(), host_x.size() * sizeof(float), cudaMemcpyHostToDevice));
+  char name[96];
+  std::snprintf(name, sizeof(name), "%.0fK x %d %s, %d inputs, batch %d", s.classes * 1e-3,
+                static_cast<int>(s.fan_in), sizeof(T) == 2 ? "bfloat16" : "float32",
+                static_cast<int>(s.inputs), static_cast<int>(s.size));
+
+  bench->Report(name, "draw all connections", bench->Time([&](int i) {
+    BENCH_OK(
+        FanInConnectionsCuda(s.classes, s.fan_in, s.inputs, FanInKey(1, i), 0, indices, workspace, nullptr));
+  }),
+                connections * 2.0);
+  bench->Report(name, "lay out the inputs",
+                bench->Time([&](int) { BENCH_OK(FanInLayOutCuda(batch, x, blocks, nullptr)); }),
+                4.0 * (s.size * s.inputs + batch.floats()));
+
+  FanInPositives positives;
+  std::vector<int64_t> labels, splits(1, 0);
+  Random random(2);
+  for (int64_t b = 0; b < s.size; ++b) {
+    for (int i = 0; i < 5; ++i) labels.push_back(random.Below(s.classes));
+    splits.push_back(static_cast<int64_t>(labels.size()));
+  }
+  int64_t position;
+  SortLabels(FanInLabels<int64_t>{labels.data(), splits.data(), nullptr, splits.back(), 0, s.classes}, batch,
+             s.classes, &positives, &position);
+  FanInPositive* sorted = memory.Take<FanInPositive>(positives.sorted.size());
+  int64_t* starts = memory.Take<int64_t>(positives.block_start.size());
+  BENCH_OK(CopyToDeviceCuda(positives.sorted.data(), positives.sorted.size() * sizeof(FanInPositive), sorted,
+                            nullptr));
+  BENCH_OK(CopyToDeviceCuda(positives.block_start.data(), positives.block_start.size() * 8, starts, nullptr));
+  const FanInLayer<T, uint16_t> layer{weights, indices, bias, s.classes, s.fan_in, s.inputs};
+  float *loss = numbers, *lse = loss + s.size, *mass = lse + s.size, *grad_loss = mass + s.size,
+        *hyper = grad_loss + s.size;
+  const std::vector<float> grads(s.size, 1e-3f), hyper_host = {1e-3f, 0.f, 0.1f, 0.01f, 1e-3f};
+  BENCH_OK(CopyToDeviceCuda(grads.data(), s.size * sizeof(float), grad_loss, nullptr));
+  BENCH_OK(CopyToDeviceCuda(hyper_host.data(), 5 * sizeof(float), hyper, nullptr));
+
+  const double bytes = connections * (sizeof(T) + 2.0) + s.classes * 4.0;
+  const double gathered = 4.0 * connections * batch.padded();
+  int64_t bad;
+  for (const FanInLoss kind : {FanInLoss::kBinaryCrossentropy, FanInLoss::kSquaredHinge}) {
+    const bool hinge = kind == FanInLoss::kSquaredHinge;
+    // Almost every class far beyond the margin, as in training.
+    const std::vector<float> biases(s.classes, hinge ? -4.f : 0.f);
+    BENCH_OK(cudaMemcpy(bias, biases.data(), s.classes * sizeof(float), cudaMemcpyHostToDevice));
+    const std::string of = kFanInLossNames[static_cast<int>(kind)];
+    const Times forward = bench->Time([&](int) {
+      BENCH_OK(FanInLossForwardCuda(layer, batch, blocks, kind, {sorted, starts}, {loss, lse, mass, active},
+                                    workspace, nullptr, &bad));
+    });
+    bench->Report(name, of, forward, bytes);
+    bench->Report(name, of + ", gathered", forward, gathered);
+    FanInGradientsCuda gradients;
+    gradients.loss = kind, gradients.positives = {sorted, starts}, gradients.grad_loss = grad_loss;
+    gradients.lse = lse, gradients.mass = mass, gradients.active = hinge ? active : nullptr;
+    for (const FanInRule rule : {FanInRule::kSgd, FanInRule::kLazyAdam}) {
+      FanInStep<T> step;
+      step.rule = rule, step.weights = weights, step.bias = bias, step.hyper = hyper;
+      for (int i = 0; i < 2; ++i) {
+        step.slots[i] = slots[i], step.bias_slots[i] = bias_slots[i];
+        BENCH_OK(cudaMemset(slots[i], 0, connections * sizeof(float)));
+        BENCH_OK(cudaMemset(bias_slots[i], 0, s.classes * sizeof(float)));
+      }
+      float* d_blocks;
+      const Times t = bench->Time([&](int i) {
+        step.key = FanInKey(3, i);
+        BENCH_OK(
+            FanInBackwardCuda(layer, batch, blocks, gradients, step, &d_blocks, workspace, nullptr, &bad));
+      });
+      const FanInRuleInfo& info = kFanInRuleInfo[static_cast<int>(rule)];
+      bench->Report(name, of + ", step " + info.name, t,
+                    hinge ? 0.0 : bytes + connections * (sizeof(T) + 8.0 * info.slots));
+      // Logits, weights' gradient, and the inputs' (gradient of the logit, read and written sum).
+      if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, 5 * gathered);
+    }
+  }
+  int64_t* rows = memory.Take<int64_t>(s.size * 10);
+  float* scores = memory.Take<float>(s.size * 10);
+  bench->Report(name, "top 10", bench->Time([&](int) {
+    BENCH_OK(FanInTopKCuda(layer, batch, blocks, 10, scores, rows, workspace, nullptr, &bad));
+  }),
+                bytes);
+  int64_t* changes = memory.Take<int64_t>(1);
+  bench->Report(name, "rewire 30%", bench->Time([&](int i) {
+    const FanInRewiring<T, uint16_t> r{weights,        indices, slots, 2,         s.fan_in,          s.inputs,
+                                       FanInKey(4, i), 0,       0,     s.classes, s.fan_in * 3 / 10, -1,
+                                       nullptr,        nullptr, 0};
+    bool bad_candidate;
+    BENCH_OK(FanInRewireCuda(r, changes, workspace, nullptr, &bad, &bad_candidate));
+  }),
+                bytes);
+}
+
+}  // namespace
+}  // namespace largeout
+
+int main(int argc, char** argv) {
+  using namespace largeout;
+  if (!Bench::HasGpu()) return 77;
+  Bench bench("fan_in", argc, argv);
+  Sizes s = bench.quick() ? Sizes{20000, 16, 512, 32} : Sizes{670091, 32, 32768, 32};
+  while (s.classes > 1024 && s.classes * s.fan_in * 14.0 + 1e9 > 0.8 * bench.free_bytes()) s.classes /= 2;
+  Run<bfloat16>(&bench, s);
+  Run<float>(&bench, s);
+  return 0;
+}

@@ -1,0 +1,220 @@
+// Random layers and batches, and what the ops should make of them, in float64: for tests and benches.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_TESTING_H_
+#define LARGEOUT_FAN_IN_FAN_IN_TESTING_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "common/test/check.h"
+#include "fan_in/fan_in.h"
+#include "fan_in/fan_in_random.h"
+
+namespace largeout {
+
+inline constexpr FanInLoss kFanInAllLosses[] = {FanInLoss::kSquaredHinge, FanInLoss::kBinaryCrossentropy,
+                                                FanInLoss::kSoftmax};
+
+// A layer with its slots, a batch, labels (some twice, some absent) and gradients of the losses.
+template <typename T, typename Id>
+struct FanInProblem {
+  FanInProblem(int64_t classes, int64_t fan_in, int64_t inputs, int64_t size, uint64_t seed,
+               bool use_bias = true, bool use_weights = true, float bias_mean = 0.f)
+      : classes(classes), fan_in(fan_in), inputs(inputs), batch(size, inputs) {
+    Random random(seed);
+    weights.resize(classes * fan_in), indices.resize(classes * fan_in), x.resize(size * inputs);
+    for (T& w : weights) FromFloat(random.Normalish(), &w);
+    std::vector<Id> order(inputs);
+    for (int64_t i = 0; i < inputs; ++i) order[i] = static_cast<Id>(i);
+    for (int64_t c = 0; c < classes; ++c) {
+      for (int64_t k = 0; k < fan_in; ++k) {
+        std::swap(order[k], order[k + random.Below(inputs - k)]);
+        indices[c * fan_in + k] = order[k];
+      }
+    }
+    if (use_bias) bias.resize(classes);
+    for (float& b : bias) b = random.Normalish() + bias_mean;
+    for (float& v : x) v = random.Normalish();
+    for (int i = 0; i < kFanInMaxSlots; ++i) {
+      slots[i].resize(classes * fan_in), bias_slots[i].resize(use_bias ? classes : 0);
+      for (float& s : slots[i]) s = 0.1f + static_cast<float>(random.Unit());
+      for (float& s : bias_slots[i]) s = 0.1f + static_cast<float>(random.Unit());
+    }
+    row_splits.push_back(0);
+    for (int64_t b = 0; b < size; ++b) {
+      for (int64_t n = random.Below(5); n > 0 && classes > 0; --n) {
+        labels.push_back(random.Below(4) == 0 ? -1 : first_class + random.Below(classes));
+        if (random.Below(4) == 0) labels.push_back(labels.back());
+      }
+      row_splits.push_back(static_cast<int64_t>(labels.size()));
+      grad_loss.push_back(b % 7 == 3 ? 0.f : random.Normalish());
+    }
+    if (use_weights) label_weights.resize(labels.size());
+    for (float& w : label_weights) w = 0.5f + static_cast<float>(random.Unit());
+  }
+
+  FanInLayer<T, Id> layer() const {
+    return {weights.data(), indices.data(), bias.empty() ? nullptr : bias.data(), classes, fan_in, inputs};
+  }
+  FanInLabels<int64_t> label_lists() const {
+    return {labels.data(),
+            row_splits.data(),
+            label_weights.empty() ? nullptr : label_weights.data(),
+            static_cast<int64_t>(labels.size()),
+            first_class,
+            first_class + classes};
+  }
+  float Input(int64_t b, int64_t c, int64_t k) const { return x[b * inputs + indices[c * fan_in + k]]; }
+
+  std::vector<double> Logits() const {
+    std::vector<double> z(batch.size * classes);
+    for (int64_t b = 0; b < batch.size; ++b) {
+      for (int64_t c = 0; c < classes; ++c) {
+        double sum = bias.empty() ? 0.0 : bias[c];
+        for (int64_t k = 0; k < fan_in; ++k)
+          sum += static_cast<double>(ToFloat(weights[c * fan_in + k])) * Input(b, c, k);
+        z[b * classes + c] = sum;
+      }
+    }
+    return z;
+  }
+
+  // The losses, and (times grad_loss) their gradients to the logits in *gradients.
+  std::vector<double> Losses(FanInLoss loss, const std::vector<double>& z,
+                             std::vector<double>* gradients) const {
+    std::vector<double> losses(batch.size);
+    gradients->assign(z.size(), 0.0);
+    for (int64_t b = 0; b < batch.size; ++b) {
+      const double* row = z.data() + b * classes;
+      std::vector<double> weight(classes, -1.0);  // below 0: no label
+      double mass = 0, high = -INFINITY, total = 0;
+      for (int64_t i = row_splits[b]; i < row_splits[b + 1]; ++i) {
+        double* w = labels[i] < 0 ? nullptr : &weight[labels[i] - first_class];
+        if (w != nullptr && *w < 0) mass += (*w = label_weights.empty() ? 1.0 : label_weights[i]);
+      }
+      for (int64_t c = 0; c < classes; ++c) high = std::max(high, row[c]);
+      for (int64_t c = 0; c < classes; ++c) total += std::exp(row[c] - high);
+      const double lse = high + std::log(total);
+      for (int64_t c = 0; c < classes; ++c) {
+        const bool label = weight[c] >= 0;
+        const double s = label ? 1.0 : -1.0, w = label ? weight[c] : 1.0;
+        double term = 0, gradient = 0;
+        if (loss == FanInLoss::kSquaredHinge) {
+          const double slack = std::max(0.0, 1.0 - s * row[c]);
+          term = w * slack * slack, gradient = -2.0 * w * s * slack;
+        } else if (loss == FanInLoss::kBinaryCrossentropy) {
+          term = w * std::log1p(std::exp(-s * row[c])), gradient = -w * s / (1.0 + std::exp(s * row[c]));
+        } else {
+          term = label ? w * (lse - row[c]) : 0.0,
+          gradient = mass * std::exp(row[c] - lse) - (label ? w : 0.0);
+        }
+        losses[b] += term;
+        (*gradients)[b * classes + c] = gradient * grad_loss[b];
+      }
+    }
+    return losses;
+  }
+
+  int64_t classes, fan_in, inputs;
+  FanInBatch batch;
+  int64_t first_class = 1000;
+  std::vector<T> weights;
+  std::vector<Id> indices;
+  std::vector<float> bias, x, label_weights, grad_loss;
+  std::vector<float> slots[kFanInMaxSlots], bias_slots[kFanInMaxSlots];
+  std::vector<int64_t> labels, row_splits;
+};
+
+template <typename T>
+struct FanInOutput {
+  std::vector<float> logits, loss, lse, mass, d_x, bias, slots[kFanInMaxSlots], bias_slots[kFanInMaxSlots];
+  std::vector<T> weights;
+  std::vector<uint8_t> active;
+
+  bool operator==(const FanInOutput& o) const {
+    bool same = Same(logits, o.logits) && Same(loss, o.loss) && Same(lse, o.lse) && Same(mass, o.mass) &&
+                Same(d_x, o.d_x) && Same(bias, o.bias) && Same(weights, o.weights) && Same(active, o.active);
+    for (int i = 0; i < kFanInMaxSlots; ++i)
+      same = same && Same(slots[i], o.slots[i]) && Same(bias_slots[i], o.bias_slots[i]);
+    return same;
+  }
+  template <typename V>
+  static bool Same(const std::vector<V>& a, const std::vector<V>& b) {
+    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0);
+  }
+};
+
+struct FanInOptions {
+  FanInRule rule = FanInRule::kNone;
+  bool given = false;  // gradients of the logits are given
+  bool inputs = true;  // compute the gradient of the inputs
+  float decay = 0.f;
+  bool weights = true;  // compute those of weights and bias, where they are written
+};
+
+inline std::vector<float> HyperOf(FanInRule rule, float decay) {
+  if (rule == FanInRule::kSgd) return {0.1f, decay};
+  if (rule == FanInRule::kAdagrad) return {0.1f, decay, 1e-3f};
+  return {0.1f, decay, 0.1f, 0.01f, 1e-3f};
+}
+
+// Forward and backward as a training step calls them.
+template <typename T, typename Id>
+FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const FanInOptions& options,
+                            Parallel* parallel) {
+  const FanInBatch& batch = p.batch;
+  FanInOutput<T> out;
+  std::vector<float> blocks(batch.floats(), NAN), d_blocks(batch.floats(), NAN);
+  FanInLayOut(batch, p.x.data(), blocks.data(), parallel);
+  out.logits.assign(batch.size * p.classes, NAN);
+  CHECK_TRUE(FanInLogits(p.layer(), batch, blocks.data(), out.logits.data(), parallel) == -1);
+  FanInPositives positives;
+  int64_t position;
+  CHECK_TRUE(SortLabels(p.label_lists(), batch, p.classes, &positives, &position) == FanInLabelStatus::kOk);
+  const bool softmax = loss == FanInLoss::kSoftmax;
+  out.loss.assign(batch.size, NAN), out.lse.assign(softmax ? batch.size : 0, NAN),
+      out.mass.assign(out.lse.size(), NAN);
+  out.active.assign(loss == FanInLoss::kSquaredHinge ? FanInActiveBytes(batch, p.classes) : 0, 0xff);
+  CHECK_TRUE(FanInLossForward(p.layer(), batch, blocks.data(), loss, positives,
+                              {out.loss.data(), out.lse.data(), out.mass.data(), out.active.data()},
+                              parallel) == -1);
+  std::vector<float> given;
+  FanInGradients gradients;
+  if (options.given) {
+    std::vector<double> exact;
+    p.Losses(loss, p.Logits(), &exact);
+    given.assign(exact.begin(), exact.end());
+    gradients.logits = given.data();
+  } else {
+    gradients.loss = loss, gradients.positives = &positives, gradients.grad_loss = p.grad_loss.data();
+    gradients.lse = out.lse.data(), gradients.mass = out.mass.data();
+    gradients.active = out.active.empty() ? nullptr : out.active.data();
+  }
+  std::vector<float> scratch(FanInBackwardScratch(p.classes, p.fan_in, batch, options.inputs), NAN);
+  const std::vector<float> hyper = HyperOf(options.rule, options.decay);
+  FanInLayer<T, Id> layer = p.layer();
+  FanInStep<T> step;
+  step.rule = options.rule, step.hyper = hyper.data(), step.key = FanInKey(3, 4),
+  step.first_class = p.first_class;
+  out.bias = p.bias, out.weights = p.weights;
+  for (int i = 0; i < kFanInMaxSlots; ++i) {
+    out.slots[i] = p.slots[i], out.bias_slots[i] = p.bias_slots[i];
+    step.slots[i] = out.slots[i].data(), step.bias_slots[i] = out.bias_slots[i].data();
+  }
+  step.weights = out.weights.data(), step.bias = out.bias.empty() ? nullptr : out.bias.data();
+  if (options.rule != FanInRule::kNone) layer.weights = out.weights.data(), layer.bias = step.bias;
+  if (!options.weights) step.weights = nullptr, step.bias = nullptr;
+  CHECK_TRUE(FanInBackward(layer, batch, blocks.data(), gradients, step,
+                           options.inputs ? d_blocks.data() : nullptr, scratch.data(), parallel) == -1);
+  if (options.inputs) {
+    out.d_x.assign(batch.size * p.inputs, NAN);
+    FanInLayBack(batch, d_blocks.data(), out.d_x.data(), parallel);
+  }
+  return out;
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_TESTING_H_

@@ -1,0 +1,277 @@
+// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids,
+// partial sums.
+#include <algorithm>
+
+#include "tree_softmax/cuda/tree_softmax_work.cuh"
+
+namespace largeout {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
+
+// token_start is null when there are no pairs at all.
+__global__ void SumPaths(const float* pair_loss, const int32_t* token_start, const float* weights,
+                         int64_t tokens, float* loss) {
+  const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (token >= tokens) return;
+  double sum = 0.0;
+  if (token_start != nullptr) {
+    for (int slot = token_start[token]; slot < token_start[token + 1]; ++slot) sum += pair_loss[slot];
+  }
+  const float weight = weights == nullptr ? 1.f : weights[token];
+  loss[token] = weight == 0.f ? 0.f : static_cast<float>(weight * sum);
+}
+
+__global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, const float* weights,
+                           int64_t pairs, float* scale) {
+  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (p >= pairs) return;
+  const int token = pair_token[p];
+  scale[p] = grad_loss[token] * (weights == nullptr ? 1.f : weights[token]);
+}
+
+// A warp a group.
+__global__ void WriteRowIds(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets,
+                            int64_t groups, int64_t* rows) {
+  const int64_t g = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
+  if (g >= groups) return;
+  const int64_t row = tree.node_start[group_node[g]];
+  const int64_t begin = offsets[g].rows, count = offsets[g + 1].rows - begin;
+  for (int64_t j = threadIdx.x % 32; j < count; j += 32) rows[begin + j] = row + j;
+}
+
+__global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, int64_t pairs,
+                                  int32_t* pair_group) {
+  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (p >= pairs) return;
+  int64_t low = 0, high = groups;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (group_start[middle] <= p) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  pair_group[p] = static_cast<int32_t>(low);
+}
+
+constexpr int kSumWarps = 8;
+
+// A block sums 32 elements of a row: each warp a run of the parts, then the runs in their order.
+template <typename T>
+__global__ void __launch_bounds__(kSumWarps * 32)
+    SumParts(TreeBatch<T> batch, const int32_t* sum_group, TreeGradOutputs<T> out) {
+  __shared__ float sums[kSumWarps][33];
+  const int group = sum_group[blockIdx.x];
+  const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
+  const int64_t children = next.rows - at.rows, row = blockIdx.x - at.sum_rows;
+  const int64_t parts = (next.partial_rows - at.partial_rows) / children;
+  const int64_t dim = batch.table.dim;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t k = blockIdx.y * 32 + lane;  // k == dim: the bias
+  const bool bias = k == dim && out.bias_grads != nullptr;
+  const int64_t each = CeilDiv(parts, kSumWarps), end = min(parts, (warp + 1) * each);
+  float sum = 0.f;
+  if (k < dim) {
+    const float* p = out.partials + (at.partial_rows + row) * dim + k;
+#pragma unroll 8
+    for (int64_t i = warp * each; i < end; ++i) sum += p[i * children * dim];
+  } else if (bias) {
+    const float* p = out.bias_partials + at.partial_rows + row;
+    for (int64_t i = warp * each; i < end; ++i) sum += p[i * children];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || (k >= dim && !bias)) return;
+  for (int w = 1; w < kSumWarps; ++w) sum += sums[w][lane];
+  if (bias) {
+    out.bias_grads[at.rows + row] = sum;
+  } else {
+    GpuFromFloat(sum, out.row_grads + (at.rows + row) * dim + k);
+  }
+}
+
+__global__ void Widen(const bfloat16* in, int64_t n, float* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < n) out[i] = GpuToFloat(in[i]);
+}
+
+__global__ void Round(const float* in, int64_t n, bfloat16* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < n) GpuFromFloat(in[i], out + i);
+}
+
+// How many chunks of at most scratch_bytes the probabilities are computed in, and how long a chunk is. A
+// chunk takes the slices that begin in it, so its memory is up to a slice longer.
+struct Chunks {
+  int64_t count, length, bytes;
+  Chunks(const TreeWork& work, int64_t scratch_bytes) {
+    const int64_t most = scratch_bytes / static_cast<int64_t>(sizeof(float)),
+                  slice = kSlice * work.max_children;
+    length = work.probs <= most ? work.probs : std::max(most - slice, slice);
+    count = CeilDiv(work.probs, length);
+    bytes = std::min(work.probs, length + slice) * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+}  // namespace
+
+int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream) {
+  if (n > 0) Widen<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
+  return static_cast<int>(cudaGetLastError());
+}
+
+int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
+  if (n > 0) Round<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
+  return static_cast<int>(cudaGetLastError());
+}
+
+#define LARGEOUT_RETURN_ERROR(call) \
+  do {                              \
+    const int error_ = (call);      \
+    if (error_ != 0) return error_; \
+  } while (0)
+
+template <typename T>
+int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
+                GpuStream stream) {
+  if (work.sum_rows == 0) return 0;
+  const dim3 grid(static_cast<unsigned>(work.sum_rows),
+                  static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
+  SumParts<T><<<grid, kSumWarps * 32, 0, stream>>>(batch, work.sum_group, out);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <typename T>
+int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, int64_t tokens,
+                        const TreeLossOutputs& outputs, int64_t scratch_bytes, GpuScratch* scratch,
+                        GpuStream stream) {
+  if (tokens == 0) {
+    if (outputs.group_start != nullptr) {
+      LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
+    }
+    return 0;
+  }
+  float* pair_loss = nullptr;
+  if (plan.pairs > 0) {
+    pair_loss = static_cast<float*>(scratch->Allocate(plan.pairs * sizeof(float)));
+    if (pair_loss == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    const TreeBatch<T> batch{tree,
+                             table,
+                             hidden,
+                             plan.pair_token,
+                             plan.pair_row,
+                             plan.work.group_node,
+                             plan.work.group_start,
+                             plan.work.offsets,
+                             outputs.pair_lse};
+    const ProbChunk all{outputs.probs, 0, plan.probs};
+    LARGEOUT_RETURN_ERROR(
+        NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
+    if (plan.work.wide_slices > 0 && outputs.probs != nullptr) {
+      LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, all, true, pair_loss, stream));
+    } else if (plan.work.wide_slices > 0) {
+      const Chunks chunks(plan.work, scratch_bytes);
+      float* data = static_cast<float*>(scratch->Allocate(chunks.bytes));
+      if (data == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+      for (int64_t i = 0; i < chunks.count; ++i) {
+        const ProbChunk chunk{data, i * chunks.length, (i + 1) * chunks.length};
+        LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, chunk, false, pair_loss, stream));
+      }
+    }
+    if (outputs.pair_token != nullptr) {
+      const auto copy = [&](int32_t* to, const int32_t* from, int64_t n) {
+        return cudaMemcpyAsync(to, from, n * sizeof(int32_t), cudaMemcpyDeviceToDevice, stream);
+      };
+      LARGEOUT_CUDA_RETURN(copy(outputs.pair_token, plan.pair_token, plan.pairs));
+      LARGEOUT_CUDA_RETURN(copy(outputs.pair_row, plan.pair_row, plan.pairs));
+      LARGEOUT_CUDA_RETURN(copy(outputs.group_node, plan.work.group_node, plan.groups));
+      LARGEOUT_CUDA_RETURN(copy(outputs.group_start, plan.work.group_start, plan.groups + 1));
+    }
+  } else if (outputs.group_start != nullptr) {
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
+  }
+  SumPaths<<<Blocks(tokens), kThreads, 0, stream>>>(pair_loss, plan.pairs > 0 ? plan.token_start : nullptr,
+                                                    weights, tokens, outputs.loss);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <typename T>
+int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                        const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
+                        T* row_grads, float* bias_grads, GpuScratch* scratch, GpuStream stream) {
+  const TreeWork& work = plan.work;
+  if (tokens == 0) return 0;
+  // Tokens without pairs get no other value.
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
+  if (saved.pairs == 0) return 0;
+  const auto allocate = [&](int64_t n) { return static_cast<float*>(scratch->Allocate(n * sizeof(float))); };
+  float* pair_scale = allocate(saved.pairs);
+  float* partials = allocate(work.partial_rows * table.dim);
+  float* bias_partials = allocate(work.partial_rows);
+  if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr))) {
+    return static_cast<int>(cudaErrorMemoryAllocation);
+  }
+  ScalePairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.pair_token, grad_loss, weights, saved.pairs,
+                                                           pair_scale);
+  WriteRowIds<<<Blocks(work.groups * 32), kThreads, 0, stream>>>(tree, saved.group_node, work.offsets,
+                                                                 work.groups, rows);
+  const TreeBatch<T> batch{tree,
+                           table,
+                           hidden,
+                           saved.pair_token,
+                           saved.pair_row,
+                           saved.group_node,
+                           saved.group_start,
+                           work.offsets,
+                           const_cast<float*>(saved.pair_lse)};
+  const TreeGradOutputs<T> out{pair_scale, d_hidden, row_grads, bias_grads, partials, bias_partials};
+  int64_t chunk_count = 1, chunk_length = work.probs;
+  float* data = const_cast<float*>(saved.probs);
+  int32_t* pair_group = nullptr;
+  if (data == nullptr) {
+    const Chunks chunks(work, scratch_bytes);
+    chunk_count = chunks.count, chunk_length = chunks.length;
+    data = static_cast<float*>(scratch->Allocate(chunks.bytes));
+    pair_group = static_cast<int32_t*>(scratch->Allocate(saved.pairs * sizeof(int32_t)));
+    if (data == nullptr || pair_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    ListGroupsOfPairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.group_start, work.groups,
+                                                                    saved.pairs, pair_group);
+  }
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  for (int64_t i = 0; i < chunk_count; ++i) {
+    const ProbChunk chunk{data, i * chunk_length, (i + 1) * chunk_length};
+    if (saved.probs == nullptr) {
+      LARGEOUT_RETURN_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
+      LARGEOUT_RETURN_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
+    }
+    // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and
+    // each waits for the level before it.
+    for (int64_t level = 0; level < work.levels; ++level) {
+      const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
+      if ((work.narrow_levels & bit) != 0)
+        LARGEOUT_RETURN_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
+      if ((work.wide_levels & bit) != 0)
+        LARGEOUT_RETURN_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
+    }
+    LARGEOUT_RETURN_ERROR(WideRowGrad(batch, work, chunk, out, stream));
+  }
+  return SumPartials(batch, work, out, stream);
+}
+
+#define LARGEOUT_INSTANTIATE(T)                                                                             \
+  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,          \
+                                      const float*, const float*, int64_t, const TreeLossOutputs&, int64_t, \
+                                      GpuScratch*, GpuStream);                                              \
+  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,          \
+                                      const float*, const float*, const float*, int64_t, const TreeSaved&,  \
+                                      int64_t, float*, int64_t*, T*, float*, GpuScratch*, GpuStream);
+LARGEOUT_INSTANTIATE(float)
+LARGEOUT_INSTANTIATE(bfloat16)
+
+}  // namespace largeout

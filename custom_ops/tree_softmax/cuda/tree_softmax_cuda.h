@@ -1,0 +1,116 @@
+// The CUDA twin of tree_softmax.h: the same tensors, all in device memory (the tree's arrays too), and the same
+// bits on every run: no float atomics, sums have an order that depends on the sizes alone. Any dim; rows are
+// read in 16-byte pieces (8 for bfloat16) where dim is a multiple of 4. Products are float32 multiply-adds; wide
+// nodes of bfloat16 tables use tensor cores, where float32 factors keep 16 bits of their mantissa.
+//
+//   TreeLossPlan plan;  // pairs, groups, sizes
+//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream, twice
+//   // look at plan.status; allocate the outputs of plan.pairs, plan.groups and plan.probs elements
+//   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, bytes, &scratch, stream);
+//
+//   TreeGradPlan grad;  // the number of touched rows
+//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits, once
+//   TreeSoftmaxGradCuda(grad, tree, table, hidden, weights, grad_loss, tokens, saved, bytes, ...);
+//
+// Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function says
+// that it waits; everything else is asynchronous on `stream`.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
+
+#include <cstdint>
+
+#include "common/cuda/cuda.h"
+#include "tree_softmax/tree_softmax.h"
+
+namespace largeout {
+
+// Device memory from the caller, 256-byte aligned, alive until the work that was launched with it has run.
+// Null: none left (the function that asked returns cudaErrorMemoryAllocation).
+class GpuScratch {
+ public:
+  virtual ~GpuScratch() = default;
+  virtual void* Allocate(int64_t bytes) = 0;
+};
+
+struct TreeOffsets;  // tree_softmax_work.cuh
+
+// How the groups of a batch are cut into pieces for the GPU. Device pointers, and sizes on the host.
+struct TreeWork {
+  int64_t pairs = 0, groups = 0;
+  const int32_t *group_node = nullptr, *group_start = nullptr;
+  const TreeOffsets* offsets = nullptr;  // [groups + 1] running sums of the sizes below
+  const int32_t* narrow_group =
+      nullptr;  // [narrow_slices] the group of a slice of up to 64 pairs of a narrow node
+  const int32_t* wide_group = nullptr;    // [wide_slices] likewise, wide nodes
+  const int32_t* tile_group = nullptr;    // [tiles] logits of 64 pairs x 128 children
+  const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 64 rows from a range of pairs
+  const int32_t* sum_group = nullptr;     // [sum_rows] rows whose gradients come in parts
+  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level; gradient only
+  int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, weight_tiles = 0,
+          partial_rows = 0, sum_rows = 0;
+  int64_t max_children = 0, levels = 0;
+  uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
+  bool keep_partials = false;  // row gradients of wide nodes are summed in float32 before they are rounded
+};
+
+struct TreeLossPlan {
+  TreeStatus status = TreeStatus::kOk;
+  int64_t bad_position = -1;                 // as TreePairs
+  int64_t pairs = 0, groups = 0, probs = 0;  // P, G and S of tree_softmax.h
+  const int32_t *pair_token = nullptr, *pair_row = nullptr, *pair_slot = nullptr, *pair_group = nullptr;
+  const int32_t* token_start = nullptr;
+  TreeWork work;
+};
+
+// Waits for the stream twice: for the number of pairs, and for the numbers of groups and probabilities.
+template <typename Id>
+int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
+                     int64_t dim, GpuScratch* scratch, GpuStream stream, TreeLossPlan* plan);
+
+struct TreeLossOutputs {
+  float* loss;                                                // [tokens]
+  int32_t *pair_token, *pair_row, *group_node, *group_start;  // [P] [P] [G] [G + 1], or all null: not wanted
+  float* pair_lse;                                            // [P]
+  float* probs;                                               // [S], or null
+};
+
+// plan.status must be kOk. scratch_bytes bounds (up to the 64 x children of one slice) the logits of wide
+// nodes that are in memory at once when outputs.probs is null.
+template <typename T>
+int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, int64_t tokens,
+                        const TreeLossOutputs& outputs, int64_t scratch_bytes, GpuScratch* scratch,
+                        GpuStream stream);
+
+struct TreeGradPlan {
+  bool ok = true;  // CheckTreeSaved's answer
+  TreeWork work;   // work.rows is U, work.probs is what probs must hold
+};
+
+// Waits for the stream once. `saved` is in device memory. For bfloat16 tables set round_rows.
+int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+                     bool round_rows, GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan);
+
+// As TreeSoftmaxGrad. plan.ok must be true.
+template <typename T>
+int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                        const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                        const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
+                        T* row_grads, float* bias_grads, GpuScratch* scratch, GpuStream stream);
+
+// As TreeTopK; *ok is its answer. One block a query, its open nodes in a heap of 1024 entries in shared
+// memory. A query whose heap overflows is searched again with a heap of `nodes` entries in device memory,
+// which cannot overflow, so the answer stays exact; several such queries share what memory there is and take
+// their turns. Waits for the stream once.
+template <typename T, typename Id>
+int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
+                 const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
+                 GpuScratch* scratch, GpuStream stream, bool* ok);
+
+// bfloat16 <-> float32 for hidden vectors and their gradients.
+int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream);
+int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream);
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_

@@ -1,0 +1,301 @@
+// Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
+// -> group.
+#include <cub/device/device_scan.cuh>
+
+#include "tree_softmax/cuda/tree_softmax_work.cuh"
+
+namespace largeout {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLevelThreads = 1024;
+
+struct AddOffsets {
+  __host__ __device__ TreeOffsets operator()(const TreeOffsets& a, const TreeOffsets& b) const {
+    return {a.probs + b.probs,
+            a.rows + b.rows,
+            a.narrow_slices + b.narrow_slices,
+            a.wide_slices + b.wide_slices,
+            a.tiles + b.tiles,
+            a.weight_tiles + b.weight_tiles,
+            a.partial_rows + b.partial_rows,
+            a.sum_rows + b.sum_rows};
+  }
+};
+
+// Sizes of group g, zero from *groups on.
+__global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                            int64_t max_groups, int64_t dim, bool keep_partials, TreeTotals* totals,
+                            TreeOffsets* sizes) {
+  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (g > max_groups) return;
+  TreeOffsets s = {};
+  if (g < totals->groups && totals->bad == 0) {
+    const int node = group_node[g];
+    const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
+    const int64_t n = group_start[g + 1] - group_start[g];
+    const int64_t slices = CeilDiv(n, kSlice);
+    s.probs = n * c;
+    s.rows = c;
+    if (IsWide(n, c)) {
+      const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim));
+      s.wide_slices = slices;
+      s.tiles = slices * CeilDiv(c, kTileChildren);
+      s.weight_tiles = CeilDiv(c, kTileRows) * splits;
+      s.partial_rows = splits > 1 || keep_partials ? splits * c : 0;
+    } else {
+      s.narrow_slices = slices;
+      s.partial_rows = slices > 1 ? slices * c : 0;
+    }
+    s.sum_rows = s.partial_rows > 0 ? c : 0;
+    atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children),
+              static_cast<unsigned long long>(c));
+  }
+  sizes[g] = s;
+}
+
+__global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTotals* totals) {
+  totals->sums = offsets[max_groups];
+}
+
+// The group of every group's parent; -1 at the roots of a forest, whose nodes have no parent.
+__global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t groups, TreeTotals* totals,
+                            int32_t* parent_group) {
+  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (g >= groups || totals->bad != 0) return;
+  const int node = group_node[g], parent = tree.node_parent[node];
+  if (parent >= node) {  // the order of the nodes is not one from the roots down
+    totals->bad = 1;
+    return;
+  }
+  int64_t low = 0, high = g;  // the first group of a node that is not before the parent
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (group_node[middle] < parent) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  parent_group[g] = low < g && group_node[low] == parent ? static_cast<int32_t>(low) : -1;
+}
+
+// Cuts the groups, in their order, into levels: a new one begins at the first group whose parent is in the
+// present one (TreeWaves says the same on the CPU). With breadth-first numbers these are the depths of a
+// tree; the roots of a forest need not have one depth. One block: what it costs is a look at each group's
+// parent.
+__global__ void __launch_bounds__(kLevelThreads)
+    CutLevels(const int32_t* parent_group, int64_t groups, TreeTotals* totals, int32_t* level_start) {
+  __shared__ int cut;
+  if (totals->bad != 0) return;
+  int64_t levels = 0;
+  for (int begin = 0; begin < groups; ++levels) {
+    if (threadIdx.x == 0) {
+      level_start[levels] = begin;
+      cut = static_cast<int>(groups);
+    }
+    __syncthreads();
+    for (int64_t from = begin; from < groups; from += kLevelThreads) {
+      const int64_t g = from + threadIdx.x;
+      const bool below = g < groups && parent_group[g] >= begin;
+      if (below) atomicMin(&cut, static_cast<int>(g));
+      if (__syncthreads_or(below)) break;
+    }
+    begin = cut;
+    __syncthreads();  // before `cut` is set again
+  }
+  if (threadIdx.x == 0) {
+    level_start[levels] = static_cast<int32_t>(groups);
+    totals->levels = levels;
+  }
+}
+
+// Which levels have narrow nodes, and which wide ones.
+__global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                           int64_t groups, const int32_t* level_start, TreeTotals* totals) {
+  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (g >= groups || totals->bad != 0) return;
+  int64_t low = 0, high = totals->levels;  // level_start[low] <= g < level_start[high]
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (level_start[middle] <= g) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int node = group_node[g];
+  const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
+  const bool wide = IsWide(group_start[g + 1] - group_start[g], c);
+  const unsigned long long bit = 1ull << (low < 63 ? low : 63);
+  unsigned long long* mask = wide ? &totals->wide_levels : &totals->narrow_levels;
+  if ((*mask & bit) == 0) atomicOr(mask, bit);  // the plain read only saves atomics
+}
+
+// owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride]
+// pieces come before group g.
+constexpr int64_t kStride = sizeof(TreeOffsets) / sizeof(int64_t);
+
+__global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, int32_t* owner) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= pieces) return;
+  int64_t low = 0, high = groups;  // sums[low] <= i < sums[high]
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (sums[middle * kStride] <= i) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  owner[i] = static_cast<int32_t>(low);
+}
+
+int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, GpuScratch* scratch, GpuStream stream,
+             const int32_t** list) {
+  if (pieces == 0) return 0;
+  if (pieces > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
+  int32_t* owner = static_cast<int32_t*>(scratch->Allocate(pieces * sizeof(int32_t)));
+  if (owner == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+  ListPieces<<<static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0, stream>>>(sums, groups, pieces,
+                                                                                        owner);
+  *list = owner;
+  return static_cast<int>(cudaGetLastError());
+}
+
+// CheckTreeSaved for the pairs and groups; parents are checked by FindParents.
+__global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i == 0) {
+    totals->groups = saved.groups;
+    if (saved.group_start[0] != 0 || saved.group_start[saved.groups] != saved.pairs) totals->bad = 1;
+  }
+  if (i >= saved.groups) return;
+  const int64_t node = saved.group_node[i], begin = saved.group_start[i], end = saved.group_start[i + 1];
+  bool good = node >= 0 && node < tree.nodes && (i == 0 || saved.group_node[i - 1] < node) && begin >= 0 &&
+              begin < end && end <= saved.pairs;
+  if (good) {
+    const int64_t row = tree.node_start[node], next = tree.node_start[node + 1];
+    good = row >= 0 && row < next && next <= tree.rows;
+  }
+  if (!good) totals->bad = 1;
+}
+
+__global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens, TreeTotals* totals) {
+  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (p >= saved.pairs || totals->bad != 0) return;
+  int64_t low = 0, high = saved.groups;  // the group of p
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (saved.group_start[middle] <= p) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int64_t node = saved.group_node[low], row = saved.pair_row[p], token = saved.pair_token[p];
+  // Tokens of a node increase: no token is twice in it, so no two warps add to one element of d_hidden.
+  const bool good = token >= 0 && token < tokens && row >= tree.node_start[node] &&
+                    row < tree.node_start[node + 1] &&
+                    (p == saved.group_start[low] || saved.pair_token[p - 1] < token);
+  if (!good) totals->bad = 1;
+}
+
+}  // namespace
+
+int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
+                  int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
+                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  TreeTotals* totals) {
+  const int64_t n = max_groups + 1;
+  const unsigned blocks = static_cast<unsigned>(CeilDiv(n, kThreads));
+  size_t temp_bytes = 0;
+  TreeOffsets* none = nullptr;
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(),
+                                                      TreeOffsets{}, n, stream));
+  auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
+  auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
+  void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
+  if (sizes == nullptr || offsets == nullptr || temp == nullptr) {
+    return static_cast<int>(cudaErrorMemoryAllocation);
+  }
+  int32_t *level_start = nullptr, *parent_group = nullptr;
+  if (with_levels) {
+    level_start = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
+    parent_group = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
+    if (level_start == nullptr || parent_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+  }
+  CountPieces<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, dim, keep_partials,
+                                               device_totals, sizes);
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
+                                                      TreeOffsets{}, n, stream));
+  ReadSums<<<1, 1, 0, stream>>>(offsets, max_groups, device_totals);
+  if (with_levels) {
+    FindParents<<<blocks, kThreads, 0, stream>>>(tree, group_node, max_groups, device_totals, parent_group);
+    CutLevels<<<1, kLevelThreads, 0, stream>>>(parent_group, max_groups, device_totals, level_start);
+    MarkLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, level_start,
+                                                device_totals);
+  }
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_CUDA_RETURN(
+      cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));
+  LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
+  if (totals->bad != 0) return 0;
+
+  const TreeOffsets& sums = totals->sums;
+  work->groups = totals->groups;
+  work->group_node = group_node;
+  work->group_start = group_start;
+  work->offsets = offsets;
+  work->level_start = level_start;
+  work->rows = sums.rows;
+  work->probs = sums.probs;
+  work->narrow_slices = sums.narrow_slices;
+  work->wide_slices = sums.wide_slices;
+  work->tiles = sums.tiles;
+  work->weight_tiles = sums.weight_tiles;
+  work->partial_rows = sums.partial_rows;
+  work->sum_rows = sums.sum_rows;
+  work->max_children = totals->max_children;
+  work->levels = totals->levels;
+  work->narrow_levels = totals->narrow_levels;
+  work->wide_levels = totals->wide_levels;
+  work->keep_partials = keep_partials;
+  const auto make_list = [&](const int64_t* member, int64_t pieces, const int32_t** list) {
+    return MakeList(member, work->groups, pieces, scratch, stream, list);
+  };
+  int error = make_list(&offsets->wide_slices, sums.wide_slices, &work->wide_group);
+  if (error == 0) error = make_list(&offsets->tiles, sums.tiles, &work->tile_group);
+  if (error == 0 && with_levels)
+    error = make_list(&offsets->narrow_slices, sums.narrow_slices, &work->narrow_group);
+  if (error == 0 && with_levels)
+    error = make_list(&offsets->weight_tiles, sums.weight_tiles, &work->weight_group);
+  if (error == 0 && with_levels) error = make_list(&offsets->sum_rows, sums.sum_rows, &work->sum_group);
+  return error;
+}
+
+int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+                     bool round_rows, GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan) {
+  *plan = TreeGradPlan();
+  plan->work.pairs = saved.pairs;
+  if (saved.pairs == 0 || saved.groups == 0) {
+    plan->ok = saved.pairs == saved.groups;
+    return 0;
+  }
+  auto* device_totals = static_cast<TreeTotals*>(scratch->Allocate(sizeof(TreeTotals)));
+  if (device_totals == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_totals, 0, sizeof(TreeTotals), stream));
+  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(tree, saved,
+                                                                                              device_totals);
+  CheckSavedPairs<<<static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)), kThreads, 0, stream>>>(
+      tree, saved, tokens, device_totals);
+  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  TreeTotals totals;
+  const int error =
+      CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,
+                    round_rows && saved.probs == nullptr, true, scratch, stream, &plan->work, &totals);
+  plan->ok = totals.bad == 0;
+  return error;
+}
+
+}  // namespace largeout

@@ -1,0 +1,42 @@
+// The two tensor core instructions of tree_softmax_mma_tile.cuh (sm_80 and later), by a whole warp.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_MMA_CUH_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_MMA_CUH_
+
+#include "common/cuda/cuda.h"
+
+namespace largeout {
+
+// Four 8 x 8 blocks of bfloat16 from shared memory. Lane l names row l % 8 of block l / 8 (16 bytes,
+// aligned). Register i: of block i, row lane / 4 and columns 2 * (lane % 4) and the next; with kTranspose of
+// the transposed block.
+template <bool kTranspose>
+__device__ __forceinline__ void LoadBlocks(const bfloat16* row, uint32_t (&r)[4]) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// c (16 x 8) += a (16 x 16) * b (16 x 8). c: rows lane / 4 and 8 more, columns 2 * (lane % 4) and the next.
+// a: as LoadBlocks of (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15); b: of
+// the columns, (k 0-7) and (k 8-15).
+__device__ __forceinline__ void MultiplyBlocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_MMA_CUH_

@@ -1,0 +1,243 @@
+// What the CUDA files of tree_softmax share: how a batch is cut, and small device helpers.
+//
+// A group (one node, n pairs, c children) is *wide* where tiled GEMMs pay, else *narrow*: then a warp holds
+// sums of eight children at a time and reads the node's rows straight from the table (they come from L1 when
+// many tokens share them). Pairs of a group are cut into slices of 64. Probabilities lie in one array in the
+// order of the pairs; when it is too large to be kept, it is computed in chunks of consecutive slices.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
+
+#include "common/cuda/cuda_warp.cuh"
+#include "tree_softmax/cuda/tree_softmax_cuda.h"
+
+namespace largeout {
+
+constexpr int kSlice = 64;            // pairs of a slice
+constexpr int kNarrowChildren = 128;  // a narrow node has fewer
+constexpr int kTileChildren = 128;    // children of a tile of logits
+constexpr int kTileRows = 64;         // rows of a tile of row gradients
+constexpr int kTileDims = 128;        // elements of a row in a tile of gradients
+
+// Running sums over the groups, in their order.
+struct TreeOffsets {
+  int64_t probs, rows, narrow_slices, wide_slices, tiles, weight_tiles, partial_rows, sum_rows;
+};
+
+__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+__host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
+  return c >= kNarrowChildren || (c >= 32 && n >= 16);
+}
+
+// Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
+// pairs. It depends on nothing but the sizes, so the order of summation is the same everywhere.
+__host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t dim) {
+  const int64_t tiles = CeilDiv(c, kTileRows) * CeilDiv(dim, kTileDims);
+  const int64_t most = tiles >= 512 ? 1 : 512 / tiles;
+  const int64_t splits = CeilDiv(n, 256) < most ? CeilDiv(n, 256) : most;
+  return CeilDiv(CeilDiv(n, splits), kSlice) * kSlice;
+}
+
+// Probabilities [begin, end) are in memory, at `data`.
+struct ProbChunk {
+  float* data;
+  int64_t begin, end;
+};
+
+// Everything that describes one batch to a kernel.
+template <typename T>
+struct TreeBatch {
+  TreeArrays tree;
+  TreeTable<T> table;
+  const float* hidden;                      // [tokens, dim]
+  const int32_t *pair_token, *pair_row;     // [pairs]
+  const int32_t *group_node, *group_start;  // [groups] [groups + 1]
+  const TreeOffsets* offsets;               // [groups + 1]
+  float* pair_lse;                          // [pairs]
+};
+
+// Up to 64 pairs of one node.
+struct TreeSlice {
+  int group, first, count, children;
+  int64_t row;   // the node's first row
+  int64_t prob;  // where the probabilities of the first pair are
+};
+
+template <typename T>
+__device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T>& batch, int group, int64_t index) {
+  TreeSlice s;
+  s.group = group;
+  const int begin = batch.group_start[group], end = batch.group_start[group + 1];
+  s.first = begin + static_cast<int>(index) * kSlice;
+  s.count = min(kSlice, end - s.first);
+  const int node = batch.group_node[group];
+  s.row = batch.tree.node_start[node];
+  s.children = static_cast<int>(batch.tree.node_start[node + 1] - s.row);
+  s.prob = batch.offsets[group].probs + static_cast<int64_t>(s.first - begin) * s.children;
+  return s;
+}
+
+__device__ __forceinline__ bool Inside(const ProbChunk& chunk, int64_t prob) {
+  return prob >= chunk.begin && prob < chunk.end;
+}
+
+// Elements p[0 .. kVec), kVec 1, 2 or 4; p is aligned to kVec elements.
+template <int kVec>
+__device__ __forceinline__ void LoadVec(const float* p, float (&v)[kVec]) {
+  if constexpr (kVec == 4) {
+    const float4 x = *reinterpret_cast<const float4*>(p);
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+  } else if constexpr (kVec == 2) {
+    const float2 x = *reinterpret_cast<const float2*>(p);
+    v[0] = x.x, v[1] = x.y;
+  } else {
+    v[0] = *p;
+  }
+}
+template <int kVec>
+__device__ __forceinline__ void LoadVec(const bfloat16* p, float (&v)[kVec]) {
+  if constexpr (kVec == 4) {
+    const uint2 x = *reinterpret_cast<const uint2*>(p);
+    v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
+    v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
+  } else if constexpr (kVec == 2) {
+    const uint32_t x = *reinterpret_cast<const uint32_t*>(p);
+    v[0] = __uint_as_float(x << 16), v[1] = __uint_as_float(x & 0xffff0000u);
+  } else {
+    v[0] = GpuToFloat(*p);
+  }
+}
+template <int kVec>
+__device__ __forceinline__ void StoreVec(float* p, const float (&v)[kVec]) {
+  if constexpr (kVec == 4) {
+    *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+  } else if constexpr (kVec == 2) {
+    *reinterpret_cast<float2*>(p) = make_float2(v[0], v[1]);
+  } else {
+    *p = v[0];
+  }
+}
+template <int kVec>
+__device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
+  bfloat16 x[kVec];
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) GpuFromFloat(v[i], &x[i]);
+  if constexpr (kVec == 4) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(x[0].bits | static_cast<uint32_t>(x[1].bits) << 16,
+                                              x[2].bits | static_cast<uint32_t>(x[3].bits) << 16);
+  } else if constexpr (kVec == 2) {
+    *reinterpret_cast<uint32_t*>(p) = x[0].bits | static_cast<uint32_t>(x[1].bits) << 16;
+  } else {
+    *p = x[0];
+  }
+}
+
+// NaN wins, so that it is not lost.
+__device__ __forceinline__ float MaxOrNan(float a, float b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ float WarpMax(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = MaxOrNan(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// The logits of children [0, 8) of `rows` for kTokens vectors, one warp. Lane l ends up with child (l >> 2)
+// in out[t] (the same value in four lanes). Children from `children` on repeat the last one. The order of
+// summation does not depend on kTokens.
+template <typename T, int kVec, int kTokens>
+__device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t dim,
+                                            const float* const (&hidden)[kTokens], float (&out)[kTokens]) {
+  const int lane = threadIdx.x & 31;
+  float sum[kTokens][8] = {};
+  for (int64_t k = lane * kVec; k < dim; k += 32 * kVec) {
+    float h[kTokens][kVec];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) LoadVec<kVec>(hidden[t] + k, h[t]);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float w[kVec];
+      LoadVec<kVec>(rows + min(j, children - 1) * dim + k, w);
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) sum[t][j] = fmaf(w[i], h[t][i], sum[t][j]);
+      }
+    }
+  }
+  // Each step halves the children that a lane is responsible for: 4 + 2 + 1 + 1 + 1 shuffles instead of 8
+  // * 5.
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+    for (int step = 16, keep = 4; keep > 0; step /= 2, keep /= 2) {
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int j = 0; j < keep; ++j) {
+        const float mine = upper ? sum[t][j + keep] : sum[t][j];
+        const float other = upper ? sum[t][j] : sum[t][j + keep];
+        sum[t][j] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+      }
+    }
+    sum[t][0] += __shfl_xor_sync(0xffffffffu, sum[t][0], 2);
+    sum[t][0] += __shfl_xor_sync(0xffffffffu, sum[t][0], 1);
+    out[t] = sum[t][0];
+  }
+}
+
+// Whether rows may be read in 16-byte pieces (8 for bfloat16).
+inline bool RowsAligned(int64_t dim, const void* a, const void* b, const void* c = nullptr) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return dim % 4 == 0 && (address(a) | address(b) | address(c)) % 16 == 0;
+}
+
+// ---- Launchers between the files.
+
+// Writes the running sums of the groups and the lists of pieces. The number of groups is on the device
+// (device_totals->groups, at most max_groups); all totals are read back: one wait.
+struct TreeTotals {
+  TreeOffsets sums;
+  int64_t groups, max_children, levels, bad;
+  unsigned long long narrow_levels, wide_levels;
+};
+int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
+                  int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
+                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  TreeTotals* totals);
+
+// Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities
+// where chunk.data is not null; without: reads pair_lse and writes probabilities.
+template <typename T>
+int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
+                const ProbChunk& chunk, float* pair_loss, GpuStream stream);
+template <typename T>
+int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_slot,
+              const ProbChunk& chunk, bool keep, float* pair_loss, GpuStream stream);
+
+template <typename T>
+struct TreeGradOutputs {
+  const float* pair_scale;  // [pairs] grad_loss * weight
+  float* d_hidden;
+  T* row_grads;
+  float* bias_grads;     // or null
+  float* partials;       // [partial_rows, dim]
+  float* bias_partials;  // [partial_rows]
+};
+// Gradients of the narrow nodes of one level: rows, and d_hidden (added to unless level is 0).
+template <typename T>
+int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+               const TreeGradOutputs<T>& out, GpuStream stream);
+// d_hidden from the wide nodes of one level.
+template <typename T>
+int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+                   const TreeGradOutputs<T>& out, GpuStream stream);
+// Row gradients of all wide nodes, from the pairs of a chunk.
+template <typename T>
+int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk,
+                const TreeGradOutputs<T>& out, GpuStream stream);
+// Sums what several slices or splits left in partials.
+template <typename T>
+int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
+                GpuStream stream);
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_

@@ -1,0 +1,175 @@
+// A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. Smaller on a smaller GPU.
+#include "common/test/cuda_bench.cuh"
+#include "row_update/cuda/row_update_cuda.h"
+#include "tree_softmax/cuda/tree_softmax_cuda.h"
+#include "tree_softmax/test/tree_softmax_testing.h"
+
+namespace largeout {
+namespace {
+
+constexpr int64_t kSets = 3;
+
+class ArenaScratch final : public GpuScratch {
+ public:
+  explicit ArenaScratch(BenchArena* arena) : arena_(arena) {}
+  void* Allocate(int64_t bytes) override { return arena_->Take(bytes); }
+
+ private:
+  BenchArena* arena_;
+};
+
+int32_t* Upload(BenchArena* memory, const std::vector<int32_t>& values) {
+  int32_t* data = memory->Take<int32_t>(static_cast<int64_t>(values.size()));
+  BENCH_OK(cudaMemcpy(data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+  return data;
+}
+
+// log of the weight of what is below a row: with this bias the model's distribution is the targets' own.
+std::vector<float> FrequencyBias(const TestTree& tree) {
+  std::vector<double> weight(tree.row_child.size());
+  std::vector<float> bias(weight.size());
+  for (int64_t n = static_cast<int64_t>(tree.node_row.size()) - 1; n >= 0; --n) {
+    double sum = 0.0;
+    for (int64_t r = tree.node_start[n]; r < tree.node_start[n + 1]; ++r) {
+      if (tree.row_child[r] >= 0) weight[r] = 1.0 / (tree.row_child[r] + 1.0);
+      sum += weight[r];
+      bias[r] = static_cast<float>(std::log(weight[r]));
+    }
+    if (n > 0) weight[tree.node_row[n]] = sum;
+  }
+  return bias;
+}
+
+void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t dim, int64_t tokens,
+         bool top_k) {
+  const TreeArrays sizes = tree.arrays();
+  // The table, gradients of all rows at the most, hidden vectors, tree and scratch memory.
+  const double table_bytes = sizes.rows * dim * 4.0;
+  const double need = 2.1 * table_bytes + tokens * dim * 20.0 + (bench->quick() ? 1e8 : 3e9);
+  if (need > 0.9 * bench->free_bytes()) {
+    std::printf("%-14s %-34s left out: %.1f GB are free\n", "tree_softmax", name.c_str(),
+                bench->free_bytes() * 1e-9);
+    return;
+  }
+  BenchArena memory(static_cast<int64_t>(need));
+  const TreeArrays arrays{Upload(&memory, tree.class_row),
+                          Upload(&memory, tree.node_start),
+                          Upload(&memory, tree.node_row),
+                          Upload(&memory, tree.node_parent),
+                          Upload(&memory, tree.row_hint),
+                          sizes.classes,
+                          sizes.nodes,
+                          sizes.rows};
+  const int32_t* row_child = Upload(&memory, tree.row_child);
+  const std::vector<float> host_bias = FrequencyBias(tree);
+  float* table_data = memory.Take<float>(sizes.rows * dim);
+  float* bias = memory.Take<float>(sizes.rows);
+  BENCH_OK(cudaMemcpy(bias, host_bias.data(), host_bias.size() * sizeof(float), cudaMemcpyHostToDevice));
+  BenchFill<<<8192, 256>>>(table_data, sizes.rows * dim, 1, 0.05f);
+  const TreeTable<float> table{table_data, bias, dim};
+  float *hidden[kSets], *grad_loss = memory.Take<float>(tokens), *d_hidden = memory.Take<float>(tokens * dim);
+  float* loss = memory.Take<float>(tokens);
+  int32_t* targets[kSets];
+  for (int64_t s = 0; s < kSets; ++s) {
+    hidden[s] = memory.Take<float>(tokens * dim);
+    BenchFill<<<8192, 256>>>(hidden[s], tokens * dim, 100 + s, 0.5f);
+    const std::vector<int64_t> ids = PowerLawIds(tokens, sizes.classes, 1.0001, 7 + s, false);
+    targets[s] = Upload(&memory, std::vector<int32_t>(ids.begin(), ids.end()));
+  }
+  BenchFill<<<256, 256>>>(grad_loss, tokens, 3, 1.f / tokens);
+  float* hyper = memory.Take<float>(8);
+  const float host_hyper[8] = {0.1f};
+  BENCH_OK(cudaMemcpy(hyper, host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice));
+
+  const int64_t base = memory.used();
+  double touched = 0, products = 0, pairs = 0, groups = 0;
+  const auto step = [&](int i, int parts) {
+    const int64_t s = i % kSets;
+    memory.Reset(base);
+    ArenaScratch scratch(&memory);
+    TreeLossPlan plan;
+    BENCH_OK(PlanTreeLossCuda(arrays, targets[s], nullptr, tokens, dim, &scratch, nullptr, &plan));
+    const bool save = plan.probs * 4 <= int64_t{256} << 20;
+    const TreeLossOutputs out{loss,
+                              memory.Take<int32_t>(plan.pairs),
+                              memory.Take<int32_t>(plan.pairs),
+                              memory.Take<int32_t>(plan.groups),
+                              memory.Take<int32_t>(plan.groups + 1),
+                              memory.Take<float>(plan.pairs),
+                              save ? memory.Take<float>(plan.probs) : nullptr};
+    BENCH_OK(TreeSoftmaxLossCuda(plan, arrays, table, hidden[s], nullptr, tokens, out, int64_t{256} << 20,
+                                 &scratch, nullptr));
+    products = static_cast<double>(plan.probs), pairs = static_cast<double>(plan.pairs);
+    groups = static_cast<double>(plan.groups);
+    if (parts < 2) return;
+    const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
+                          out.pair_lse,   out.probs,    plan.pairs,     plan.groups};
+    TreeGradPlan grad_plan;
+    BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, false, &scratch, nullptr, &grad_plan));
+    const int64_t unique = grad_plan.work.rows;
+    int64_t* rows = memory.Take<int64_t>(unique);
+    float *row_grads = memory.Take<float>(unique * dim), *bias_grads = memory.Take<float>(unique);
+    BENCH_OK(TreeSoftmaxGradCuda(grad_plan, arrays, table, hidden[s], nullptr, grad_loss, tokens, saved,
+                                 int64_t{256} << 20, d_hidden, rows, row_grads, bias_grads, &scratch,
+                                 nullptr));
+    touched = static_cast<double>(unique);
+    if (parts < 3) return;
+    int error = 0;
+    const size_t bytes = RowUpdateWorkspaceCuda(unique, sizeof(int64_t), &error);
+    BENCH_OK(error);
+    void* workspace = memory.Take<char>(static_cast<int64_t>(bytes) + 1);
+    BadIndex bad;
+    BENCH_OK(RowUpdateCuda(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
+                           hyper, workspace, bytes, nullptr, &bad));
+  };
+  const int repeats = sizes.classes >= 9000000 ? 15 : 30;
+  step(0, 2);  // counts
+  const double row_bytes = dim * 4.0, hidden_bytes = tokens * row_bytes;
+  std::printf("%-14s %-34s %.0f pairs, %.0f nodes, %.0f rows touched\n", "tree_softmax", name.c_str(), pairs,
+              groups, touched);
+  const double loss_bytes = touched * row_bytes + hidden_bytes,
+               grad_bytes = 2 * touched * row_bytes + 2 * hidden_bytes;
+  const double flops = 2 * products * dim;
+  bench->Report(name, "loss", bench->Time([&](int i) { step(i, 1); }, repeats), loss_bytes, flops);
+  bench->Report(name, "loss + gradient", bench->Time([&](int i) { step(i, 2); }, repeats),
+                loss_bytes + grad_bytes, 3 * flops);
+  bench->Report(name, "loss + gradient + SGD", bench->Time([&](int i) { step(i, 3); }, repeats),
+                loss_bytes + grad_bytes + 3 * touched * row_bytes, 3 * flops);
+  if (!top_k) return;
+  for (const int64_t batch : {int64_t{1}, int64_t{32}, std::min<int64_t>(256, tokens)}) {
+    const Times t = bench->Time(
+        [&](int i) {
+          memory.Reset(base);
+          ArenaScratch scratch(&memory);
+          float* log_probs = memory.Take<float>(batch * 10);
+          int32_t* ids = memory.Take<int32_t>(batch * 10);
+          bool ok;
+          BENCH_OK(TreeTopKCuda(arrays, row_child, table, hidden[i % kSets], batch, int64_t{10}, log_probs,
+                                ids, &scratch, static_cast<GpuStream>(nullptr), &ok));
+        },
+        repeats);
+    bench->Report(name, "top 10 of " + std::to_string(batch), t, 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace largeout
+
+int main(int argc, char** argv) {
+  using namespace largeout;
+  if (!Bench::HasGpu()) return 77;
+  Bench bench("tree_softmax", argc, argv);
+  if (bench.quick()) {
+    Run(&bench, "quick", HuffmanTree(1000, 8), 36, 100, true);
+    Run(&bench, "quick, wide", HeadTailTree(1000, 40, 8, 8), 36, 100, true);
+    return 0;
+  }
+  const int64_t dim = 304, tokens = 40960;
+  Run(&bench, "100K words, Huffman 8", HuffmanTree(100000, 8), dim, tokens, false);
+  Run(&bench, "1M words, Huffman 8", HuffmanTree(1000000, 8), dim, tokens, true);
+  Run(&bench, "10M words, Huffman 8", HuffmanTree(10000000, 8), dim, tokens, true);
+  Run(&bench, "10M words, 448 + 64, then 16", HeadTailTree(10000000, 448, 64, 16), dim, tokens, true);
+  Run(&bench, "9M words, 3000 x 3000", TwoLevelTree(9000000, 3000), dim, tokens, false);
+  return 0;
+}

@@ -1,0 +1,62 @@
+// A batch with random values for the tests, and what its nodes say in float64.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PROBLEM_H_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PROBLEM_H_
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/test/check.h"
+#include "tree_softmax/tree_softmax.h"
+#include "tree_softmax/test/tree_softmax_testing.h"
+
+namespace largeout {
+
+template <typename T>
+struct Problem {
+  Problem(TestTree t, int64_t dim, int64_t tokens, uint64_t seed, bool use_bias = true, bool use_weights = true)
+      : tree(std::move(t)), arrays(tree.arrays()), dim(dim), tokens(tokens), table(arrays.rows * dim),
+        hidden(tokens * dim), bias(use_bias ? arrays.rows : 0), weights(use_weights ? tokens : 0), grad_loss(tokens),
+        targets(tokens) {
+    Random random(seed);
+    for (T& x : table) FromFloat(random.Normalish(), &x);
+    for (float& x : hidden) x = random.Normalish();
+    for (float& x : bias) x = random.Normalish();
+    for (float& x : weights) x = random.Below(4) == 0 ? 0.f : random.Normalish();
+    for (float& x : grad_loss) x = random.Normalish();
+    for (int32_t& x : targets) {  // many tokens on few classes
+      x = static_cast<int32_t>(random.Below(2) ? random.Below(arrays.classes) : random.Below(std::min<int64_t>(3, arrays.classes)));
+    }
+    for (int64_t i = 0; i < tokens && use_weights; ++i) {
+      if (weights[i] == 0.f) targets[i] = -5;  // never looked at
+    }
+  }
+  TreeTable<T> Table() const { return {table.data(), bias.empty() ? nullptr : bias.data(), dim}; }
+
+  const TestTree tree;
+  const TreeArrays arrays;
+  const int64_t dim, tokens;
+  std::vector<T> table;
+  std::vector<float> hidden, bias, weights, grad_loss;
+  std::vector<int32_t> targets;
+};
+
+// log softmax of a node's rows, in float64.
+template <typename T>
+std::vector<double> NodeLogProbs(const Problem<T>& p, int64_t node, int64_t token) {
+  std::vector<double> x;
+  double sum = 0.0;
+  for (int64_t r = p.arrays.node_start[node]; r < p.arrays.node_start[node + 1]; ++r) {
+    double dot = p.bias.empty() ? 0.0 : p.bias[r];
+    for (int64_t k = 0; k < p.dim; ++k) dot += double{ToFloat(p.table[r * p.dim + k])} * p.hidden[token * p.dim + k];
+    x.push_back(dot);
+    sum += std::exp(dot);
+  }
+  for (double& v : x) v -= std::log(sum);
+  return x;
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PROBLEM_H_

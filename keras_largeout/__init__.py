@@ -1,0 +1,23 @@
+"""Keras 3 layers for models whose first or last layer is too large."""
+
+from keras_largeout._version import __version__
+from keras_largeout.ops import _library as _library  # first: it says what is wrong with an installation
+
+# isort: split
+from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
+from keras_largeout.export import export_saved_model
+from keras_largeout.model import Model, Sequential
+
+__all__ = [
+    "Model",
+    "Sequential",
+    "__version__",
+    "callbacks",
+    "datasets",
+    "distribute",
+    "export_saved_model",
+    "layers",
+    "metrics",
+    "optimizers",
+    "trees",
+]

@@ -1,0 +1,198 @@
+"""`LoadBalance`: sees which device does how much, says so, and says what to do about it."""
+
+import contextlib
+import os
+import warnings
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.callbacks._load_plot import plot_loads
+from keras_largeout.distribute.balance.counters import make_counter
+from keras_largeout.distribute.balance.rebalance import placed_tables
+from keras_largeout.distribute.planning.repacking import MeasuredPlan
+from keras_largeout.distribute.planning.tree_cost import max_over_mean
+
+
+class LoadBalance(keras.callbacks.Callback):
+    """Counts what each device does for the tables that are cut over several devices, and shows it.
+
+    For every such table `logs` get `<name>_load` at the end of an epoch, the work of the busiest device over
+    that of the mean one: 1.0 is even, 2.0 means that a step takes twice as long as it should. So the progress
+    bar, `History`, and callbacks that come after this one (`CSVLogger`, `TensorBoard`) have it. Work is rows
+    looked up (each once a replica and lookup, as duplicates do not travel) for an embedding, and (token,
+    node) pairs for a hierarchical softmax. The busiest device is found anew in every step: an epoch in which
+    every step keeps another device busy is not balanced.
+
+    Counting takes a few small ops on numbers that are there already, and happens in the training steps of
+    `fit` only, while this callback is attached: it makes the model's training function anew, and hands back
+    the one that was there at the end of training. Tables that every device has whole are even by nature and
+    are not counted.
+
+    On parameter servers it counts what all workers ask of each: `loads` then have rows and bytes a server.
+    There is no step that all servers do together, so the busiest one is that of the epoch, and rows are not
+    moved by `rebalance`: a model made anew with the plan loads the saved weights.
+
+    Args:
+        plot: None, or the path of a PNG, written at the end of every epoch (needs matplotlib).
+        warn_above: float, from which load on a warning says what to do; None for no warnings.
+        log_dir: None, or a folder for TensorBoard: loads and the work of every device, by epoch.
+        record: bool, whether to note what `plan` needs: how often each row was looked up (4 bytes a row, on
+            the device of the row), how often each subtree was (8 bytes a subtree on every device).
+
+    Attributes:
+        loads: dict from names to the `MeasuredLoad` of the last epoch: per device rows, pairs, bytes.
+        history: dict from names to the list of loads of all epochs.
+
+    Raises:
+        ValueError: `warn_above` below 1.
+
+    Example:
+
+    ```python
+    balance = kl.callbacks.LoadBalance(plot="load.png")
+    model.fit(data, epochs=1, callbacks=[balance])   # ... words_load: 3.91
+    kl.distribute.rebalance(model, balance.plan())
+    model.fit(data, epochs=9, callbacks=[balance])   # ... words_load: 1.02
+    ```
+    """
+
+    def __init__(self, plot=None, warn_above=1.25, log_dir=None, record=True):
+        super().__init__()
+        if warn_above is not None and not warn_above >= 1:
+            raise ValueError(f"`warn_above` must be at least 1, or None. Received: warn_above={warn_above!r}")
+        self.plot = None if plot is None else os.fspath(plot)
+        self.warn_above, self.log_dir, self.record = warn_above, log_dir, record
+        self.loads, self.history = {}, {}
+        self._tables, self._warned, self._writer = {}, set(), None
+        self._plain = self._counting = None
+
+    def plan(self):
+        """New placements by what was counted in the last epoch, for `kl.distribute.rebalance`.
+
+        Rows, of a hierarchical softmax whole subtrees, are dealt out so that the work is even, equal ones in
+        turn: then neighbours, which often come in the same batch, are on different devices. Replicated rows
+        and the sizes of the shards stay.
+
+        Returns:
+            A `MeasuredPlan`: `placements`, and the max/mean expected of them.
+
+        Raises:
+            RuntimeError: nothing was counted, or not recorded (`record=False`).
+        """
+        if not self._tables:
+            raise RuntimeError("`LoadBalance.plan` needs an epoch of training on several devices.")
+        placements, expected = {}, {}
+        for name, table in self._tables.items():
+            if table.placement.columns is not None or table.placement.kind == "table":
+                continue  # even whatever comes; meant to be whole
+            recorded = table.counter.recorded()
+            if recorded is None or not recorded.any():
+                raise RuntimeError(
+                    "`LoadBalance.plan` needs an epoch of training with `record=True`, and before the rows "
+                    f"were moved. Received: record={self.record}, nothing was counted for {name!r}"
+                )
+            placements[name], work = table.even_placement(recorded)
+            expected[name] = max_over_mean(work)
+        return MeasuredPlan(placements, expected)
+
+    # Keras's calls.
+
+    def on_train_begin(self, logs=None):
+        self._tables, self._warned = placed_tables(self.model, remote=True), set()
+        for table in self._tables.values():
+            if table.counter is None or (self.record and not table.counter.records):
+                table.counter = make_counter(table, self.record)
+                self._plain = None  # what was traced counts elsewhere
+        if self._tables:
+            self._attach()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._tables and self.model.train_function is not self._counting:  # somebody made it anew
+            self._plain = None
+            self._attach()
+        for table in self._tables.values():
+            table.counter.reset()
+
+    def on_epoch_end(self, epoch, logs=None):
+        for name, table in self._tables.items():
+            load = self.loads[name] = table.counter.load()
+            self.history.setdefault(name, []).append(load.imbalance)
+            if logs is not None:
+                logs[f"{name}_load"] = load.imbalance
+            self._warn(name, load)
+        if self.plot is not None and self.loads:
+            plot_loads(self.plot, self.loads, self.history)
+        if self.log_dir is not None:
+            self._write(epoch)
+
+    def on_train_end(self, logs=None):
+        if self._tables and self.model.train_function is self._counting:
+            self.model.train_function = self._plain
+
+    def _attach(self):
+        """Gives the model a training function that counts: the one made before, where it still fits."""
+        if self._plain is None or self.model.train_function is not self._plain:
+            self._plain = self.model.train_function
+            step = self.model.train_step
+            self.model.train_step = _counted(step, [table.counter for table in self._tables.values()])
+            self.model.make_train_function(force=True)
+            if hasattr(step, "__func__"):
+                del self.model.train_step  # the method of the class again
+            else:
+                self.model.train_step = step
+            self._counting = self.model.train_function
+        self.model.train_function = self._counting
+
+    def _warn(self, name, load):
+        whole = self._tables[name].placement.kind == "table"  # on one device: other tables make up for it
+        if self.warn_above is None or load.imbalance <= self.warn_above or whole or name in self._warned:
+            return
+        self._warned.add(name)
+        remote = self._tables[name].counter.remote
+        moving = (
+            "Between epochs, kl.distribute.rebalance(model, callback.plan()) moves rows so that the work is "
+            "even; a"
+        )
+        warnings.warn(
+            f"The busiest {'server' if remote else 'device'} does {load.imbalance:.2f} times the mean for "
+            f"{name!r} ({load.unit} a step: {[round(n / max(1, load.steps)) for n in load.work.tolist()]}). "
+            f"{'A' if remote else moving} placement planned from the frequencies of ids avoids it from the "
+            "start.",
+            stacklevel=2,
+        )
+
+    def _write(self, epoch):
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(os.fspath(self.log_dir))
+        values = {}
+        for name, load in self.loads.items():
+            values[f"{name}_load"] = load.imbalance
+            values[f"{name}_bytes_per_step"] = load.bytes_per_step
+            for device, work in enumerate(load.work):
+                values[f"{name}_{load.unit}/device_{device}"] = work / max(1, load.steps)
+        # Not tf.summary.scalar: it needs TensorBoard where the file is written.
+        summary = tf.compat.v1.Summary()
+        for tag, value in values.items():
+            summary.value.add(tag=tag, simple_value=value)
+        with self._writer.as_default():
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=epoch)
+        self._writer.flush()
+
+
+def _counted(step, counters):
+    """The training step of one replica `step`, with what it does counted."""
+
+    def end_step(strategy):
+        for counter in counters:
+            counter.end_step()
+
+    def counted_step(data):
+        with contextlib.ExitStack() as stack:
+            for counter in counters:
+                stack.enter_context(counter.counting())
+            logs = step(data)
+        tf.distribute.get_replica_context().merge_call(end_step)
+        return logs
+
+    return counted_step

@@ -1,0 +1,1 @@
+"""What each device does: counted, shown, and evened out."""

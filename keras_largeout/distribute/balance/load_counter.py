@@ -1,0 +1,156 @@
+"""Counts, in the graph of a training step, what each device does for a table; nothing where nobody asks.
+
+A counter hangs on a `ShardedTable` or a `ShardedTree` and counts between `counting()` and its end only: that
+is while a training step is traced whose load somebody wants to see. All numbers are int64 in host memory:
+they are lengths of tensors, which are there already, so a step pays for a few tiny ops and for no kernel.
+"""
+
+import contextlib
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.balance.measured_load import MeasuredLoad
+from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_number
+from keras_largeout.distribute.tables.array import HOT
+
+HOST = "CPU:0"
+
+
+class LoadCounter:
+    """What the devices did for one table since the last `reset`.
+
+    Args:
+        name: what a plan calls the table.
+        array: the `ShardedArray` whose gradients are counted.
+        kinds: names of what is counted of each replica; the last one is the work.
+        length: how many numbers a replica counts, from which `split` makes those of the kinds.
+        record: whether `recorded` shall have something to say.
+    """
+
+    def __init__(self, name, array, kinds, length, record):
+        self.name, self.kinds, self.array = name, kinds, array
+        self.devices = devices = array.placement.devices
+        # On a cluster all workers count on the first server: they add there, and none waits for another.
+        self.remote, host = array.table.remote, array.table.devices[0] if array.table.remote else HOST
+        _counts = functools.partial(_counts_on, host)
+        self._asked = [_counts(length) for _ in range(1 if self.remote else devices)]
+        # Of each shard the rows of gradients; of the replicated part those that each replica brings.
+        self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
+        self.updated = False
+        self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
+        self._before = _counts(devices, devices + 1)
+        self._recorded, self.records = {}, record
+        self._active = 0
+
+    @property
+    def active(self):
+        return self._active > 0
+
+    @contextlib.contextmanager
+    def counting(self):
+        """What is traced within is counted. (Replicas are traced in turn, and their calls overlap.)"""
+        self._active += 1
+        try:
+            yield
+        finally:
+            self._active -= 1
+
+    # In the step.
+
+    def add(self, numbers):
+        """Adds int64 `[length]` to what this replica did."""
+        self._asked[replica_number()].assign_add(numbers)
+
+    def split(self, numbers):
+        """A list of `[replicas, devices + 1]`, one a kind, from `[replicas, length]`.
+
+        Column 0 is what a replica does itself with replicated rows; column `s + 1` what it asks of shard `s`.
+        """
+        raise NotImplementedError
+
+    def add_gradients(self, key, gradients, joined):
+        """Counts, until `end_step`, the rows of gradients that the replicas bring for the part `key`."""
+        self.updated = True
+        self._sizes[key] = [_length(g) for g in gradients] if key == HOT else _length(joined)
+
+    def add_merged(self, rows):
+        """Counts the rows, of all replicas, that are sent to every copy of the replicated rows."""
+        with tf.device(HOST):
+            self._merged.assign_add(tf.cast(_length(rows), tf.int64))
+
+    def end_step(self):
+        """Called once a step, when all replicas are done."""
+        with tf.device(HOST):
+            if not self.remote:  # else there is no one step that all servers do together
+                work = self.split(tf.stack(self._asked))[-1]
+                step = work - self._before
+                self._before.assign(work)
+                self._peak.assign_add(tf.reduce_max(tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]))
+            self._steps.assign_add(1)
+            if HOT in self._sizes:
+                self._replicas.assign_add(tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64))
+            if self._sizes:
+                sizes = [self._sizes.pop(shard, 0) for shard in range(self.devices)]
+                self._shards.assign_add(tf.cast(tf.stack(sizes), tf.int64))
+
+    # After it.
+
+    def load(self):
+        """The `MeasuredLoad` of the steps so far."""
+        asked = np.stack([numbers.numpy() for numbers in self._asked])
+        asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
+        replicated = self._replicas.numpy()
+        if self.remote:
+            return self._load_of_servers(asked, int(replicated.sum()))
+        return MeasuredLoad(
+            name=self.name,
+            steps=int(self._steps.numpy()),
+            kinds=self.kinds,
+            asked=asked,
+            gradients=self._shards.numpy() + replicated,
+            peak=int(self._peak.numpy()),
+            bytes=self.bytes_between(asked, replicated, int(self._merged.numpy())),
+        )
+
+    def _load_of_servers(self, asked, hot_rows):
+        """Hot rows are asked of the one server that has them; the busiest server is that of all steps."""
+        gradients, table = self._shards.numpy(), self.array.table
+        if HOT in self.array.parts:
+            server = table.devices.index(table.hot_device)
+            asked[:, :, 1 + server] += asked[:, :, 0]
+            gradients[server] += hot_rows
+        asked[:, :, 0] = 0
+        return MeasuredLoad(
+            name=self.name,
+            steps=int(self._steps.numpy()),
+            kinds=self.kinds,
+            asked=asked,
+            gradients=gradients,
+            peak=int(asked[:, -1, 1:].sum(axis=0).max()),
+            bytes=self.bytes_of_servers(asked, gradients)[None],
+        )
+
+    def reset(self):
+        """Forgets everything."""
+        gradients = [self._shards, self._replicas, self._merged]
+        steps = [self._steps, self._peak, self._before]
+        for variable in [*self._asked, *gradients, *steps, *self._recorded.values()]:
+            with on(variable):
+                variable.assign(tf.zeros(variable.shape, variable.dtype))
+
+
+def increment(variable, indices, by):
+    """Adds `by` to elements of a counter, on the device where it is."""
+    tf.raw_ops.ResourceScatterAdd(resource=variable.handle, indices=indices, updates=by)
+
+
+def _counts_on(host, *shape):
+    with tf.init_scope(), tf.device(host):
+        return plain_variable(tf.zeros(shape, tf.int64), trainable=False)
+
+
+def _length(rows):
+    """How many rows an `IndexedSlices`, `RowSlices` or array of them has."""
+    return tf.size(rows.indices) if hasattr(rows, "indices") else tf.shape(rows)[0]

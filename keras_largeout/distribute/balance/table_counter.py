@@ -1,0 +1,65 @@
+"""`TableCounter`: the rows that replicas ask of the shards of a table."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.balance.load_bytes import server_table_bytes, table_bytes
+from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, increment
+from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.tables.array import HOT
+
+
+class TableCounter(LoadCounter):
+    """Counts unique rows of a `ShardedTable`; with `record` also how often each of them was asked for.
+
+    (A uint32 a row, beside the shard. A row counts once for a lookup of a replica, however often it occurs in
+    it: that is what it costs.)
+    """
+
+    def __init__(self, table, record):
+        super().__init__(table.plan_name, table.array, ("rows",), table.placement.devices + 2, record)
+        self._table = table
+        if record and table.placement.columns is None:
+            for key, part in table.array.parts.items():
+                if key != HOT:
+                    with tf.init_scope(), tf.device(part.device):
+                        zeros = tf.zeros([part.shape[0]], tf.uint32)
+                        self._recorded[key] = plain_variable(zeros, trainable=False)
+
+    def add_rows(self, partition):
+        """Counts a `Partition` of a table cut by rows."""
+        self.add(partition.cuts)
+
+    def add_columns(self, partition):
+        """Counts a `Partition` of a table cut by columns: every device has a part of every row."""
+        with tf.device(HOST):
+            each = tf.constant([0, *range(self.devices + 1)], tf.int64)
+            self.add(each * tf.size(partition.unique, out_type=tf.int64))
+
+    def split(self, numbers):
+        return [numbers[:, 1:] - numbers[:, :-1]]  # they are cuts
+
+    def record(self, key, local):
+        """Notes which rows of the part `key` were asked for, on the device where they are."""
+        if key in self._recorded:
+            increment(self._recorded[key], local, tf.constant(1, tf.uint32))
+
+    def bytes_between(self, asked, replicated, merged):
+        return table_bytes(self._table, asked[:, 0, 1:], self.updated, replicated, merged)
+
+    def bytes_of_servers(self, asked, gradients):
+        return server_table_bytes(self._table, asked[:, 0, 1:].sum(axis=0), gradients)
+
+    def recorded(self):
+        """float32 `[rows]`: how often each row was asked for; 0 for replicated ones. None: not recorded."""
+        if not self._recorded:
+            return None
+        placement = self._table.placement
+        counts = np.zeros(placement.rows, np.float32)
+        by_shard = {key: variable.numpy() for key, variable in self._recorded.items()}
+        for start, stop in self._table.array.chunk_ranges():
+            owners, local = placement.locate(np.arange(start, stop))
+            for shard, found in by_shard.items():
+                mine = owners == shard
+                counts[start:stop][mine] = found[local[mine]]
+        return counts

@@ -1,0 +1,1 @@
+"""Training on parameter servers: who takes part, and what `fit` does there."""

@@ -1,0 +1,172 @@
+"""Running functions on whichever worker is free, with few of them under way and none lost."""
+
+import collections
+import contextlib
+import queue
+import threading
+import time
+import weakref
+from concurrent.futures import Future, wait
+
+import tensorflow as tf
+
+from keras_largeout.distribute.cluster.errors import ServerLostError, naming_lost_servers
+from keras_largeout.distribute.cluster.server_watch import ServerWatch
+from keras_largeout.distribute.replicas._tensorflow import never_wait_for_other_workers
+from keras_largeout.distribute.replicas.devices import processes
+
+# Steps under way for each worker: one runs while the next one's batch is on its way.
+_PER_WORKER = 2
+# Seconds that steps under way have to end after an error: a server that is gone will never answer.
+_GRACE = 5.0
+
+# Seconds between two looks at whether what is waited for can still come.
+_LOOK = 1.0
+
+_LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+
+_dispatchers = weakref.WeakKeyDictionary()  # strategy -> Dispatcher
+
+
+def dispatcher_of(strategy):
+    """The `Dispatcher` of a `tf.distribute.ParameterServerStrategy`: there is one."""
+    if strategy not in _dispatchers:
+        _dispatchers[strategy] = Dispatcher(strategy)
+    return _dispatchers[strategy]
+
+
+class Dispatcher:
+    """Hands functions to workers through TensorFlow's `ClusterCoordinator`.
+
+    A function whose worker ends before it has answered runs again on another one. What it did to weights
+    until then it does again: at most one step for each worker that ends. A worker that comes back takes part
+    again.
+
+    Args:
+        strategy: `tf.distribute.ParameterServerStrategy`.
+    """
+
+    def __init__(self, strategy):
+        never_wait_for_other_workers()
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self.workers = len(processes("worker"))
+        self.limit = _PER_WORKER * max(1, self.workers)
+        self._free = threading.Semaphore(self.limit)
+        self._watch = ServerWatch()
+        # A thread waits for each answer. They don't wait in order: one worker may stand still.
+        self._waiting = _DaemonThreads(self.limit)
+        self._answers = collections.deque()
+
+    def submit(self, function, args, receive=None):
+        """Schedules `function(*args)`; waits while enough is under way.
+
+        Args:
+            function: `tf.function`.
+            args: tuple of its arguments: structures of tensors, or per-worker values.
+            receive: called with the answer, in some thread, as soon as it is here.
+
+        Returns:
+            A `concurrent.futures.Future` of the answer, tensors on this process.
+
+        Raises:
+            What a function submitted before raised; `distribute.ServerLostError` where a parameter server
+            ended.
+        """
+        self._until(lambda: self._free.acquire(timeout=_LOOK))
+        try:
+            with self._speaking_plainly():
+                remote = self.coordinator.schedule(function, args=args)
+        except BaseException:
+            self._free.release()
+            raise
+        answer = self._waiting.submit(self._receive, remote, receive)
+        self._answers.append(answer)
+        while self._answers[0].done() and self._answers[0] is not answer:
+            self._check(self._answers.popleft())
+        return answer
+
+    def _receive(self, remote, receive):
+        try:
+            value = remote.get()
+            if receive is not None:
+                receive(value)
+            return value
+        finally:
+            self._free.release()
+
+    def join(self):
+        """Waits until everything submitted has been answered.
+
+        Raises:
+            As `submit`.
+        """
+        for answer in self._answers:
+            self._until_done(answer)
+        with self._speaking_plainly():
+            self.coordinator.join()
+        while self._answers:
+            self._check(self._answers.popleft())
+
+    def result(self, answer):
+        """What a future of `submit` is of, when it is here. Raises as `submit`."""
+        self._until_done(answer)
+        with self._speaking_plainly():
+            return answer.result()
+
+    def _until_done(self, answer):
+        self._until(lambda: wait([answer], _LOOK).done)
+
+    def _until(self, happened):
+        """Waits until `happened()`: for a server that has ended TensorFlow may wait for ever."""
+        while not happened():
+            if self._watch.lost is not None:
+                raise ServerLostError(self.coordinator.strategy, self._watch.lost)
+
+    def _check(self, answer):
+        error = answer.exception()
+        # A worker that ended between its last op and its answer: the step counts, its metrics are lost.
+        if error is not None and not isinstance(error, _LOST_ANSWER):
+            raise error
+
+    def forget(self):
+        """Gives up what is under way after an error; further errors are the same one again."""
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(Exception):
+                if self.coordinator.done():
+                    break
+            time.sleep(0.05)
+        self._answers.clear()
+
+    @contextlib.contextmanager
+    def _speaking_plainly(self):
+        try:
+            with naming_lost_servers(self.coordinator.strategy):
+                yield
+        except Exception:
+            self._answers.clear()
+            raise
+
+
+class _DaemonThreads:
+    """Threads that call functions, and that do not keep a process from ending while they wait."""
+
+    def __init__(self, count):
+        self._calls = queue.SimpleQueue()
+        for _ in range(count):
+            threading.Thread(target=self._run, name="keras_largeout_answers", daemon=True).start()
+
+    def submit(self, function, *args):
+        """A `concurrent.futures.Future` of `function(*args)`."""
+        future = Future()
+        self._calls.put((future, function, args))
+        return future
+
+    def _run(self):
+        while True:
+            future, function, args = self._calls.get()
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+            del future, function, args  # not kept until the next call

@@ -1,0 +1,141 @@
+"""The strategy of a cluster: TensorFlow's own, its servers checked, its weights spread by bytes."""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+
+import tensorflow as tf
+
+from keras_largeout.distribute.cluster.config import accepts, keep_to_loopback
+from keras_largeout.distribute.replicas import devices
+from keras_largeout.ops import build_info
+
+_LOG = logging.getLogger("keras_largeout")
+_PATIENCE = 15.0  # seconds until a message says who is missing
+
+
+class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
+    """`tf.distribute.ParameterServerStrategy` of a `Cluster`, for its chief.
+
+    It waits for the servers and says which one it waits for, refuses servers that have another build of this
+    package's ops or none, and places each weight on the server that holds the fewest bytes.
+
+    Args:
+        cluster: `distribute.cluster.Cluster`; this process is its chief.
+
+    Raises:
+        RuntimeError: a server has other ops than this process, or none.
+    """
+
+    def __init__(self, cluster):
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
+            task_type="chief",
+            task_id=0,
+            rpc_layer="grpc",
+        )
+        with _telling_who_is_missing(cluster):
+            super().__init__(resolver)
+        if cluster.is_loopback:
+            keep_to_loopback(int(cluster.address.rsplit(":", 1)[1]))
+        check_servers(cluster)
+        self.cluster = cluster
+        self._anchors = {}
+        with super().scope():
+            servers = devices.table_devices()
+        for server in servers:
+            with tf.device(server):
+                self._anchors[server] = tf.Variable(0, trainable=False, name="anchor")
+
+    def scope(self):
+        """As TensorFlow's; variables made inside are spread over the parameter servers by their bytes."""
+        return _scopes(super().scope(), tf.variable_creator_scope(self._place))
+
+    def _place(self, next_creator, **kwargs):
+        # A slot that must lie beside its weight comes with a place already.
+        if kwargs.get("colocate_with") is None:
+            kwargs["colocate_with"] = self._anchors[devices.emptiest_server(0)]
+        variable = next_creator(**kwargs)
+        if variable.shape.is_fully_defined():
+            devices.give_server(variable.device, variable.shape.num_elements() * variable.dtype.size)
+        return variable
+
+
+_connected = {}
+
+
+def connect(cluster):
+    """The strategy of a cluster: there is one, as a process connects once."""
+    key = cluster.to_tf_config()
+    if key not in _connected:
+        _connected[key] = ParameterServerStrategy(cluster)
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _leave)
+    return _connected[key]
+
+
+def _leave(number, frame):
+    """SIGTERM ends the chief as `sys.exit` does: what is half written is removed on the way out."""
+    sys.exit(128 + number)
+
+
+def check_servers(cluster):
+    """Asks every worker and parameter server for the build of its ops.
+
+    Raises:
+        RuntimeError: one has another build than this process, or has not loaded the package.
+    """
+    own = build_info()
+    for job, index, _ in cluster.servers():
+        title = cluster.name(job, index)
+        try:
+            with tf.device(f"/job:{job}/replica:0/task:{index}/device:CPU:0"):
+                theirs = build_info()
+        except tf.errors.NotFoundError:
+            raise RuntimeError(
+                f"{title} runs without keras_largeout. Start it with "
+                "`python -m keras_largeout.distribute.server`."
+            ) from None
+        if theirs.get("sources") != own["sources"] or _minor(theirs) != _minor(own):
+            raise RuntimeError(
+                f"{title} has another build of keras_largeout than this process. "
+                f"Install the same one everywhere. Received: {_describe(theirs)}, here {_describe(own)}"
+            )
+
+
+def _minor(info):
+    return info["tensorflow"].split(".")[:2]
+
+
+def _describe(info):
+    return f"ops {info.get('sources', 'without a digest')} for TensorFlow {info['tensorflow']}"
+
+
+@contextlib.contextmanager
+def _scopes(*scopes):
+    with contextlib.ExitStack() as stack:
+        entered = [stack.enter_context(scope) for scope in scopes]
+        yield entered[0]
+
+
+@contextlib.contextmanager
+def _telling_who_is_missing(cluster):
+    """TensorFlow waits for the servers without a word, and for as long as it takes."""
+    arrived = threading.Event()
+
+    def tell():
+        patience = _PATIENCE
+        while not arrived.wait(patience):
+            missing = [cluster.name(j, i) for j, i, address in cluster.servers() if not accepts(address)]
+            if missing:
+                _LOG.warning("Waiting for %s.", ", ".join(missing))
+            patience = min(2 * patience, 300.0)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        arrived.set()

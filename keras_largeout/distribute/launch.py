@@ -1,0 +1,201 @@
+"""A cluster on this machine: `python -m keras_largeout.distribute.launch --workers 2 --ps 2 script.py
+[args]`.
+
+It starts workers and parameter servers as processes of their own, on free ports of the loopback interface,
+and runs the script as the chief, with `TF_CONFIG` set as it would be on a real cluster. What they print is
+shown under their names and kept in one file each; a process that dies is named. When the script ends,
+everything ends; nothing is left running, however this process ends itself.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import signal
+import socket
+import sys
+import time
+
+from keras_largeout.distribute.cluster.config import Cluster
+from keras_largeout.distribute.cluster.supervise import Child, Console
+
+_READY = b" is ready"
+_GRACE = 20.0  # seconds from SIGTERM to SIGKILL
+_SCRIPT_GRACE = 120.0  # seconds that a script has to notice that a parameter server died
+
+
+class Launcher:
+    """Runs a script as the chief of a local cluster.
+
+    Args:
+        script: list of str, the script and its arguments.
+        workers, ps: int, how many of them.
+        logs: path of the folder for the files of output.
+        restarts: int, how often in total processes that died are started again. The script counts as one when
+            it was killed, and when it ended because a parameter server died.
+    """
+
+    def __init__(self, script, workers=2, ps=2, logs="cluster_logs", restarts=0):
+        self.script = list(script)
+        self.logs = pathlib.Path(logs)
+        self.restarts = restarts
+        self.children = {}
+        self._signals = []
+        self._lost_ps_at = None
+        count = {"chief": 1, "worker": workers, "ps": ps}
+        ports = iter(free_ports(sum(count.values())))
+        self.cluster = Cluster(
+            {job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()}
+        )
+
+    def run(self):
+        """Runs until the script ends; its exit code, or 128 + the signal that ended it or this process."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.console = Console()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda got, _: self._signals.append(got))
+        try:
+            for job, index, _ in self.cluster.servers():
+                self._start(job, index)
+            self.console.say(f"logs: {self.logs}")
+            return self._watch()
+        finally:
+            for child in self.children.values():
+                self.console.remove(child)
+                child.close()
+
+    def _watch(self):
+        while not all(child.ready for child in self.children.values()):
+            self.console.wait(0.5)
+            if self._signals:
+                return self._stop()
+            if self._reap() and not self.restarts:
+                return self._stop(1)
+        self._start("chief", 0)
+        while True:
+            self.console.wait(0.5)
+            if self._signals:
+                return self._stop()
+            for (job, _), child in self._reap():
+                if job == "chief":
+                    code = child.process.returncode
+                    if not self._again(job, 0, child, code < 0 or (code and self._lost_ps_at is not None)):
+                        return self._stop(128 - code if code < 0 else code)
+            if not any(job == "worker" for job, _ in self.children):
+                self.console.say("no worker is left")
+                return self._stop(1)
+            if self._lost_ps_at is not None and time.monotonic() - self._lost_ps_at > _SCRIPT_GRACE:
+                self.children["chief", 0].send(signal.SIGKILL)
+
+    def _start(self, job, index):
+        own = self.cluster.task(job, index)
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+        environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
+        if job != "worker":
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # weights of parameter servers are in main memory
+        command = [sys.executable]
+        if job == "chief":
+            command += self.script
+            self._lost_ps_at = None
+        else:
+            command += ["-m", "keras_largeout.distribute.server"]
+        name = job if job == "chief" else f"{job} {index}"
+        log = self.logs / f"{name.replace(' ', '_')}.log"
+        child = Child(name, command, environment, log, hidden_until=None if job == "chief" else _READY)
+        self.children[job, index] = child
+        self.console.add(child)
+
+    def _reap(self):
+        """The children that ended since, each named; servers are started again where that is asked."""
+        ended = [item for item in self.children.items() if item[1].process.poll() is not None]
+        for (job, index), child in ended:
+            self.console.remove(child)
+            child.close()
+            del self.children[job, index]
+            if job == "chief":
+                continue
+            self.console.say(
+                f"{self.cluster.name(job, index)} {child.how_it_ended()}; its output is in {child.log}"
+            )
+            if not child.ready:
+                self.console.say("\n".join(child.last_lines))
+            if job == "ps":
+                self._lost_ps_at = time.monotonic()
+            self._again(job, index, child, True)
+        return ended
+
+    def _again(self, job, index, child, wanted):
+        if not wanted or not self.restarts:
+            return False
+        self.restarts -= 1
+        title = "the script" if job == "chief" else self.cluster.name(job, index)
+        self.console.say(f"{title} is started again ({self.restarts} more restarts)")
+        self._start(job, index)
+        return True
+
+    def _stop(self, code=None):
+        """Ends everything, the script first: it may be saving. Returns the exit code."""
+        if code is None:
+            code = 128 + self._signals[0]
+        for jobs, number in ((("chief",), signal.SIGTERM), (("worker", "ps"), signal.SIGTERM)):
+            group = [child for (job, _), child in self.children.items() if job in jobs]
+            for child in group:
+                child.send(signal.SIGINT if signal.SIGINT in self._signals else number)
+            asked, deadline = len(self._signals), time.monotonic() + _GRACE
+            while any(child.process.poll() is None for child in group):
+                self.console.wait(0.2)
+                if time.monotonic() > deadline or len(self._signals) > asked:  # the user asks again
+                    break
+        return code
+
+
+def free_ports(count):
+    """`count` different ports that nothing listens on now.
+
+    They lie below the range that the system takes for outgoing connections (from 32768 on, where nobody
+    changed it), so that none of those takes one before its server does.
+    """
+    sockets = []
+    try:
+        for port in random.SystemRandom().sample(range(12000, 32000), 1000):
+            candidate = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+            try:
+                candidate.bind(("", port))
+            except OSError:
+                candidate.close()
+                continue
+            sockets.append(candidate)
+            if len(sockets) == count:
+                return [s.getsockname()[1] for s in sockets]
+        raise OSError(f"{count} free ports between 12000 and 32000 were not found")
+    finally:
+        for candidate in sockets:
+            candidate.close()
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_largeout.distribute.launch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ps", type=int, default=2, help="parameter servers")
+    parser.add_argument("--logs", default="cluster_logs", help="folder for the output of every process")
+    parser.add_argument(
+        "--restarts", type=int, default=0, help="how often in total processes that died are started again"
+    )
+    parser.add_argument("script", help="runs as the chief")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    options = parser.parse_args(arguments)
+    for name in ("workers", "ps"):
+        if getattr(options, name) < 1:
+            parser.error(f"`--{name}` must be at least 1. Received: {getattr(options, name)}")
+    launcher = Launcher(
+        [options.script, *options.arguments], options.workers, options.ps, options.logs, options.restarts
+    )
+    return launcher.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

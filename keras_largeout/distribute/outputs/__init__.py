@@ -1,0 +1,1 @@
+"""Heads over several devices: trees in parts, layers with fixed fan-in in parts."""

@@ -1,0 +1,195 @@
+"""Pruning and regrowing the connections of a layer, and keeping the batch whose gradient says where."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
+from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.tables.chunks import chunk_ranges
+from keras_largeout.ops.fan_in.rewire import (
+    fan_in_candidate_gradient,
+    fan_in_candidates,
+    fan_in_prune_threshold,
+    fan_in_rewire,
+)
+from keras_largeout.ops.labels import LabelLists
+
+
+class Batch(NamedTuple):
+    """A batch whose loss gradient tells where to grow: `hidden` `[n, dim]`, its targets, `upstream` `[n]`."""
+
+    hidden: tf.Tensor
+    targets: LabelLists
+    upstream: tf.Tensor
+
+
+class BatchKeeper:
+    """Keeps the batch of a training step for a moment, when asked to.
+
+    Args:
+        dim: int, width of the hidden vectors.
+        dtype: their dtype.
+        devices: names of the devices, each of which has a replica with a part of the batch.
+    """
+
+    def __init__(self, dim, dtype, devices=(None,)):
+        self._kept = []
+        for device in devices:
+            with tf.init_scope(), tf.device(device):
+                self._kept.append(
+                    {
+                        "wanted": plain_variable(False, trainable=False),
+                        "hidden": _empty([dim], dtype),
+                        "labels": _empty([], tf.int64),
+                        "lengths": _empty([], tf.int64),
+                        "weights": _empty([], tf.float32),
+                        "upstream": _empty([], tf.float32),
+                    }
+                )
+
+    def want(self, wanted):
+        """From now on each backward pass leaves its batch here, or none does."""
+        for kept in self._kept:
+            kept["wanted"].assign(wanted)
+
+    def keeping(self, losses, hidden, targets):
+        """`losses`; a gradient of them keeps the batch if that is wanted."""
+        replica = tf.distribute.get_replica_context()
+        several = replica is not None and len(self._kept) > 1
+        kept = self._kept[int(tf.get_static_value(replica.replica_id_in_sync_group)) if several else 0]
+        weights = tf.ones_like(targets.labels, tf.float32) if targets.weights is None else targets.weights
+        values = {
+            "hidden": hidden,
+            "labels": targets.labels,
+            "lengths": targets.row_splits[1:] - targets.row_splits[:-1],
+            "weights": weights,
+        }
+
+        @tf.custom_gradient
+        def keep(losses):
+            def gradient(upstream):
+                tf.cond(
+                    kept["wanted"],
+                    lambda: _assign(kept, {**values, "upstream": upstream}),
+                    lambda: False,
+                )
+                return upstream
+
+            return tf.identity(losses), gradient
+
+        return keep(losses)
+
+    def batch(self):
+        """The `Batch` that was kept last, of all replicas, or None."""
+        parts = {key: [kept[key].numpy() for kept in self._kept] for key in self._kept[0] if key != "wanted"}
+        whole = {key: tf.constant(np.concatenate(arrays)) for key, arrays in parts.items()}
+        if not len(whole["lengths"]):
+            return None
+        splits = tf.concat([[0], tf.cumsum(whole["lengths"])], axis=0)
+        targets = LabelLists(whole["labels"], splits, whole["weights"])
+        return Batch(whole["hidden"], targets, whole["upstream"])
+
+    def clear(self):
+        """Gives the memory back."""
+        for kept in self._kept:
+            _assign(
+                kept,
+                {key: tf.zeros([0, *v.shape[1:]], v.dtype) for key, v in kept.items() if key != "wanted"},
+            )
+
+
+def _empty(row, dtype):
+    return plain_variable(tf.zeros([0, *row], dtype), shape=[None, *row], trainable=False)
+
+
+def _assign(variables, values):
+    for key, value in values.items():
+        variables[key].assign(tf.cast(value, variables[key].dtype))
+    return True
+
+
+def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, candidates=0, loss=None):
+    """Prunes the weakest connections and regrows as many, in place.
+
+    Args:
+        weights: `FanInWeights`.
+        seed: `(seed, step)`.
+        fraction: float in [0, 1], of the connections that are pruned.
+        per_class: bool: the weakest of every class, or of all classes together.
+        slots: None, or for each part a list of variables of its kernel's shape and any float dtype, which are
+            set to zero where a connection is regrown.
+        batch: None: grow at random; a `Batch`: where its gradient is largest.
+        candidates: int, places looked at for each class when growing by gradient.
+        loss: str, as in `fan_in_loss`; needed with `batch`.
+
+    Returns:
+        int, how many connections changed.
+    """
+    parts = weights.parts()
+    slots = slots or [()] * len(parts)
+    forward = [None] * len(parts)
+    if batch is not None:
+        _, forward = JointLoss(weights, loss).forward(batch.hidden, batch.targets)
+    pruning = {"fraction": fraction}
+    if not per_class:
+        kernels, firsts = [part.kernel for part in parts], [part.first_class for part in parts]
+        pruning = {"threshold": fan_in_prune_threshold(kernels, fraction, seed, first_class=firsts)}
+    changed = 0
+    for part, moments, found in zip(parts, slots, forward):
+        place = (part.kernel, part.connections, weights.num_inputs, seed)
+        ours = [slot for slot in moments if slot.dtype == tf.float32]
+        options = {"slots": ours, "first_class": part.first_class, **pruning}
+        with part.on_its_device():
+            for rows in _growth(weights, part, seed, batch, found, candidates, loss):
+                changed += int(fan_in_rewire(*place, **options, **rows))
+            for slot in moments:
+                if slot.dtype != tf.float32:  # Keras's own, of bfloat16 weights
+                    slot.assign(tf.where(part.kernel == 0, tf.zeros([], slot.dtype), slot))
+    return changed
+
+
+def _growth(weights, part, seed, batch, forward, candidates, loss):
+    """Yields arguments of `fan_in_rewire`: which rows, and where to grow. Uses what is there before each."""
+    candidates = min(candidates, weights.num_inputs - weights.fan_in)
+    if batch is None or not candidates:
+        yield {}
+        return
+    first = {"first_class": part.first_class}
+    # Candidates and their scores take memory of their own: some classes at a time.
+    for start, stop in chunk_ranges((part.kernel.shape[0], candidates), itemsize=8):
+        rows = {"first_row": start, "num_rows": stop - start}
+        places = fan_in_candidates(part.connections, weights.num_inputs, seed, candidates, **first, **rows)
+        scores = fan_in_candidate_gradient(
+            batch.hidden,
+            batch.targets.labels,
+            batch.targets.row_splits,
+            part.kernel,
+            part.connections,
+            places,
+            bias=part.bias,
+            label_weights=batch.targets.weights,
+            loss=loss,
+            grad_loss=batch.upstream,
+            forward=forward,
+            first_row=start,
+            num_classes=weights.kernel.shape[0],
+            **first,
+        )
+        yield {**rows, "candidates": places, "scores": scores}
+
+
+def slots_of(optimizer, variable):
+    """The variables of the shape of `variable` that an optimizer keeps for it: moments, and the like.
+
+    Args:
+        optimizer: any Keras optimizer.
+        variable: a part of a table.
+    """
+    slots = [
+        slot.parts[variable.part] for slot in variable.array.arrays()[1:]
+    ]  # of this package's optimizers
+    prefix = variable.path.replace("/", "_") + "_"  # the names that Keras gives
+    slots += [slot for slot in optimizer.variables if slot.name.startswith(prefix)]
+    return [slot.value for slot in slots if tuple(slot.shape) == tuple(variable.shape)]

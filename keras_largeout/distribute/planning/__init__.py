@@ -1,0 +1,1 @@
+"""Where rows go, and why: placements, costs, the planner. NumPy alone."""

@@ -1,0 +1,101 @@
+"""Rows and classes that a person has put on a device by hand."""
+
+import numpy as np
+
+from keras_largeout.distribute.planning.placement import REPLICATED, Placement
+from keras_largeout.distribute.planning.row_cost import row_owners
+from keras_largeout.distribute.planning.tree_cost import class_nodes
+from keras_largeout.distribute.planning.tree_placement import cut_and_units, spread
+
+
+def pinned(spec, is_tree, placement, pins, devices):
+    """The placement with `pins` applied: an explicit one, whose shards have grown where they had to.
+
+    Args:
+        spec: the `TableSpec`.
+        is_tree: bool, whether the table is that of a tree; then `spec.tree` must be there.
+        placement: a `Placement`.
+        pins: dict from `"7"` or `"10-19"` (rows, of a tree classes) to a device, by number or name, or "all".
+        devices: sequence of `Device`.
+
+    Raises:
+        ValueError: for pins that can't be.
+    """
+    if placement.columns is not None:
+        raise ValueError(f"Rows of table {spec.name!r} can't be pinned: it is cut by columns.")
+    if is_tree and spec.tree is None:
+        raise ValueError(
+            f"`pin` of table {spec.name!r} names classes of a tree: `Plan.load` needs `tables` to find them."
+        )
+    limit = spec.tree.num_classes if is_tree else spec.rows
+    ranges = [
+        (*_range(spec.name, key, limit), _device(spec.name, value, devices)) for key, value in pins.items()
+    ]
+    if is_tree:
+        owners = _pin_classes(spec, placement, ranges)
+    else:
+        owners = row_owners(placement)
+        for start, stop, device in ranges:
+            owners[start:stop] = device
+    held = np.bincount(owners + 1, minlength=len(devices) + 1)[1:]
+    sizes = held if placement.kind == "table" else np.maximum(held, placement.sizes)
+    return Placement.explicit(owners, len(devices), sizes)
+
+
+def pinned_mask(spec, pins):
+    """bool `[rows]` (of a tree `[num_classes]`): what `pins` name."""
+    mask = np.zeros(spec.rows if spec.tree is None else spec.tree.num_classes, bool)
+    for key in pins:
+        start, stop = _range(spec.name, key, len(mask))
+        mask[start:stop] = True
+    return mask
+
+
+def _pin_classes(spec, placement, ranges):
+    tree = spec.tree
+    cut, units, owner = cut_and_units(tree, placement)
+    unit_of = spread(tree, cut, units, np.arange(len(units)))  # which subtree a node is in
+    moved = {}
+    for start, stop, device in ranges:
+        found = np.unique(unit_of[class_nodes(tree, slice(start, stop))])
+        if device == REPLICATED or REPLICATED in found:
+            raise ValueError(
+                f"`pin` of table {spec.name!r}: classes {start}-{stop - 1} can't go to "
+                f"{'all' if device == REPLICATED else device}: a pinned class takes its subtree along, "
+                "and pins do not change which nodes are replicated."
+            )
+        for unit in found.tolist():
+            if moved.setdefault(unit, device) != device:
+                raise ValueError(
+                    f"`pin` of table {spec.name!r}: classes {start}-{stop - 1} are in one subtree with "
+                    f"others that go to device {moved[unit]}. Received: device {device}"
+                )
+    owner = owner.copy()
+    owner[list(moved)] = list(moved.values())
+    return np.repeat(spread(tree, cut, units, owner), tree.node_sizes)
+
+
+def _range(name, key, limit):
+    first, _, last = key.partition("-")
+    try:
+        start, stop = int(first), int(last or first) + 1
+    except ValueError:
+        start, stop = 0, 0
+    if not 0 <= start < stop <= limit:
+        raise ValueError(
+            f'`pin` of table {name!r} must have keys such as "7" or "10-19", below {limit}. Received: {key!r}'
+        )
+    return start, stop
+
+
+def _device(name, value, devices):
+    names = [device.name for device in devices]
+    if value == "all":
+        return REPLICATED
+    if value in names:
+        return names.index(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(devices):
+        raise ValueError(
+            f'`pin` of table {name!r} must name a device, by number or name, or "all". Received: {value!r}'
+        )
+    return value

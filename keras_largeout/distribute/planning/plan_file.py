@@ -1,0 +1,225 @@
+"""Plans as JSON: what a person may edit stands open, long arrays are packed beside it."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import zlib
+
+import numpy as np
+
+from keras_largeout.distribute.planning.pins import pinned
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.row_cost import DeviceLoad
+from keras_largeout.distribute.planning.specs import Device, TableSpec
+
+_ABOUT = (
+    "Where keras_largeout places tables. You may edit `kind` (replicated, range, modulo, permutation, "
+    "columns, table), `device` where the kind is table, and `pin`: rows (of a tree: classes) such as '7' or "
+    "'10-19' to a device (its number or name) or to 'all'. Plan.load reads the file back."
+)
+_VERSION = 1
+_SPEC = ("rows", "dim", "dtype", "slots", "row_slots", "ids_per_example", "like")
+_LONG = 32  # longer arrays are packed
+
+
+def write(path, devices, tables, batch_size):
+    """See `Plan.save`."""
+    arrays = {}
+    content = {
+        "about": _ABOUT,
+        "version": _VERSION,
+        "batch_size": batch_size,
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "tables": {table.spec.name: _table(table) for table in tables},
+        "computed": {table.spec.name: _computed(table, arrays) for table in tables},
+        "arrays": arrays,
+    }
+    text = json.dumps(content, indent=1, default=_number)
+    # A list of numbers is one line. (No string of JSON has a line break in it.)
+    text = re.sub(r"\[\n[^\[\]{}]*?\n *\]", lambda found: re.sub(r"\n *", " ", found[0]), text)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _number(value):
+    """NumPy's numbers are none of JSON's."""
+    return value.item()
+
+
+def _table(table):
+    spec = table.spec
+    return {
+        "kind": table.placement.kind,
+        "device": _device(table.placement),
+        "pin": table.pins,
+        "why": table.reason,
+        **{field: getattr(spec, field) for field in _SPEC},
+        "tree": None if spec.tree is None else tree_digest(spec.tree),
+    }
+
+
+def _computed(table, arrays):
+    spec, placement = table.spec, table.placement
+    expected = None
+    if table.expected is not None:
+        expected = {"of": digest(placement)}
+        for field in dataclasses.fields(DeviceLoad):
+            expected[field.name] = np.asarray(getattr(table.expected, field.name)).tolist()
+    details = {"kind": placement.kind, "sizes": list(placement.sizes)}
+    if placement.kind == "permutation":
+        details |= {"multiplier": placement.multiplier, "addend": placement.addend}
+    if placement.columns is not None:
+        details["columns"] = [list(part) for part in placement.columns]
+    if placement.kind == "explicit":  # its hot rows follow from it
+        details["owners"] = _packed(placement.owners, f"{spec.name}/owners", arrays)
+    elif placement.hot is not None:
+        details["hot"] = _packed(placement.hot, f"{spec.name}/hot", arrays)
+    return {"expected": expected, "details": details}
+
+
+def _device(placement):
+    return int(np.argmax(placement.sizes)) if placement.kind == "table" else None
+
+
+def _packed(array, key, arrays):
+    if len(array) <= _LONG:
+        return array.tolist()
+    packed = zlib.compress(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes(), 6)
+    arrays[key] = {"dtype": array.dtype.name, "zlib": base64.b64encode(packed).decode("ascii")}
+    return key
+
+
+def _unpacked(value, arrays):
+    if not isinstance(value, str):
+        return np.array(value, np.int64)
+    entry = arrays[value]
+    raw = zlib.decompress(base64.b64decode(entry["zlib"]))
+    dtype = np.dtype(entry["dtype"])
+    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
+
+
+def digest(placement):
+    """A short name of a placement: equal ones have equal names."""
+    plain = [placement.kind, placement.rows, placement.devices, list(placement.sizes), placement.columns]
+    found = hashlib.sha256(json.dumps([*plain, placement.multiplier, placement.addend]).encode())
+    for array in (placement.hot, placement.owners):
+        found.update(b"" if array is None else np.asarray(array, np.int64).tobytes())
+    return found.hexdigest()[:16]
+
+
+def tree_digest(tree):
+    """A short name of a tree."""
+    found = hashlib.sha256()
+    for array in (tree.class_row, tree.node_start, tree.node_row):
+        found.update(array.tobytes())
+    return found.hexdigest()[:16]
+
+
+def read(path, specs=None):
+    """Devices, tables (each a dict of the fields of a `TablePlan`) and batch size; see `Plan.load`."""
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    if not isinstance(content, dict) or content.get("version") != _VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        raise ValueError(f"A file of a plan has version {_VERSION}. Received: {path}, version {version!r}")
+    devices = tuple(Device(**device) for device in content["devices"])
+    tables = {name: entry | content["computed"][name] for name, entry in content["tables"].items()}
+    if specs is None:
+        specs = [TableSpec(name, **{k: entry[k] for k in _SPEC}) for name, entry in tables.items()]
+    elif {spec.name for spec in specs} != set(tables):
+        raise ValueError(
+            f"`tables` must be those of the plan, {sorted(tables)}. "
+            f"Received: {sorted(spec.name for spec in specs)}"
+        )
+    return (
+        devices,
+        _read_tables(specs, tables, devices, content["arrays"]),
+        content["batch_size"],
+    )
+
+
+def _read_tables(specs, entries, devices, arrays):
+    read = {s.name: _read_table(s, entries[s.name], devices, arrays) for s in specs}
+    for spec in specs:
+        main = read.get(spec.like)
+        if main is not None and read[spec.name]["placement"] != main["placement"]:  # that one was edited
+            read[spec.name] |= {"placement": main["placement"], "expected": None}
+    return list(read.values())
+
+
+def _read_table(spec, entry, devices, arrays):
+    for field in ("rows", "dim"):
+        if getattr(spec, field) != entry[field]:
+            raise ValueError(
+                f"`{field}` of table {spec.name!r} is {entry[field]} in the plan. "
+                f"Received: {field}={getattr(spec, field)}"
+            )
+    if spec.tree is not None and entry["tree"] != tree_digest(spec.tree):
+        raise ValueError(f"The plan is of another tree of table {spec.name!r}.")
+    placement = _placement(spec, entry, len(devices), arrays)
+    reason = entry["why"]
+    if entry["pin"]:
+        placement = pinned(spec, entry["tree"] is not None, placement, entry["pin"], devices)
+    expected = entry["expected"]
+    if expected is not None and expected.pop("of") == digest(placement):
+        expected = DeviceLoad(**{name: np.array(values) for name, values in expected.items()})
+    else:
+        expected, reason = None, "as edited"
+    return {
+        "spec": spec,
+        "placement": placement,
+        "reason": reason,
+        "expected": expected,
+        "pins": entry["pin"],
+    }
+
+
+def _placement(spec, entry, devices, arrays):
+    """What the entry of a table says now: as it was saved, or of the kind that it was edited to."""
+    kind, details = entry["kind"], entry["details"]
+    if entry["tree"] is not None and kind not in ("explicit", "replicated"):
+        raise ValueError(
+            f"`kind` of table {spec.name!r}, a tree, must be explicit or replicated. Received: kind={kind!r}"
+        )
+    if kind == "table":
+        placement = Placement.on_device(spec.rows, devices, _number_of(spec, entry["device"], devices))
+        if "hot" in details:
+            placement = placement.with_hot_rows(_unpacked(details["hot"], arrays))
+        return placement
+    if kind != details["kind"] or len(details["sizes"]) != devices:
+        makers = {
+            "replicated": lambda: Placement.replicated(spec.rows, devices),
+            "range": lambda: Placement.by_range(spec.rows, devices),
+            "modulo": lambda: Placement.by_modulo(spec.rows, devices),
+            "permutation": lambda: Placement.by_permutation(spec.rows, devices),
+            "columns": lambda: Placement.by_columns(spec.rows, spec.dim, devices),
+        }
+        if kind not in makers:
+            raise ValueError(
+                f"`kind` of table {spec.name!r} must be table or one of {tuple(makers)}, "
+                f"or explicit as it was saved for {devices} devices. Received: kind={kind!r}"
+            )
+        return makers[kind]()
+    if kind == "explicit":
+        return Placement.explicit(_unpacked(details["owners"], arrays), devices, details["sizes"])
+    columns = details.get("columns")
+    placement = Placement(
+        kind,
+        spec.rows,
+        devices,
+        tuple(details["sizes"]),
+        columns=None if columns is None else tuple(tuple(part) for part in columns),
+        multiplier=details.get("multiplier", 1),
+        addend=details.get("addend", 0),
+    )
+    return placement.with_hot_rows(_unpacked(details["hot"], arrays)) if "hot" in details else placement
+
+
+def _number_of(spec, device, devices):
+    if not isinstance(device, int) or not 0 <= device < devices:
+        raise ValueError(
+            f"`device` of table {spec.name!r} must be a number in [0, {devices}). Received: device={device!r}"
+        )
+    return device

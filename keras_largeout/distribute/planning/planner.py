@@ -1,0 +1,241 @@
+"""`plan`: which device gets which table, or which rows of it."""
+
+import functools
+
+import numpy as np
+
+from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan, TablePlan
+from keras_largeout.distribute.planning.plan_report import size_text
+from keras_largeout.distribute.planning.row_cost import (
+    DeviceLoad,
+    device_load,
+    device_shares,
+    expected_work,
+    memory_of,
+)
+from keras_largeout.distribute.planning.row_placement import place_rows
+from keras_largeout.distribute.planning.specs import TableGroup, gather_devices, gather_specs
+from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_placement import place_tree
+
+#: Replicated small tables take no more than this part of a device's memory.
+_REPLICATED_MEMORY = 0.05
+#: A table of at least so many columns, and no more rows, is cut by columns, so many at least a device.
+_WIDE, _COLUMNS = 1024, 64
+#: A table goes to one device whole only where it is this small a part of a device's mean memory and work.
+_WHOLE = 0.5
+#: Cutting more tables by rows must make the busiest device this much faster.
+_WORTH = 0.98
+
+
+def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, small=1 << 20, balance=1.05):
+    """Decides where tables go, so that no device waits for another and none runs out of memory.
+
+    - A table of at most `small` bytes (with its slots) is replicated.
+    - A tree's table: `place_tree`, a replicated top and whole subtrees.
+    - A wide table of few rows is cut by columns: that is even whatever the ids are.
+    - Tables that are a small part of all go whole to one device each, by longest processing time first, as
+      many of them as keep the load within `balance` (the others are cut by rows).
+    - Other tables are cut by rows, spread by a permutation. Where the counts show that a permutation is not
+      even enough, the hottest rows are replicated if that lowers the load of the busiest device, and as a
+      last resort each row is given a device of its own.
+
+    The load of a device is time: expected bytes over its bandwidth plus expected flops over its flops
+    (`RowLoad` and `NodeLoads` state what is expected). Nothing is random: equal arguments give equal plans.
+
+    Args:
+        tables: `TableSpec`s, and objects that have a method `table_specs()` (layers, models).
+        devices: int, or a list of `Device`s, which may differ.
+        memory_per_device: bytes that tables and slots may take on a device, where the device does not say;
+            no limit when None.
+        batch_size: examples in a step, over all devices.
+        counts: optional dict from the names of tables to frequencies of their rows (of a tree: classes), in
+            place of the counts in the specs.
+        small: bytes, see above.
+        balance: float, which max/mean is good enough.
+
+    Returns:
+        A `Plan`.
+
+    Raises:
+        ValueError: for arguments that contradict each other, or a table that does not fit: the message says
+            how many bytes it misses, and on which device.
+    """
+    if not (batch_size > 0 and small >= 0 and balance >= 1):
+        raise ValueError(
+            "`batch_size` must be positive, `small` at least 0, `balance` at least 1. "
+            f"Received: batch_size={batch_size!r}, small={small!r}, balance={balance!r}"
+        )
+    specs = gather_specs(tables, counts)
+    return _Planner(specs, gather_devices(devices, memory_per_device), batch_size, small, balance).plan()
+
+
+class _Planner:
+    """The devices while they are filled."""
+
+    def __init__(self, specs, devices, batch_size, small, balance):
+        self.specs, self.groups = specs, TableGroup.of(specs)
+        self.devices, self.batch_size, self.small, self.balance = devices, batch_size, small, balance
+        self.free = np.array([np.inf if d.memory is None else d.memory for d in devices], np.float64)
+        self.load = DeviceLoad.none(len(devices))
+        self.done = {}
+
+    def plan(self):
+        names = sorted(self.groups, key=lambda name: (-self.groups[name].nbytes, name))
+        for name in names[::-1]:
+            if self._is_small(name):
+                text = f"small, {size_text(self.groups[name].nbytes)} with its slots"
+                rows = self.groups[name].main.rows
+                self._settle(name, Placement.replicated(rows, len(self.devices)), text)
+        names = [name for name in names if name not in self.done]
+        whole = [name for name in names if self._is_middling(name)]
+        # Whole subtrees and columns are less easily fitted in than rows: they come first.
+        large = [name for name in names if name not in set(whole)]
+        for name in sorted(large, key=lambda n: self.groups[n].main.tree is None and not self._is_wide(n)):
+            self._place_large(name)
+        self._place_whole(whole)
+        return Plan(self.devices, tuple(self.done[spec.name] for spec in self.specs), self.batch_size)
+
+    # What a table is.
+
+    def _is_small(self, name):
+        group = self.groups[name]
+        if len(self.devices) == 1 or group.nbytes > self.small or group.main.tree is not None:
+            return False
+        spent = sum(table.memory.max() for table in self.done.values())
+        limit = min((d.memory for d in self.devices if d.memory is not None), default=np.inf)
+        return spent + group.nbytes <= _REPLICATED_MEMORY * limit
+
+    def _is_wide(self, name):
+        main, devices = self.groups[name].main, len(self.devices)
+        wide = main.dim >= max(_WIDE, _COLUMNS * devices) and main.rows <= main.dim
+        fits = np.all(self.groups[name].nbytes / devices * 1.05 <= self.free)
+        return wide and fits and devices > 1 and len(self.groups[name]) == 1
+
+    def _is_middling(self, name):
+        """A small enough part of all tables, in bytes and in time, to be one of the units of a packing."""
+        if len(self.devices) == 1 or self.groups[name].main.tree is not None:
+            return False
+        part = _WHOLE / len(self.devices)
+        small = self.groups[name].nbytes <= part * sum(group.nbytes for group in self.groups.values())
+        return small and self._seconds[name] <= part * sum(self._seconds.values())
+
+    @functools.cached_property
+    def _seconds(self):
+        """Expected seconds of each group, were it alone on the first device."""
+        seconds = {}
+        for name, group in self.groups.items():
+            moved, flops = expected_work(group, len(self.devices), self.batch_size)
+            seconds[name] = moved / self.devices[0].bandwidth + flops / self.devices[0].flops
+        return seconds
+
+    def _shares(self, name):
+        return device_shares(self.groups[name], self.devices, self.batch_size)
+
+    # Placing.
+
+    def _settle(self, name, placement, reason):
+        """Takes the memory of a group, if it fits."""
+        loads = [device_load(spec, placement, self.batch_size) for spec in self.groups[name]]
+        needed = np.sum([load.memory for load in loads], axis=0)
+        if np.any(needed > self.free):
+            self._refuse(name, needed)
+        self.free = self.free - needed
+        for spec, load in zip(self.groups[name], loads):
+            self.load = self.load + load
+            text = reason if spec.like is None else f"like {spec.like}"
+            self.done[spec.name] = TablePlan(spec, placement, text, load)
+
+    def _refuse(self, name, needed, missing=None):
+        """Says what is missing where a group needs `needed` bytes on each device; `missing` bytes in all."""
+        short = needed - self.free
+        worst = int(np.argmax(short))
+        device, left = self.devices[worst], int(self.free[worst])
+        missing = np.ceil(np.maximum(short, 0).sum() if missing is None else missing)
+        raise ValueError(
+            f"Table {name!r} does not fit: it misses {int(missing):,} bytes. It takes "
+            f"{self.groups[name].nbytes:,} with its slots; {device.name!r} would have to hold "
+            f"{int(np.ceil(needed[worst])):,} and has {left:,} left of {int(device.memory):,}."
+        )
+
+    def _place_large(self, name):
+        """Places a table by rows, columns or subtrees; refuses it where the devices can't hold it."""
+        group, devices = self.groups[name], len(self.devices)
+        free = np.minimum(self.free, group.nbytes)  # also where there is no limit
+        room = (free // group.row_bytes).astype(np.int64)
+        if room.sum() < group.main.rows:
+            needed = group.nbytes * self._shares(name) / self._shares(name).sum()
+            self._refuse(name, needed, (group.main.rows - room.sum()) * group.row_bytes)
+        # No table may take from a small device what others need there as much, unless it has to.
+        waiting = sum(g.nbytes for n, g in self.groups.items() if n not in self.done)
+        fair = (np.minimum(free, 1.25 * self.free * (group.nbytes / waiting)) // group.row_bytes).astype(
+            np.int64
+        )
+        for part in (fair, room):
+            try:
+                placement, reason = self._cut(name, devices, part)
+                return self._settle(name, placement, reason)
+            except ValueError:
+                if part is room:
+                    raise
+
+    def _cut(self, name, devices, room):
+        main, shares = self.groups[name].main, self._shares(name)
+        if main.tree is not None:
+            return self._tree(name, shares, room)
+        if devices == 1:
+            return Placement.on_device(main.rows, 1, 0), "one device"
+        if self._is_wide(name):
+            text = f"{main.rows} rows of {main.dim} columns: even whatever the ids are"
+            return Placement.by_columns(main.rows, main.dim, devices), text
+        return place_rows(main, devices, self.batch_size, shares, room, self.balance)
+
+    def _tree(self, name, shares, room):
+        main, devices = self.groups[name].main, len(self.devices)
+        tokens = self.batch_size * main.ids_per_example
+        common = {"dim": main.dim, "batch_tokens": tokens, "slots": main.slots}
+        try:
+            placement = place_tree(main.tree, devices, main.counts, shares=shares, room=room, **common)
+        except ValueError:
+            # The replicated top and whole subtrees take more than an even part: say how much more.
+            placement = place_tree(main.tree, devices, main.counts, sizes_slack=0, **common)
+            self._refuse(name, sum(memory_of(spec, placement) for spec in self.groups[name]))
+        text = f"tree: {placement.num_hot:,} rows at the top replicated, whole subtrees below packed by load"
+        return placement, text
+
+    def _place_whole(self, names):
+        """Packs whole tables; where that is not even, or does not fit, the largest are cut by rows."""
+        names = sorted(names, key=lambda name: (-self._seconds[name], name))
+        before = self.free, self.load, dict(self.done)
+        best = None
+        for cut in [0, *(1 << i for i in range(len(names).bit_length()) if 1 << i < len(names)), len(names)]:
+            self.free, self.load, self.done = before[0], before[1], dict(before[2])
+            try:
+                for name in names[:cut]:
+                    self._place_large(name)
+                self._settle_whole(names[cut:])
+            except ValueError:
+                if cut == len(names) and best is None:
+                    raise
+                continue
+            seconds = self.load.seconds(self.devices)
+            if best is None or seconds.max() < _WORTH * best[0]:
+                best = seconds.max(), self.free, self.load, self.done
+            if max_over_mean(seconds) <= self.balance:
+                break
+        _, self.free, self.load, self.done = best
+
+    def _settle_whole(self, names):
+        if not names:
+            return
+        speed = self._shares(names[0])
+        sizes = [self.groups[name].nbytes for name in names]
+        loads = [(self._seconds[name], size) for name, size in zip(names, sizes)]
+        # What is there already, in seconds of the first device.
+        base = np.stack([self.load.seconds(self.devices) * speed / speed[0], self.load.memory], axis=1)
+        room = np.minimum(self.free, 1 << 62).astype(np.int64)
+        for name, device in zip(names, pack(loads, speed, sizes, room, base)):
+            placement = Placement.on_device(self.groups[name].main.rows, len(self.devices), int(device))
+            self._settle(name, placement, f"one of {len(names)} whole tables, packed by load and bytes")

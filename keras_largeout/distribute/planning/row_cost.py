@@ -1,0 +1,171 @@
+"""What a table makes each device hold and do in a training step, under a placement.
+
+The model of a lookup table: the `n = batch_size * ids_per_example` ids of a step are independent draws in
+proportion to the counts. Every device takes `1 / devices` of them and drops duplicates, so it asks for row i
+with probability `1 - (1 - p) ** (n / devices)`; the step as a whole touches it with `1 - (1 - p) ** n`.
+A row asked for is read, written to the output, and its gradient is read; a row touched is read and written by
+the update, with its slots. A replicated row costs every device the first for its own ids only, but the
+gradients of all devices and the update. (`NodeLoads` states the model of a tree.)
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.tree_cost import class_frequencies, node_loads, tree_load
+from keras_largeout.trees.cost import passed_by_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceLoad:
+    """Numbers `[devices]` of one table, or of all.
+
+    Attributes:
+        memory: bytes of rows and slots.
+        rows: expected rows that a device looks up for itself and others (of a tree: rows that it touches).
+        flops: expected floating-point operations.
+        bytes: expected bytes through the device's memory.
+        received: expected bytes from other devices: rows, gradients, hidden vectors.
+    """
+
+    memory: np.ndarray
+    rows: np.ndarray
+    flops: np.ndarray
+    bytes: np.ndarray
+    received: np.ndarray
+
+    def __add__(self, other):
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other))
+        return DeviceLoad(*(a + b for a, b in pairs))
+
+    @classmethod
+    def none(cls, devices):
+        return cls(*(np.zeros(devices) for _ in dataclasses.fields(cls)))
+
+    def seconds(self, devices):
+        """float64 `[devices]`: bytes / bandwidth + flops / flops of each `Device`."""
+        return self.bytes / [d.bandwidth for d in devices] + self.flops / [d.flops for d in devices]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLoad:
+    """What one row costs: arrays `[rows]`, or `[1]` where all rows are alike.
+
+    Attributes:
+        asked: expected requests, of all devices.
+        owned, replicated: bytes, of its owner, and of every device where all have it.
+    """
+
+    asked: np.ndarray
+    owned: np.ndarray
+    replicated: np.ndarray
+
+
+def row_load(spec, devices, batch_size):
+    """The `RowLoad` of a table without a tree."""
+    p = np.full(1, 1 / spec.rows) if spec.counts is None else spec.counts / spec.counts.sum()
+    draws = batch_size * spec.ids_per_example
+    asked = devices * passed_by_batch(p, draws / devices)
+    update = 2 * spec.row_bytes * passed_by_batch(p, draws)
+    return RowLoad(
+        asked=asked,
+        owned=asked * spec.dim * (spec.itemsize + 8) + update,
+        replicated=asked * spec.dim * ((spec.itemsize + 4) / devices + 4) + update,
+    )
+
+
+def memory_of(spec, placement):
+    """float64 `[devices]`: bytes of a table with its slots."""
+    if placement.columns is not None:
+        width = np.array([stop - start for start, stop in placement.columns], np.float64)
+        return spec.rows * (width * (spec.itemsize + 4 * spec.slots) + 4 * spec.row_slots)
+    return (placement.num_hot + np.array(placement.sizes, np.float64)) * spec.row_bytes
+
+
+def device_load(spec, placement, batch_size):
+    """The expected `DeviceLoad` of a table under a placement."""
+    devices = placement.devices
+    memory = memory_of(spec, placement)
+    if spec.tree is not None:
+        load = tree_load(
+            spec.tree, placement, spec.counts, spec.dim, batch_size * spec.ids_per_example, spec.slots
+        )
+        return DeviceLoad(memory, load.touched, load.flops, load.bytes, load.received)
+    row = row_load(spec, devices, batch_size)
+    away = (devices - 1) / devices  # of what a device asks for, or is asked for, lies elsewhere
+    if placement.columns is not None:
+        parts = np.array([stop - start for start, stop in placement.columns]) / spec.dim
+        asked = np.full(devices, _sum(row.asked, spec.rows))
+        received = 4 * spec.dim * asked * (away * parts + (1 - parts) / devices)
+        return DeviceLoad(
+            memory, asked, asked * spec.dim * parts, _sum(row.owned, spec.rows) * parts, received
+        )
+    owned, hot = _by_owner(row.asked, placement)
+    owned_bytes, _ = _by_owner(row.owned, placement)
+    hot_bytes = _by_owner(row.replicated, placement)[1]
+    rows = owned + hot / devices
+    # Rows that it asks others for, gradients that others send it, gradients of replicated rows.
+    received = 4 * spec.dim * ((owned.sum() - owned) / devices + owned * away + hot * away)
+    return DeviceLoad(
+        memory, rows, spec.dim * (owned + hot * np.ones(devices)), owned_bytes + hot_bytes, received
+    )
+
+
+def expected_work(specs, devices, batch_size):
+    """Expected bytes and flops of tables together, where no row is replicated: an array of 2."""
+    work = np.zeros(2)
+    for spec in specs:
+        if spec.tree is not None:
+            counts = class_frequencies(spec.tree, spec.counts)
+            tokens = batch_size * spec.ids_per_example
+            load = node_loads(spec.tree, counts, devices, spec.dim, tokens, spec.slots)
+        else:
+            load = device_load(spec, Placement.on_device(spec.rows, devices, 0), batch_size)
+        work += [load.bytes.sum(), load.flops.sum()]
+    return work
+
+
+def device_shares(specs, devices, batch_size):
+    """float64 `[devices]`: how much each should get of tables, in proportion to its speed at their work."""
+    if len({(d.bandwidth, d.flops) for d in devices}) == 1:
+        return np.ones(len(devices))
+    moved, flops = expected_work(specs, len(devices), batch_size)
+    return np.array([1 / (moved / d.bandwidth + flops / d.flops) for d in devices])
+
+
+def _sum(values, rows):
+    return float(values[0] * rows if len(values) == 1 else values.sum())
+
+
+def _by_owner(values, placement):
+    """Sums over the rows of each device, and over the replicated rows."""
+    if len(values) == 1:
+        counts = rows_held(placement)
+        return values[0] * counts, values[0] * placement.num_hot
+    owner = row_owners(placement)
+    sums = np.bincount(owner + 1, values, placement.devices + 1)
+    return sums[1:], sums[0]
+
+
+def row_owners(placement):
+    """int16 `[rows]`: the device of every row, -1 where all have it."""
+    if placement.kind == "explicit":
+        return placement.owners.astype(np.int16)
+    owners = np.empty(placement.rows, np.int16)
+    for start in range(0, placement.rows, 1 << 20):  # no int64 arrays of the table's size
+        stop = min(start + (1 << 20), placement.rows)
+        owners[start:stop] = placement.locate(np.arange(start, stop))[0]
+    return owners
+
+
+def rows_held(placement):
+    """int64 `[devices]`: rows that each device alone has."""
+    if placement.kind == "explicit":
+        held = np.bincount(placement.owners.astype(np.int16) + 1, minlength=placement.devices + 1)
+        return held[1:]
+    held = np.array(placement.sizes, np.int64)
+    if placement.hot is not None:  # their places in the shards are empty
+        plain = dataclasses.replace(placement, hot=None)
+        held = held - np.bincount(plain.locate(placement.hot)[0], minlength=placement.devices)
+    return held

@@ -1,0 +1,113 @@
+"""Where the rows of a lookup table go: a permutation, hot rows beside it, or a device for each row."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.placement import REPLICATED, Placement
+from keras_largeout.distribute.planning.row_cost import row_load, row_owners
+from keras_largeout.distribute.planning.tree_cost import max_over_mean
+
+#: No more than this part of a table's rows is replicated, or this many.
+_MOST_HOT, _FEW_HOT = 1 / 50, 4096
+#: A dearer way to place rows must be this much better.
+_WORTH = 0.98
+
+
+def fill(rows, shares, room):
+    """int64 `[devices]` that sum to `rows`: in proportion to `shares`, at most `room`; None if too many."""
+    rows, room = int(rows), np.minimum(np.asarray(room, np.int64), rows)
+    if room.sum() < rows:
+        return None
+    shares = np.asarray(shares, np.float64)
+    sizes = np.zeros(len(room), np.int64)
+    while rows > sizes.sum():
+        open_ = np.flatnonzero(sizes < room)
+        left = rows - sizes.sum()
+        part = np.floor(left * shares[open_] / shares[open_].sum()).astype(np.int64)
+        if not part.any():
+            part[:left] = 1
+        sizes[open_] = np.minimum(sizes[open_] + part, room[open_])
+    return sizes
+
+
+def place_rows(spec, devices, batch_size, shares, room, balance):
+    """A `Placement` of a table that is cut by rows, and why.
+
+    Args:
+        spec: a `TableSpec` without a tree.
+        devices: int.
+        batch_size: examples in a step.
+        shares: floats `[devices]`, how much each device should get.
+        room: integers `[devices]`, rows for which each device has memory; enough for all rows.
+        balance: float, which max/mean is good enough.
+
+    Returns:
+        The placement, and a text.
+    """
+    plain = _permutation(spec.rows, devices, shares, room)
+    if spec.counts is None:
+        return plain, "spread by a permutation (no counts)"
+    load = row_load(spec, devices, batch_size)
+    shares = shares / shares.sum()
+    busy = _busy(row_owners(plain), load, shares, None)
+    if max_over_mean(busy) <= balance:
+        return plain, f"spread by a permutation, expected max/mean {max_over_mean(busy):.2f}"
+    spare = int((room - np.array(plain.sizes)).min())
+    hot = _hot_rows(plain, load, shares, balance, min(spare, max(int(_MOST_HOT * spec.rows), _FEW_HOT)))
+    placement, best = plain, busy
+    text = f"a permutation alone has max/mean {max_over_mean(busy):.2f}"
+    if len(hot):
+        placement = plain.with_hot_rows(hot)
+        best = _busy(row_owners(placement), load, shares, hot)
+        text += f"; with the {len(hot)} hottest rows replicated {max_over_mean(best):.2f}"
+    if max_over_mean(best) <= balance:
+        return placement, text
+    explicit = _one_by_one(plain, load, shares, hot)
+    busy = _busy(row_owners(explicit), load, shares, hot)
+    if busy.max() < _WORTH * best.max():
+        return explicit, f"{text}; with a device chosen for each row {max_over_mean(busy):.2f}"
+    return placement, text
+
+
+def _permutation(rows, devices, shares, room):
+    placement = Placement.by_permutation(rows, devices)
+    if np.ptp(shares) == 0 and np.all(np.array(placement.sizes) <= room):
+        return placement
+    return dataclasses.replace(placement, sizes=tuple(int(n) for n in fill(rows, shares, room)))
+
+
+def _busy(owners, load, shares, hot):
+    """How long each device takes, in proportion; `hot` rows replicated."""
+    owned = np.bincount(owners + 1, load.owned, len(shares) + 1)[1:]
+    return (owned + (0 if hot is None else load.replicated[hot].sum())) / shares
+
+
+def _hot_rows(plain, load, shares, balance, limit):
+    """The fewest hottest rows that make the load even when replicated, or as even as it gets."""
+    # A row pays off when all its copies cost less than the one place that it weighs down.
+    order = np.argsort(-load.owned, kind="stable")[: max(0, limit)]
+    owner = plain.locate(order)[0]
+    busy = np.bincount(row_owners(plain), load.owned, len(shares))
+    best, least, count = 0, (busy / shares).max(), 1
+    while count <= len(order):
+        cut = np.bincount(owner[:count], load.owned[order[:count]], len(shares))
+        now = (busy - cut + load.replicated[order[:count]].sum()) / shares
+        if now.max() < _WORTH * least:
+            best, least = count, now.max()
+            if max_over_mean(now) <= balance:
+                break
+        count += max(1, count // 4)
+    return np.sort(order[:best])
+
+
+def _one_by_one(plain, load, shares, hot):
+    """Each row packed by its load; the shards are as large as those of `plain`."""
+    cold = np.ones(plain.rows, bool)
+    cold[hot] = False
+    rows = np.flatnonzero(cold)
+    owners = np.full(plain.rows, REPLICATED, np.int16)
+    ones = np.ones(len(rows), np.int64)
+    owners[rows] = pack(load.owned[rows, None], shares, ones, plain.sizes)
+    return Placement.explicit(owners, plain.devices, plain.sizes)

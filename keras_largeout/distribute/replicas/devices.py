@@ -1,0 +1,95 @@
+"""What the current `tf.distribute` strategy offers to a table: devices, and the copy a replica sees."""
+
+import weakref
+
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas._tensorflow import ResourceVariable
+
+_given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
+
+
+def table_devices():
+    """Names of the devices over which tables made now are cut; `(None,)` where there is no strategy.
+
+    Raises:
+        NotImplementedError: for a strategy whose devices this process cannot all place a shard on.
+    """
+    strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        return (None,)
+    if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)):
+        return tuple(strategy.extended.worker_devices)
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return processes("ps")
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        raise NotImplementedError(
+            "MultiWorkerMirroredStrategy cannot place a shard of a table on another worker. Use "
+            "tf.distribute.ParameterServerStrategy for several machines, or MirroredStrategy for the GPUs of "
+            f"one. Received: {type(strategy).__name__}"
+        )
+    if strategy.num_replicas_in_sync > 1:
+        raise NotImplementedError(
+            "Tables are cut over the devices of tf.distribute.MirroredStrategy. "
+            f"Received: {type(strategy).__name__}"
+        )
+    return (None,)
+
+
+def processes(job):
+    """The devices that stand for the processes of a job ("worker", "ps") of the cluster: a tuple of names."""
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    return tuple(name for name in names if f"/job:{job}/" in name and name.endswith("CPU:0"))
+
+
+def on_servers():
+    """Whether tables made now lie on parameter servers: apart from all that computes with them."""
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
+
+
+def emptiest_server(nbytes):
+    """The parameter server that this function has given the fewest bytes; it is given `nbytes` more."""
+    given = _given.setdefault(tf.distribute.get_strategy(), {})
+    servers = table_devices()
+    server = min(servers, key=lambda name: (given.get(name, 0), servers.index(name)))
+    give_server(server, nbytes)
+    return server
+
+
+def give_server(server, nbytes):
+    """Counts `nbytes` more on a parameter server."""
+    given = _given.setdefault(tf.distribute.get_strategy(), {})
+    given[server] = given.get(server, 0) + nbytes
+
+
+def components(variable):
+    """The `tf.Variable`s behind a variable: one a device where it is mirrored, else itself."""
+    # Its own strategy knows the copies. The current one may be another, outside the scope, and see one.
+    strategy = getattr(variable, "distribute_strategy", None) or tf.distribute.get_strategy()
+    return strategy.experimental_local_results(variable)
+
+
+def local(variable):
+    """The `tf.Variable` that the current replica uses: its own copy where `variable` is mirrored."""
+    copies = components(variable)
+    if len(copies) == 1:
+        return copies[0]
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.strategy.num_replicas_in_sync != len(copies):
+        return copies[0]  # outside the strategy: they are all the same
+    return copies[replica_number()]
+
+
+def replica_number():
+    """The number of the current replica, an int. In a replica context only."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+def on(variable):
+    """A context in which ops run on the device that holds `variable` (a `tf.Variable` of one device)."""
+    return tf.device(getattr(variable, "device", None) or None)
+
+
+def plain_variable(*args, **kwargs):
+    """A `tf.Variable` that no strategy mirrors or moves: constructing the class passes strategies by."""
+    return ResourceVariable(*args, **kwargs)

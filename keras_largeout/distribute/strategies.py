@@ -1,0 +1,83 @@
+"""The `tf.distribute` strategy that a script should run under."""
+
+import tensorflow as tf
+
+from keras_largeout.distribute.cluster.config import from_environment
+
+
+def strategy(devices=None):
+    """A strategy over the devices of this machine or the cluster, ready for `with strategy.scope():`.
+
+    Where the environment variable `TF_CONFIG` names parameter servers, this process takes its part in that
+    cluster. The chief waits for the others, and gets their `tf.distribute.ParameterServerStrategy`. Workers
+    and parameter servers serve here and never return: one script can be the command of every process.
+    (`python -m keras_largeout.distribute.launch` runs it on a cluster of this machine.)
+
+    Args:
+        devices: int, how many devices; None for all GPUs, or for one device where there are fewer than two.
+            On a machine without GPUs so many logical CPUs stand for them: everything works as on GPUs, and
+            nothing gets faster. They must be asked for before TensorFlow has run anything. On a cluster it
+            has no meaning.
+
+    Returns:
+        `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, or a
+        `tf.distribute.ParameterServerStrategy`.
+
+    Raises:
+        ValueError: there are GPUs, but not so many.
+        RuntimeError: TensorFlow has already been at work with fewer logical CPUs; or a process of the cluster
+            has another build of this package, or none.
+
+    Example:
+
+    ```python
+    with kl.distribute.strategy(8).scope():
+        model = build_model()
+        model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss)
+    model.fit(dataset)
+    ```
+    """
+    if devices is not None and (not isinstance(devices, int) or devices < 1):
+        raise ValueError(f"`devices` must be a positive integer or None. Received: devices={devices!r}")
+    cluster = from_environment()
+    if cluster is not None:
+        return _take_part(cluster)
+    gpus = tf.config.list_physical_devices("GPU")
+    if devices is None:
+        devices = max(1, len(gpus))
+    if devices == 1:
+        return tf.distribute.get_strategy()
+    if gpus:
+        if len(gpus) < devices:
+            raise ValueError(
+                f"`devices` must be at most the number of GPUs, {len(gpus)}. Received: devices={devices}"
+            )
+        return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(devices)])
+    _make_logical_cpus(devices)
+    # Collectives of CPUs hang when strategies of several sizes are used, or several steps run in one call.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(devices)], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def _take_part(cluster):
+    if cluster.is_server:
+        from keras_largeout.distribute.server import serve  # it is a program as well: not imported twice
+
+        serve(cluster)
+    from keras_largeout.distribute.cluster.parameter_server import connect
+
+    return connect(cluster)
+
+
+def _make_logical_cpus(count):
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or [None]) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{count} logical CPUs must be made before TensorFlow runs anything: call this function first. "
+            f"({error})"
+        ) from None

@@ -1,0 +1,1 @@
+"""A large parameter in parts: its rows, how they are looked up, saved, moved, exported."""

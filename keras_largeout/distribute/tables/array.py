@@ -1,0 +1,196 @@
+"""`ShardedArray`: a logical array `[rows, ...]` in parts, read, written and saved row by row."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import on
+from keras_largeout.distribute.tables import chunks
+from keras_largeout.distribute.tables.row_span import RowSpan
+from keras_largeout.distribute.tables.shard import ShardVariable
+
+#: The key of the part that every device has a copy of; the other parts' keys are device numbers.
+HOT = "hot"
+
+
+class ShardedArray:
+    """A logical `[rows, dim]` or `[rows]` array whose rows lie where a `Placement` says.
+
+    Args:
+        shape: tuple of ints.
+        home: the `ShardedTable` that says where rows lie: it has `placement` and `devices`.
+        initializer: Keras initializer of the logical array: drawn in chunks of logical rows, so that the
+            values do not depend on the placement.
+        dtype: dtype name.
+        name: str.
+        trainable: bool.
+    """
+
+    def __init__(self, shape, home, initializer, dtype="float32", name="table", trainable=True):
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = keras.backend.standardize_dtype(dtype)
+        self.name = name
+        self.parts = {}
+        self._home = home
+        self._initializer = keras.initializers.get(initializer)
+        self._slots = {}
+        placement, several = home.placement, len(home.devices) > 1
+        make = {"array": self, "dtype": dtype, "trainable": trainable}
+        # The rows get their values when every part has memory (which may be later: Keras builds some models
+        # symbolically first) and this constructor is done.
+        self._missing = 1 + (placement.num_hot > 0) + sum(size > 0 for size in placement.sizes)
+        if placement.num_hot:
+            hot = (placement.num_hot, *self.shape[1:])
+            name = f"{self.name}_hot" if any(placement.sizes) else self.name
+            where = {"device": home.hot_device} if home.remote else {"mirrored": several}
+            self.parts[HOT] = ShardVariable(part=HOT, shape=hot, name=name, **where, **make)
+        for number, (size, device) in enumerate(zip(placement.sizes, home.devices)):
+            if size:
+                shape = self._shard_shape(number, size)
+                name = f"{self.name}_{number}" if several else self.name
+                self.parts[number] = ShardVariable(part=number, shape=shape, name=name, device=device, **make)
+        self.part_created()
+
+    def _shard_shape(self, number, size):
+        columns = self.columns_of(number)
+        if columns is None:
+            return (size, *self.shape[1:])
+        return (size, columns[1] - columns[0])
+
+    def columns_of(self, key):
+        """The columns `(start, stop)` that the part `key` has of its rows; None for all of them."""
+        columns = self.placement.columns
+        return None if columns is None or len(self.shape) == 1 else columns[key]
+
+    @property
+    def placement(self):
+        return self._home.placement
+
+    @property
+    def table(self):
+        """The `ShardedTable` that this array, or the array whose slot it is, belongs to."""
+        return self._home
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return self._missing == 0
+
+    def part_created(self):
+        """Called for each part when it has memory, and once more: after the last call the rows get values."""
+        self._missing -= 1
+        if self._missing:
+            return
+        with tf.init_scope():  # not in the graph of a train step that is being traced and makes its slots
+            values = chunks.initial_rows(self._initializer, self.shape, self.dtype)
+            if self._home.remote:
+                self._fill_there(values)
+            else:
+                for start, stop in self.chunk_ranges():
+                    self.write(start, values(start, stop))
+        self._initializer = None
+
+    def _fill_there(self, values):
+        """Every server draws all rows and keeps its own: indices cross the network, rows don't."""
+        for start, stop in self.chunk_ranges():
+            for part, here, there, columns in self._split(np.arange(start, stop)):
+                with on(part.components[0]):
+                    rows = values(start, stop)
+                    rows = rows if columns is None else rows[:, columns[0] : columns[1]]
+                    rows = rows if isinstance(here, slice) else tf.gather(rows, here)
+                chunks.write_at(part.components[0], there, rows)
+
+    def chunk_ranges(self):
+        return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
+
+    def slot(self, name, fill, per_row):
+        """The optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside these."""
+        if name not in self._slots:
+            shape = self.shape[:1] if per_row else self.shape
+            initializer = keras.initializers.Constant(fill)
+            self._slots[name] = ShardedArray(
+                shape, self._home, initializer, name=f"{self.name}_{name}", trainable=False
+            )
+        return self._slots[name]
+
+    def forget_slots(self):
+        """Those made so far belong to an optimizer that trains this array no more; `slot` makes new ones."""
+        self._slots = {}
+
+    def arrays(self):
+        """This array and its slots."""
+        return [self, *self._slots.values()]
+
+    # Rows.
+
+    def write(self, start, rows):
+        """Overwrites the logical rows from `start` on, in every part that has some of them."""
+        if len(self.parts) == 1 and self._is_identity():
+            (part,) = self.parts.values()
+            for component in part.components:
+                chunks.write(component, start, rows)
+            return
+        rows = np.asarray(rows)
+        for part, here, there, columns in self._split(np.arange(start, start + len(rows))):
+            values = rows[here] if columns is None else rows[:, columns[0] : columns[1]]
+            for component in part.components:
+                chunks.write_at(component, there, values)
+
+    def read(self, rows):
+        """The logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array."""
+        rows = np.arange(*rows) if isinstance(rows, tuple) else np.asarray(rows, np.int64)
+        out = np.empty((len(rows), *self.shape[1:]), tf.as_dtype(self.dtype).as_numpy_dtype)
+        for part, here, there, columns in self._split(rows):
+            values = chunks.read_at(part.components[0], there)
+            if columns is None:
+                out[here] = values
+            else:
+                out[:, columns[0] : columns[1]] = values
+        return out
+
+    def _is_identity(self):
+        return self.placement.columns is None and self.placement.kind in ("replicated", "range", "table")
+
+    def _split(self, rows):
+        """`(part, which of rows, their local indices, columns or None)` of every part that has some."""
+        if self.placement.columns is not None:
+            for number, part in self.parts.items():
+                yield part, slice(None), rows, self.columns_of(number)
+            return
+        owners, local = self.placement.locate(rows)
+        for key, part in self.parts.items():
+            here = np.flatnonzero(owners == (-1 if key == HOT else key))
+            if len(here):
+                yield part, here, local[here], None
+
+    def logical(self, key, local):
+        """The logical rows that the rows `local` of the part `key` are."""
+        if self.placement.columns is not None:
+            return np.asarray(local)
+        start = 0 if key == HOT else self.placement.offsets[key]
+        return self.placement.rows_at(start + np.asarray(local))
+
+    def held(self, key, rows):
+        """Which of the logical `rows` the part `key` has, and their local indices."""
+        for part, here, there, _ in self._split(np.asarray(rows, np.int64)):
+            if part is self.parts[key]:
+                return here, there
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    # All rows: chunk by chunk, and logical ones, so that what N devices wrote M devices read.
+
+    def numpy(self):
+        """The logical array, one copy of it."""
+        return RowSpan(self).numpy()
+
+    def assign(self, value):
+        """Overwrites the logical array. Raises ValueError for another shape."""
+        RowSpan(self).assign(value)
+
+    def save(self, store, key):
+        """Writes the rows to `store`: see `RowSpan.save`."""
+        RowSpan(self).save(store, key)
+
+    def load(self, store, key):
+        """Reads back what `save` wrote, in place: see `RowSpan.load`."""
+        RowSpan(self).load(store, key)

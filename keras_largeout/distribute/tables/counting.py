@@ -1,0 +1,27 @@
+"""Where the lookups and updates of a table tell its counter, if it has one that counts now."""
+
+
+def counter_of(placed):
+    """The counter of a `ShardedTable` or `ShardedTree` (or None) that counts now, or None."""
+    counter = None if placed is None else placed.counter
+    return counter if counter is not None and counter.active else None
+
+
+def count_gradients(variable, gradients, joined):
+    """Counts what the replicas bring for a part of a table, and all of it, where somebody counts."""
+    counter = _counter_of_part(variable)
+    if counter is not None:
+        counter.add_gradients(variable.part, gradients, joined)
+
+
+def count_merged(variable, rows):
+    """Counts what every copy of the replicated rows of a table gets."""
+    counter = _counter_of_part(variable)
+    if counter is not None:
+        counter.add_merged(rows)
+
+
+def _counter_of_part(variable):
+    array = getattr(variable, "array", None)
+    counter = None if array is None else counter_of(array.table.placed)
+    return counter if counter is not None and counter.array is array else None

@@ -1,0 +1,126 @@
+"""The exchange: from the ids of one replica to the rows it needs, wherever they lie, and back.
+
+A replica makes its ids unique, sorts them by where their rows lie, and asks each shard for its run of them;
+the unique rows come back in that order. Nothing else crosses between devices, forward (ids, rows) or backward
+(a gradient a unique row).
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
+from keras_largeout.distribute.tables.array import HOT
+from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.ops.exchange import partition_ids
+
+
+class Exchange:
+    """Where the rows of one table lie, as tensors: made once a table, used in every step.
+
+    Args:
+        table: `ShardedTable` whose rows are cut over several devices (not columns, not replicated).
+    """
+
+    def __init__(self, table):
+        self.table = table
+        placement = table.placement
+        self.kind = {"range": "identity", "table": "identity"}.get(placement.kind, placement.kind)
+        self._position_of = self._hot = self._in_use = None
+        if not table.remote:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._in_use = plain_variable(True, trainable=False)
+        with tf.init_scope():
+            if self.kind == "explicit":  # positions cover hot rows too
+                self._position_of = _mirrored(placement.table_positions)
+            elif placement.hot is not None:
+                self._hot = _mirrored(placement.hot)
+
+    def refresh(self):
+        """Takes over the table's placement, which has changed (but not its kind and sizes)."""
+        placement = self.table.placement
+        for copies, values in ((self._position_of, "table_positions"), (self._hot, "hot")):
+            for copy in () if copies is None else components(copies):
+                with on(copy):
+                    copy.assign(getattr(placement, values))
+
+    def retire(self):
+        """Makes functions fail that were traced with this exchange: rows are elsewhere now."""
+        self._in_use.assign(False)
+
+    def partition(self, ids, out_of_range):
+        """The unique ids of this replica by where their rows lie: see `ops.exchange.partition_ids`."""
+        placement = self.table.placement
+        if self.table.remote and self._position_of is not None:
+            return self._partition_at_server(ids, out_of_range)
+        self._check_in_use()
+        return partition_ids(
+            ids,
+            placement.offsets,
+            kind=self.kind,
+            rows=placement.rows,
+            devices=placement.devices,
+            multiplier=placement.multiplier,
+            addend=placement.addend,
+            position_of=None if self._position_of is None else local(self._position_of),
+            hot=None if self._hot is None else local(self._hot),
+            out_of_range=out_of_range,
+        )
+
+    def _check_in_use(self):
+        if self._in_use is None:
+            return
+        moved = (
+            f"The rows of {self.table.placed.plan_name!r} were moved by `rebalance` after this function was "
+            "traced. Make it anew (of a Keras model: `make_predict_function(force=True)` and the like)."
+        )
+        with tf.device("CPU:0"):
+            tf.debugging.Assert(self._in_use, [moved])
+
+    def _partition_at_server(self, ids, out_of_range):
+        """Asks the server for the positions of just these ids; hot rows are then a first shard."""
+        placement = self.table.placement
+        rows = tf.constant(placement.rows, ids.dtype)
+        inside = (ids >= 0) & (ids < rows)
+        positions = tf.gather(self._position_of, tf.where(inside, ids, 0))
+        if out_of_range == "error":
+            bad = tf.boolean_mask(ids, ~inside)
+            message = f"`ids` must lie in [0, {placement.rows}). Received:"
+            with tf.control_dependencies([tf.debugging.Assert(tf.size(bad) == 0, [message, bad])]):
+                positions = tf.identity(positions)
+        partition = partition_ids(
+            tf.where(inside, positions, tf.constant(-1, tf.int64)),
+            np.concatenate([[0], placement.offsets]),
+            kind="identity",
+            rows=int(placement.offsets[-1]),
+            devices=placement.devices + 1,
+            out_of_range="zero",
+        )
+        return partition._replace(cuts=partition.cuts[1:])
+
+    def rows(self, partition):
+        """The rows of the unique ids, `[unique, dim]`, in their order; differentiable."""
+        cuts, counter = partition.cuts, counter_of(self.table)
+        pieces = []
+        for key, part in self.table.array.parts.items():
+            number = 0 if key == HOT else key + 1
+            wanted = partition.local[cuts[number] : cuts[number + 1]]
+            source = local(part.value)
+            with on(source):
+                pieces.append(tf.gather(source, wanted))
+                if counter is not None:
+                    counter.record(key, wanted)
+        return tf.concat(pieces, axis=0) if len(pieces) > 1 else pieces[0]
+
+
+def _mirrored(values):
+    return tf.Variable(np.asarray(values), trainable=False)
+
+
+def gather_columns(table, ids):
+    """Rows of a table cut by columns: every device gives its columns of all the ids' rows."""
+    pieces = []
+    for part in table.shards:
+        source = local(part.value)
+        with on(source):
+            pieces.append(tf.gather(source, ids))
+    return tf.concat(pieces, axis=-1)

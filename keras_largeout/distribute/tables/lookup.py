@@ -1,0 +1,92 @@
+"""Looking up rows of a `ShardedTable`, wherever they lie."""
+
+import tensorflow as tf
+
+from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.distribute.tables.exchange import gather_columns
+from keras_largeout.ops.embedding.wrapper import embedding_combine, embedding_lookup
+from keras_largeout.ops.exchange import partition_ids
+
+
+def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"):
+    """`ops.embedding_lookup` for a `ShardedTable`: the same arguments, the same numbers.
+
+    The ids of a replica are made unique before they travel; each shard gets those that it owns, and only
+    their rows come back; they are combined where they are needed.
+
+    Args:
+        table: `ShardedTable` of two axes.
+        ids, weights, combiner, out_of_range: as in `ops.embedding_lookup`.
+
+    Returns:
+        As `ops.embedding_lookup`.
+    """
+    if table.is_whole and not table.remote:
+        return embedding_lookup(
+            table.variable, ids, weights=weights, combiner=combiner, out_of_range=out_of_range
+        )
+    rows, inverse = brought_rows(table, _values(ids), out_of_range)
+    inverse = _with_values(ids, inverse)
+    return embedding_combine(rows, inverse, weights=weights, combiner=combiner, out_of_range="zero")
+
+
+def brought_rows(table, ids, out_of_range):
+    """The exchange: the distinct rows that a replica asks for, and which of them each id is.
+
+    Args:
+        table: `ShardedTable`.
+        ids: integers of any shape.
+
+    Returns:
+        `(rows, inverse)`: `[unique, dim]`, and int32 of the shape of `ids`, -1 where an id was dropped.
+    """
+    counter = counter_of(table)
+    if table.placement.columns is None and not table.is_whole:
+        partition = table.exchange.partition(ids, out_of_range)
+        if counter is not None:
+            counter.add_rows(partition)
+        return table.exchange.rows(partition), partition.inverse
+    # All rows are in every part: positions are rows.
+    partition = partition_ids(
+        ids,
+        [0, table.shape[0]],
+        kind="identity",
+        rows=table.shape[0],
+        devices=1,
+        out_of_range=out_of_range,
+    )
+    if counter is not None:
+        counter.add_columns(partition)
+    return gather_columns(table, partition.unique), partition.inverse
+
+
+def unique_rows(table, ids, out_of_range="error"):
+    """The distinct rows that `ids` use, `[unique, dim]`."""
+    flat = tf.reshape(_values(ids), [-1])
+    return sharded_lookup(table, tf.unique(flat).y, out_of_range=out_of_range)
+
+
+def _values(ids):
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.flat_values
+    return ids.values if isinstance(ids, tf.SparseTensor) else ids
+
+
+def _with_values(ids, values):
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_flat_values(values)
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    return values
+
+
+class LogicalRows:
+    """A table as the stock searches see it: its rows by their logical numbers, wherever they lie."""
+
+    def __init__(self, table):
+        self.table, self.dtype = table, tf.as_dtype(table.array.dtype)
+
+    def gather(self, rows):
+        """The rows `rows` (integers of any shape)."""
+        partition = self.table.exchange.partition(rows, "error")
+        return tf.gather(self.table.exchange.rows(partition), partition.inverse)

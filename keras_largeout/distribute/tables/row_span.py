@@ -1,0 +1,116 @@
+"""`RowSpan`: consecutive logical rows of a `ShardedArray`, such as one table of several stacked ones."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.tables import chunks
+from keras_largeout.distribute.tables.server_files import load_there, save_there, saved_there
+
+
+class RowSpan:
+    """The logical rows `start .. stop` of an array, read, written and saved in chunks of rows.
+
+    Nothing is read before it is asked for; `np.asarray` of a span reads all of it.
+
+    Args:
+        array: `ShardedArray`.
+        start, stop: ints; all rows by default.
+
+    Attributes:
+        shape: tuple of ints, `(stop - start, ...)`.
+        dtype: dtype name.
+    """
+
+    def __init__(self, array, start=0, stop=None):
+        self.array, self.start = array, start
+        self.shape = ((array.shape[0] if stop is None else stop) - start, *array.shape[1:])
+        self.dtype = array.dtype
+
+    def chunk_ranges(self):
+        """`(start, stop)` of every chunk of rows, counted from the first row of the span."""
+        return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
+
+    def read(self, start, stop):
+        """The rows `start .. stop` of the span as a NumPy array."""
+        return self.array.read((self.start + start, self.start + stop))
+
+    def numpy(self):
+        """All rows, one copy of them."""
+        out = np.empty(self.shape, tf.as_dtype(self.dtype).as_numpy_dtype)
+        for start, stop in self.chunk_ranges():
+            out[start:stop] = self.read(start, stop)
+        return out
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def assign(self, value):
+        """Overwrites all rows.
+
+        Raises:
+            ValueError: another shape.
+        """
+        if tuple(value.shape) != self.shape:
+            raise ValueError(
+                f"`value` must have the shape of the table, {self.shape}. "
+                f"Received: value.shape={tuple(value.shape)}"
+            )
+        for start, stop in self.chunk_ranges():
+            self.array.write(self.start + start, value[start:stop])
+
+    def save(self, store, key):
+        """Writes the rows to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
+
+        Inside `kl.distribute.server_files` servers write the rows, and `store` says where.
+
+        Args:
+            store: the mutable mapping that Keras hands to `save_own_variables`.
+            key: str without "/".
+        """
+        if save_there(self, store, key):
+            return
+        for index, (start, stop) in enumerate(self.chunk_ranges()):
+            rows = self.read(start, stop)
+            # HDF5 has no bfloat16; float32 holds every one of its values.
+            store[chunks.key_of(key, index)] = rows.astype("float32") if self.dtype == "bfloat16" else rows
+
+    def check(self, store, key):
+        """Raises ValueError unless `load` could read these rows from `store`."""
+        saved = saved_shape(store, key)
+        if saved is None and 0 not in self.shape:
+            raise ValueError(
+                f"The weights file holds no rows for `{key}`. Expected an array of shape {self.shape}."
+            )
+        if saved not in (None, self.shape):
+            raise ValueError(
+                f"The weights file does not fit `{key}`: expected shape {self.shape}. "
+                f"Received: shape {saved}."
+            )
+
+    def load(self, store, key):
+        """Reads back what `save` wrote, whatever the chunks and the placement were, in place.
+
+        Raises:
+            ValueError: the store holds no such rows, or rows of another shape; nothing is then changed.
+        """
+        self.check(store, key)
+        said = saved_there(store, key)
+        if said is not None:
+            return load_there(self, said)
+        start = self.start
+        for name in chunks.saved_chunks(store, key):
+            rows = np.asarray(store[name])
+            self.array.write(start, rows)
+            start += rows.shape[0]
+
+    def __repr__(self):
+        return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"
+
+
+def saved_shape(store, key):
+    """The shape of the array that `RowSpan.save` wrote to `store` as `key`; None where there is none."""
+    said = saved_there(store, key)
+    if said is not None:
+        return tuple(said["shape"])
+    names = chunks.saved_chunks(store, key)
+    return (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else None

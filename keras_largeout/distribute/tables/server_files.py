@@ -1,0 +1,181 @@
+"""Tables on parameter servers, written to files and read again by the servers themselves."""
+
+import contextlib
+import contextvars
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import on
+
+_FILE_BYTES = 128 << 20
+_FOLDER = "tables-"
+_active = contextvars.ContextVar("keras_largeout_server_files", default=None)
+
+
+@contextlib.contextmanager
+def server_files(folder, keep=1):
+    """Has tables on parameter servers written by their servers, not through the chief.
+
+    What is saved inside (`model.save_weights`, `model.save`) holds everything but the rows of such tables and
+    of their optimizer slots, and says where those are: in a new folder inside `folder`, a file of up to
+    128 MiB for so many rows of a server. Loading needs no context: the servers read their rows. It needs the
+    same placement, so as many servers and the same plan. When the context ends without an error, folders
+    written before are removed. Tables that are not on parameter servers are saved as ever.
+
+        >>> with kl.distribute.server_files("/shared/run"):
+        ...     model.save_weights("/shared/run/model.weights.h5")
+
+    Args:
+        folder: path that the chief and all servers reach under this name.
+        keep: int > 0, how many folders, the new one among them, are left.
+
+    Raises:
+        OSError: a server's files cannot be written, or the chief does not find them.
+    """
+    if keep < 1:
+        raise ValueError(f"`keep` must be positive. Received: keep={keep}")
+    folder = os.path.abspath(folder) if "://" not in os.fspath(folder) else os.fspath(folder)
+    files = _Files(f"{folder}/{_FOLDER}{time.time_ns()}")
+    token = _active.set(files)
+    try:
+        yield
+    except BaseException:
+        files.remove()
+        raise
+    finally:
+        _active.reset(token)
+    if files.count:
+        for name in sorted(_folders(folder))[:-keep]:
+            tf.io.gfile.rmtree(f"{folder}/{name}")
+
+
+def save_there(span, store, key):
+    """Has the rows of a `RowSpan` written by servers where that is wanted and possible: whether it was."""
+    files = _active.get()
+    if files is None or not span.array.table.remote:
+        return False
+    said = {"files": files.write(span), "shape": span.shape, "placement": span.array.placement.digest}
+    store[_key(key)] = np.frombuffer(json.dumps(said).encode(), np.uint8)
+    return True
+
+
+def saved_there(store, key):
+    """What `save_there` has said about the rows `key`: a dict with "shape"; None where it wrote none."""
+    if _key(key) not in store:
+        return None
+    return json.loads(bytes(np.asarray(store[_key(key)], np.uint8)))
+
+
+def load_there(span, said):
+    """Has the servers read what `save_there` wrote.
+
+    Raises:
+        ValueError: the rows were placed otherwise when they were written.
+        OSError: a file is missing.
+    """
+    if not span.array.table.remote or said["placement"] != span.array.placement.digest:
+        raise ValueError(
+            f"The rows of `{span.array.name}` in {said['files']} were written by parameter servers under "
+            "another placement: there must be as many servers, and the same plan. (What is saved without "
+            "`kl.distribute.server_files` can be loaded anywhere.) "
+            f"Received: {span.array.placement!r}"
+        )
+    pieces = list(_pieces(span, said["files"]))
+    _all_there(prefix for _, prefix, _ in pieces)
+    _on_each_server(pieces, _read)
+
+
+class _Files:
+    """A folder that servers write to."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.count = 0
+
+    def write(self, span):
+        """Writes the rows of `span`; the beginning of the files' names."""
+        prefix = f"{self._folder}/{self.count:04d}"
+        tf.io.gfile.makedirs(self._folder)
+        self.count += 1
+        pieces = list(_pieces(span, prefix))
+        _on_each_server(pieces, _write)
+        _all_there(prefix for _, prefix, _ in pieces)
+        return prefix
+
+    def remove(self):
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.rmtree(self._folder)
+
+
+def _folders(folder):
+    return [name.rstrip("/") for name in tf.io.gfile.listdir(folder) if name.startswith(_FOLDER)]
+
+
+def _key(key):
+    return f"{key}_on_servers"
+
+
+def _pieces(span, prefix):
+    """`(tf.Variable, path, its rows)` of each file; rows: `(start, stop)`, or an array of them."""
+    array = span.array
+    all_rows = span.shape[0] == array.shape[0]
+    for key, part in array.parts.items():
+        (variable,) = part.components
+        held = None
+        if not all_rows:
+            _, held = array.held(key, np.arange(span.start, span.start + span.shape[0]))
+        count = variable.shape[0] if held is None else len(held)
+        row_bytes = int(np.prod(variable.shape[1:], dtype=np.int64)) * variable.dtype.size
+        step = max(1, _FILE_BYTES // max(1, row_bytes))
+        for number, start in enumerate(range(0, count, step)):
+            stop = min(start + step, count)
+            rows = (start, stop) if held is None else held[start:stop]
+            yield variable, f"{prefix}-{key}-{number:05d}", rows
+
+
+def _on_each_server(pieces, function):
+    """`function(*piece)` of all pieces, at the same time on all servers, one after another on each."""
+    servers = {}
+    for piece in pieces:
+        servers.setdefault(piece[0].device, []).append(piece)
+
+    def work(own):
+        for piece in own:
+            function(*piece)
+        with on(own[-1][0]):
+            tf.zeros([]).numpy()  # an answer: what came before it is done
+
+    with ThreadPoolExecutor(max(1, len(servers))) as threads:
+        list(threads.map(work, servers.values()))
+
+
+def _write(variable, prefix, rows):
+    with tf.init_scope(), on(variable):
+        values = tf.gather(variable, _indices(rows))
+        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["rows"], shape_and_slices=[""], tensors=[values])
+
+
+def _read(variable, prefix, rows):
+    with tf.init_scope(), on(variable):
+        (values,) = tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=["rows"], shape_and_slices=[""], dtypes=[variable.dtype]
+        )
+        tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=_indices(rows), updates=values)
+
+
+def _indices(rows):
+    return tf.range(*rows, dtype=tf.int64) if isinstance(rows, tuple) else tf.constant(rows, tf.int64)
+
+
+def _all_there(prefixes):
+    for prefix in prefixes:
+        if not tf.io.gfile.exists(f"{prefix}.index"):
+            raise FileNotFoundError(
+                f"The chief does not find {prefix}.index, which a parameter server writes and reads: its "
+                "folder must be one that all machines of the cluster reach under this name."
+            )

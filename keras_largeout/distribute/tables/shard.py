@@ -1,0 +1,108 @@
+"""`ShardVariable`: the rows of a table that lie in one place, as a weight that Keras can own."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.tables import chunks
+
+
+class ShardVariable(keras.Variable):
+    """One part of a `ShardedArray`: a shard on one device, or the rows that every device has a copy of.
+
+    It is created, read and written in chunks (`distribute/tables/chunks.py`), is not cast by mixed precision
+    (`autocast=False`: a cast would be a second table), and makes its own optimizer slots beside it
+    (`new_slot`).
+
+    Args:
+        array: the `ShardedArray` whose part it is.
+        part: its key among the array's parts.
+        shape: tuple of ints.
+        dtype: dtype name.
+        name: str.
+        trainable: bool.
+        device: device name, or None for TensorFlow's choice.
+        mirrored: whether every device of the strategy has a copy.
+
+    Attributes:
+        kept: where an optimizer accumulates gradients, the `RowAccumulator` of this part; else None.
+    """
+
+    kept = None
+
+    def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
+        self.array, self.part = array, part
+        self.device, self.mirrored = device, mirrored
+        super().__init__(
+            keras.initializers.Zeros(),  # not used: the array fills its parts
+            shape=tuple(shape),
+            dtype=dtype,
+            name=name,
+            trainable=trainable,
+            autocast=False,
+        )
+
+    def _initialize_with_initializer(self, initializer):
+        self._initialize(
+            chunks.create(
+                tuple(self._shape),
+                self._dtype,
+                name=self.name,
+                trainable=self.trainable,
+                device=self.device,
+                mirrored=self.mirrored,
+            )
+        )
+        self.array.part_created()
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return self._value is not None
+
+    @property
+    def value(self):
+        """The `tf.Variable`; while `initialized` is False, zeros of the right shape for shape inference."""
+        if self._value is None:
+            return tf.zeros(self._shape, self._dtype)
+        return super().value
+
+    @property
+    def components(self):
+        """The `tf.Variable`s: one a device where the part is mirrored, else one."""
+        return components(self._value)
+
+    def new_slot(self, name, fill=0.0, per_row=False):
+        """An optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
+        return self.array.slot(name, fill, per_row).parts[self.part]
+
+    def assign(self, value):
+        """Overwrites all rows, chunk by chunk."""
+        if self._value is None:
+            return super().assign(value)
+        if isinstance(value, keras.Variable):
+            value = value.value
+        if tuple(value.shape) != tuple(self._shape):
+            raise ValueError(
+                f"`value` must have the shape of the weight, {tuple(self._shape)}. "
+                f"Received: value.shape={tuple(value.shape)}"
+            )
+        for start, stop in chunks.chunk_ranges(self._shape, tf.as_dtype(self._dtype).size):
+            rows = (
+                chunks.read(components(value)[0], start, stop)
+                if isinstance(value, tf.Variable)
+                else value[start:stop]
+            )
+            for component in self.components:
+                chunks.write(component, start, rows)
+        return self
+
+    def numpy(self):
+        """All rows as a NumPy array (one copy of them)."""
+        return chunks.to_numpy(self.components[0])
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype, copy=False) if dtype is not None else self.numpy()
+
+    def __repr__(self):
+        return f"<ShardVariable path={self.path}, shape={tuple(self._shape)}, dtype={self._dtype}>"

@@ -1,0 +1,251 @@
+"""`ShardedTable`: the one home of a large parameter."""
+
+import keras
+import numpy as np
+
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.repacking import spread_rows
+from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
+from keras_largeout.distribute.tables.array import HOT, ShardedArray
+from keras_largeout.distribute.tables.exchange import Exchange
+from keras_largeout.distribute.tables.export_proxy import stand_in
+from keras_largeout.distribute.tables.row_span import RowSpan
+
+#: `placement="auto"` replicates tables up to this size, and cuts larger ones.
+REPLICATED_BYTES = 1 << 20
+
+PLACEMENTS = ("auto", "replicated", "range", "modulo", "permutation", "columns")
+
+
+def check_placement(placement):
+    """`placement` itself, an argument of a layer. Raises ValueError where it is none."""
+    if isinstance(placement, Placement) or placement in PLACEMENTS or hasattr(placement, "placements"):
+        return placement
+    raise ValueError(
+        f"`placement` must be one of {PLACEMENTS}, a Placement or a Plan. Received: placement={placement!r}"
+    )
+
+
+def place(placement, shape, devices, itemsize=4, name=None):
+    """The `Placement` of a table that `placement` (see `ShardedTable`) asks for.
+
+    Args:
+        placement: one of `PLACEMENTS`, a `Placement`, or a `Plan` that has one under `name`.
+        shape: tuple of ints, `(rows, ...)`.
+        devices: int.
+        itemsize: bytes of a value.
+        name: the name by which a plan knows the table.
+
+    Raises:
+        ValueError: a placement for other rows or devices, or a plan that does not know the table.
+    """
+    rows = shape[0]
+    if hasattr(placement, "placements"):
+        if name not in placement.placements:
+            raise ValueError(
+                f"`placement` is a plan without the table {name!r}. Received: a plan of "
+                f"{sorted(placement.placements)}"
+            )
+        placement = placement.placements[name]
+    if isinstance(placement, Placement):
+        if (placement.rows, placement.devices) != (rows, devices):
+            raise ValueError(
+                f"`placement` must be for {rows} rows on {devices} devices. Received: placement={placement!r}"
+            )
+        return placement
+    if devices == 1:
+        return Placement.by_range(rows, 1)
+    if placement == "auto":
+        small = int(np.prod(shape, dtype=np.int64)) * itemsize <= REPLICATED_BYTES
+        placement = "replicated" if small else "permutation"
+    if placement == "columns":
+        return Placement.by_columns(rows, shape[1] if len(shape) > 1 else 1, devices)
+    make = {
+        "replicated": Placement.replicated,
+        "range": Placement.by_range,
+        "modulo": Placement.by_modulo,
+        "permutation": Placement.by_permutation,
+    }
+    return make[placement](rows, devices)
+
+
+def give_shards(layer, *tables):
+    """Makes the parts of `tables` weights of `layer`: tracked, saved by it, frozen where it is frozen."""
+    layer.shards = [shard for table in tables for shard in table.shards]  # Keras tracks attributes
+    if not layer.trainable:
+        for shard in layer.shards:
+            shard.trainable = False
+
+
+class ShardedTable:
+    """A logical `[rows, dim]` (or `[rows]`) array, cut over the devices of the current strategy.
+
+    Without a strategy it is one shard. Under `tf.distribute.MirroredStrategy` it has a part on every device
+    (model parallelism inside one process), beside replicated rows where its placement has such. Under
+    `tf.distribute.ParameterServerStrategy` its parts are on the servers; what would be replicated is there
+    once. `give_shards` makes its parts weights of a layer.
+
+    Args:
+        shape: tuple of ints, `(rows, dim)` or `(rows,)`.
+        initializer: Keras initializer of the logical array; the values do not depend on the placement.
+        dtype: dtype name.
+        name: str.
+        trainable: bool.
+        constraint: Keras constraint, kept on the shards for the optimizer; it must act row by row.
+        placement: where the rows go: "auto" (replicated up to 1 MiB, else by a permutation), "replicated",
+            "range", "modulo", "permutation", "columns", a `Placement`, or a `Plan`.
+        plan_name: the name by which a `Plan` knows the table. None: no plan places it, its load is not
+            measured, and `rebalance` leaves it alone (as `SparseOutput`, which is even by nature).
+
+    Attributes:
+        placement: the `Placement`.
+        devices: tuple of the devices' names (`None`: TensorFlow's choice).
+        remote: bool, whether they are parameter servers.
+        hot_device: the server that has the hot rows, where they are.
+        array: the `ShardedArray` of the values.
+        placed: what is placed as a whole, and rebalanced: the table itself, the `ShardedTree` that it is a
+            part of, or None. Both have `plan_name`, `tables`, `placement`, `counter` and the methods
+            `even_placement`, `check_move` and `move_to`.
+        counter: a `LoadCounter` where the load is measured, else None.
+        sections, family: of a `StackedTable`; a table by itself has neither.
+    """
+
+    sections = ()
+    family = None
+
+    def __init__(
+        self,
+        shape,
+        initializer,
+        dtype="float32",
+        name="table",
+        trainable=True,
+        constraint=None,
+        placement="auto",
+        plan_name=None,
+    ):
+        dtype = keras.backend.standardize_dtype(dtype)
+        if dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"`dtype` of a table must be float32 or bfloat16. Received: dtype={dtype}. "
+                "(A mixed_float16 policy has float32 tables.)"
+            )
+        self.shape = tuple(int(n) for n in shape)
+        self.name = name
+        self.devices, self.remote = table_devices(), on_servers()
+        itemsize = 2 if dtype == "bfloat16" else 4
+        self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
+        hot_rows = self.placement.num_hot
+        self.hot_device = None
+        if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
+            self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
+        self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
+        self.plan_name, self.tables, self.counter = plan_name, [self], None
+        self.placed = None if plan_name is None else self
+        self._exchange = None
+        if constraint is not None:
+            for shard in self.shards:
+                shard.constraint = constraint
+
+    @property
+    def shards(self):
+        """The parts, `ShardVariable`s: replicated rows first, then the shards in the order of devices."""
+        return list(self.array.parts.values())
+
+    @property
+    def initialized(self):
+        return self.array.initialized
+
+    @property
+    def is_whole(self):
+        """Whether every replica has the whole table before it: one shard, or a replicated table."""
+        return list(self.array.parts) == [HOT] or len(self.devices) == 1
+
+    @property
+    def exchange(self):
+        """The `Exchange` that finds rows of a table that is not whole."""
+        if self._exchange is None:
+            self._exchange = Exchange(self)
+        return self._exchange
+
+    def even_placement(self, recorded):
+        """The `Placement` that is even for what a counter recorded, and what it makes each device do."""
+        return spread_rows(self.placement, recorded)
+
+    def check_move(self, placement):
+        """Raises ValueError where rows cannot be moved to `placement`: parts have other sizes."""
+        here = self.placement
+        same = all(
+            getattr(here, field) == getattr(placement, field)
+            for field in ("rows", "num_hot", "columns", "sizes")
+        )
+        if not same or not (here.hot is None or np.array_equal(here.hot, placement.hot)):
+            raise ValueError(
+                f"The placement of {self.plan_name!r} must have the same replicated rows and as large shards "
+                f"as the one that it has now, {here!r} with shards of {list(here.sizes)}. (For any other, "
+                "save the model, and load it where its layers get that placement.) "
+                f"Received: {placement!r} with shards of {list(placement.sizes)}"
+            )
+
+    def move_to(self, placement):
+        """Takes over a placement of the same sizes; the rows' values are then to be written anew.
+
+        Returns:
+            Whether functions that were traced before still find the rows.
+        """
+        explicit = self.placement.kind == placement.kind == "explicit"
+        self.placement = placement
+        if self._exchange is None:
+            return True
+        if explicit:
+            self._exchange.refresh()
+            return True
+        self._exchange.retire()
+        self._exchange = None
+        return False
+
+    @property
+    def variable(self):
+        """The `tf.Variable` of a table that is whole; this replica's copy of it where it is replicated.
+
+        In an export a table in parts is one variable too: see `distribute/tables/export_proxy.py`.
+        """
+        if not self.is_whole:
+            return stand_in(self.array)
+        (part,) = self.shards
+        return local(part.value) if part.initialized else part.value
+
+    def numpy(self):
+        """The logical array, one copy of it."""
+        return self.array.numpy()
+
+    def assign(self, value):
+        """Overwrites the logical array."""
+        self.array.assign(value)
+
+    def save(self, store):
+        """Writes the logical array to `store` in chunks of rows."""
+        self.array.save(store, self.name)
+
+    def load(self, store):
+        """Reads what `save` wrote, or the one array that an ordinary Keras layer wrote.
+
+        Raises:
+            ValueError: the file holds another shape; the table is then unchanged.
+        """
+        self.check(store)
+        for key in (self.name, "0"):
+            if key in store:
+                return self.assign(np.asarray(store[key]))
+        self.array.load(store, self.name)
+
+    def check(self, store):
+        """Raises ValueError unless `load` could read this table from `store`."""
+        whole = [key for key in (self.name, "0") if key in store]
+        if not whole:
+            RowSpan(self.array).check(store, self.name)
+        elif tuple(store[whole[0]].shape) != self.shape:
+            raise ValueError(
+                f"The weights file does not fit `{self.name}`: expected shape {self.shape}. "
+                f"Received: shape {tuple(store[whole[0]].shape)}."
+            )

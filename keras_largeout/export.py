@@ -1,0 +1,180 @@
+"""Leaving: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.tables.export_proxy import write_tables
+from keras_largeout.ops import export_mode
+
+_LARGEST_CONSTANT = 16 * 2**20
+_AUTOMATIC_NAME = "keras_tensor"
+
+
+def export_saved_model(serving, path, input_signature=None, overwrite=True):
+    """Writes `serving` as a SavedModel that consists of stock TensorFlow ops alone.
+
+    Layers of this package take their path of stock ops while the model is traced (inference mode). Variables
+    are streamed to disk once each, only those that the model reads; no table is copied in memory, and one
+    that lies on several devices is written as the one variable that it is elsewhere. The folder appears under
+    its name when it is complete.
+
+    The signature `serving_default` takes the model's inputs by their names (`inputs`, or `inputs_0`,
+    `inputs_1`, ..., where they were not named) and returns a dict: the keys of a model that returns a dict,
+    else `output_0`, `output_1`, ... The attribute `serve` of the loaded object takes the inputs in order.
+
+    Example:
+        >>> serving = head.predictor(model, k=10)
+        >>> kl.export_saved_model(serving, "export/1")
+        >>> served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
+        >>> served.serve(tokens)["ids"]
+
+    Args:
+        serving: `keras.Model` of dense inputs, built. Functional, sequential or subclassed.
+        path: the folder to write.
+        input_signature: `tf.TensorSpec` or a list, tuple or dict of them, as the model takes them. Needed
+            where the model does not know its inputs (a subclassed one); otherwise the model's own.
+        overwrite: whether an existing SavedModel at `path` is replaced. Anything else there never is.
+
+    Raises:
+        ValueError: the inputs are unknown, sparse or ragged; the graph holds an op of this package, or a
+            constant above 16 MB; the model reads state that it does not own.
+        FileExistsError: `path` exists and must not be replaced.
+    """
+    if not isinstance(serving, keras.Model):
+        raise ValueError(f"`serving` must be a keras.Model. Received: {type(serving).__name__}")
+    path = pathlib.Path(path)
+    _check_target(path, overwrite)
+    structure, specs = _input_specs(serving, input_signature)
+
+    def serve(*inputs):
+        outputs = serving(tf.nest.pack_sequence_as(structure, inputs), training=False)
+        return _named_outputs(outputs)
+
+    # The context covers saving, which may trace again.
+    with export_mode.stock_ops():
+        module = tf.Module()
+        module.serve = tf.function(serve, input_signature=specs, autograph=False)
+        concrete = module.serve.get_concrete_function()
+        _check_ops(concrete)
+        _check_captures(concrete)
+        module.state = _captured_state(serving, concrete)
+        arrays = {id(variable): array for array, variable in export_mode.stand_ins().values()}
+        tables = {
+            f"state/{i}/.ATTRIBUTES/VARIABLE_VALUE": arrays[id(owner)]
+            for i, owner in enumerate(module.state)
+            if id(owner) in arrays
+        }
+        _write(module, tables, path)
+
+
+def _input_specs(serving, input_signature):
+    """The structure of the model's inputs, and one named spec for each."""
+    if input_signature is None:
+        if not getattr(serving, "inputs", None):
+            raise ValueError(
+                "`input_signature` must be given for a model that does not know its inputs (a subclassed "
+                f"one). Received: input_signature=None for the model {serving.name!r}"
+            )
+        # A functional model knows the structure of its inputs; a sequential one has a single input.
+        input_signature = serving.input if not isinstance(serving, keras.Sequential) else serving.inputs[0]
+    leaves = tf.nest.flatten(input_signature)
+    names = sorted(input_signature) if isinstance(input_signature, dict) else [leaf.name for leaf in leaves]
+    specs = []
+    for i, (leaf, name) in enumerate(zip(leaves, names)):
+        if getattr(leaf, "sparse", False) or getattr(leaf, "ragged", False):
+            raise ValueError(f"The inputs of `serving` must be dense tensors. Received: {leaf}")
+        if not name or name.startswith(_AUTOMATIC_NAME):
+            # Automatic names count all tensors of a process: another run would have another signature.
+            name = "inputs" if len(leaves) == 1 else f"inputs_{i}"
+        specs.append(tf.TensorSpec(leaf.shape, leaf.dtype, name))
+    if len({spec.name for spec in specs}) < len(specs):
+        raise ValueError(f"The inputs must have different names. Received: {[s.name for s in specs]}")
+    return input_signature, specs
+
+
+def _named_outputs(outputs):
+    if isinstance(outputs, dict):
+        return outputs
+    return {f"output_{i}": tensor for i, tensor in enumerate(tf.nest.flatten(outputs))}
+
+
+def _check_ops(concrete):
+    graph = concrete.graph.as_graph_def()
+    nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]
+    ours = sorted({f"{node.op} (node {node.name!r})" for node in nodes if node.op.startswith("Largeout>")})
+    if ours:
+        raise ValueError(
+            "The exported graph must consist of stock TensorFlow ops, and some layer has none for what the "
+            f"model asks of it. Received: {', '.join(ours)}"
+        )
+    for node in nodes:
+        if node.op == "Const" and node.attr["value"].tensor.ByteSize() > _LARGEST_CONSTANT:
+            _fail_large(node.name, node.attr["value"].tensor.ByteSize())
+
+
+def _check_captures(concrete):
+    for tensor in concrete.captured_inputs:
+        if tensor.dtype not in (tf.resource, tf.variant, tf.string):
+            size = tensor.shape.num_elements() * tensor.dtype.size
+            if size > _LARGEST_CONSTANT:
+                _fail_large(f"of shape {tensor.shape}", size)
+
+
+def _fail_large(what, size):
+    raise ValueError(
+        f"Constants must be at most {_LARGEST_CONSTANT >> 20} MB: they are stored in the graph, which cannot "
+        f"exceed 2 GB. Keep large arrays in variables. Received: constant {what}, {size / 2**20:.0f} MB"
+    )
+
+
+def _captured_state(serving, concrete):
+    """The variables and lookup tables that the graph reads: what the SavedModel must own."""
+    needed = {id(tensor): tensor for tensor in concrete.captured_inputs if tensor.dtype == tf.resource}
+    state = []
+
+    def take(owner, handle):
+        if needed.pop(id(handle), None) is not None:
+            state.append(owner)
+
+    for variable in concrete.graph.variables:
+        take(variable, variable.handle)
+    for layer in serving._flatten_layers():
+        for value in vars(layer).values():
+            if isinstance(value, tf.saved_model.experimental.TrackableResource):  # such as a vocabulary
+                take(value, value.resource_handle)
+    if needed:
+        raise ValueError(
+            "The model must own the state that it reads: a resource is held by none of its layers. "
+            f"Received: {[str(tensor) for tensor in needed.values()]}"
+        )
+    return state
+
+
+def _check_target(path, overwrite):
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / "saved_model.pb").is_file():
+        raise FileExistsError(f"`path` must be new, or a SavedModel to replace. Received: {path}")
+    if not overwrite:
+        raise FileExistsError(f"`path` exists, and overwrite=False. Received: {path}")
+
+
+def _write(module, tables, path):
+    """Writes beside `path`, then renames: nobody ever sees half a model there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        new, old = scratch / "new", scratch / "old"
+        tf.saved_model.save(module, str(new), signatures={"serving_default": module.serve})
+        if tables:
+            write_tables(new / "variables" / "variables", tables, scratch / "parts")
+        if path.exists():
+            os.replace(path, old)
+        os.replace(new, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

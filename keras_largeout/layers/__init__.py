@@ -1,0 +1,16 @@
+"""The layers: one public layer a file."""
+
+from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
+from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
+from keras_largeout.layers.hierarchical_softmax import HierarchicalSoftmax
+from keras_largeout.layers.sharded_embedding import ShardedEmbedding
+from keras_largeout.layers.sparse_output import SparseOutput
+
+__all__ = [
+    "DistributedEmbedding",
+    "FeatureConfig",
+    "HierarchicalSoftmax",
+    "ShardedEmbedding",
+    "SparseOutput",
+    "TableConfig",
+]

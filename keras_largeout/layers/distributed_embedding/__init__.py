@@ -1,0 +1,1 @@
+"""`DistributedEmbedding`: many tables and features in one layer."""

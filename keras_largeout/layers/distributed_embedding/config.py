@@ -1,0 +1,200 @@
+"""What a `DistributedEmbedding` is made of: `TableConfig` and `FeatureConfig`."""
+
+import dataclasses
+
+import keras
+
+from keras_largeout._checks import positive_int
+from keras_largeout.distribute.tables.table import check_placement
+from keras_largeout.ops.embedding.wrapper import COMBINERS
+
+
+def _default_initializer():
+    # A new one each time: an initializer gives the same values again to the next table of its shape.
+    return keras.initializers.VarianceScaling(mode="fan_out")
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableConfig:
+    """One table of a `DistributedEmbedding`; several features may be looked up in it.
+
+    Named as in keras_rs. (Its `max_ids_per_partition` and `max_unique_ids_per_partition`, sizes of TPU
+    buffers, have no counterpart: nothing here is of a fixed size.)
+
+    Args:
+        name: str without "/", unique in a layer. Files know the table by it.
+        vocabulary_size: int > 0, number of rows; ids are `0 .. vocabulary_size - 1`.
+        embedding_dim: int > 0, length of a row.
+        initializer: Keras initializer of the table; a truncated normal of standard deviation
+            `1 / sqrt(embedding_dim)` by default. The values do not depend on the other tables of the layer.
+        optimizer: None (that of the model), or an optimizer of `keras_largeout.optimizers` for this table.
+            The model must then be compiled with it: see `DistributedEmbedding.table_optimizers`.
+        combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights) or
+            None (one row an id): how the rows of a bag of ids become one.
+        placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" or "default_device" (as
+            the layer's `placement` says), "replicated", "range", "modulo", "permutation", "columns", or a
+            `kl.distribute.Placement`.
+        regularizer: regularizer, applied to the distinct rows of the table that a batch uses.
+        constraint: constraint that acts row by row, applied by the optimizer to the rows that it updates.
+        mask_zero: bool, whether id 0 is padding: left out of bags; without a combiner, a mask goes with the
+            output.
+
+    Raises:
+        ValueError: for a value that is none of these.
+    """
+
+    name: str
+    vocabulary_size: int
+    embedding_dim: int
+    initializer: object = dataclasses.field(default_factory=_default_initializer)
+    optimizer: object = None
+    combiner: str | None = "mean"
+    placement: object = "auto"
+    regularizer: object = None
+    constraint: object = None
+    mask_zero: bool = False
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name or "/" in self.name:
+            raise ValueError(f"`name` of a table must be a string without '/'. Received: name={self.name!r}")
+        if self.combiner not in COMBINERS:
+            raise ValueError(
+                f"`combiner` of table {self.name!r} must be one of {COMBINERS}. "
+                f"Received: combiner={self.combiner!r}"
+            )
+        if self.placement == "sparsecore":
+            raise ValueError(
+                f"`placement` of table {self.name!r} must be one for GPUs or CPUs, such as 'auto': there are "
+                "no TPUs here. Received: placement='sparsecore'"
+            )
+        if self.optimizer is not None and not hasattr(self.optimizer, "row_rule"):
+            raise ValueError(
+                f"`optimizer` of table {self.name!r} must be None or one of keras_largeout.optimizers, which "
+                f"update just the rows of a batch. Received: optimizer={self.optimizer!r}"
+            )
+        settle = {
+            "vocabulary_size": positive_int("vocabulary_size", self.vocabulary_size),
+            "embedding_dim": positive_int("embedding_dim", self.embedding_dim),
+            "initializer": keras.initializers.get(self.initializer),
+            "placement": "auto" if self.placement == "default_device" else check_placement(self.placement),
+            "regularizer": keras.regularizers.get(self.regularizer),
+            "constraint": keras.constraints.get(self.constraint),
+        }
+        for field, value in settle.items():
+            object.__setattr__(self, field, value)
+
+    def get_config(self):
+        config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for field in ("initializer", "optimizer", "regularizer", "constraint"):
+            config[field] = keras.saving.serialize_keras_object(config[field])
+        # A placement that is no name belongs to a machine, not to a model.
+        config["placement"] = self.placement if isinstance(self.placement, str) else "auto"
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        for field in ("initializer", "optimizer", "regularizer", "constraint"):
+            config[field] = keras.saving.deserialize_keras_object(config[field])
+        return cls(**config)
+
+
+#: `FeatureConfig.combiner` of a feature that is combined as its table says.
+OF_TABLE = "table"
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+@dataclasses.dataclass(frozen=True, eq=False)
+class FeatureConfig:
+    """One feature of a `DistributedEmbedding`: a place in its inputs, and the table that it is looked up in.
+
+    Args:
+        name: str, for errors.
+        table: `TableConfig`.
+        input_shape: optional, the shape of the feature's ids, batch first: ids of another rank, or of known
+            sizes that differ, are refused. The size of the batch is not looked at (a replica sees a part of
+            it), nor are ragged axes. (keras_rs cuts longer rows; nothing is cut here.)
+        output_shape: optional, the shape of the output, batch first; it is checked in the same way.
+        combiner: how the rows of a bag become one, in place of what the table says: `"mean"`, `"sum"`,
+            `"sqrtn"` or None; by default "table".
+
+    Raises:
+        ValueError: for a value that is none of these.
+    """
+
+    name: str
+    table: TableConfig
+    input_shape: tuple | None = None
+    output_shape: tuple | None = None
+    combiner: str | None = OF_TABLE
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"`name` of a feature must be a string. Received: name={self.name!r}")
+        if not isinstance(self.table, TableConfig):
+            raise ValueError(
+                f"`table` of feature {self.name!r} must be a TableConfig. Received: {self.table!r}"
+            )
+        allowed = (OF_TABLE, *COMBINERS)
+        if self.combiner not in allowed:
+            raise ValueError(
+                f"`combiner` of feature {self.name!r} must be one of {allowed}. "
+                f"Received: combiner={self.combiner!r}"
+            )
+        for field in ("input_shape", "output_shape"):
+            shape = getattr(self, field)
+            object.__setattr__(self, field, None if shape is None else tuple(shape))
+        if self.combiner == OF_TABLE:
+            object.__setattr__(self, "combiner", self.table.combiner)
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "table": keras.saving.serialize_keras_object(self.table),
+            "input_shape": self.input_shape,
+            "output_shape": self.output_shape,
+            "combiner": self.combiner,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        table = keras.saving.deserialize_keras_object(config["table"])
+        return cls(**{**config, "table": table})
+
+    @property
+    def padding(self):
+        """Whether id 0 is left out of the feature's bags."""
+        return self.table.mask_zero and self.combiner is not None
+
+    @property
+    def masks(self):
+        """Whether a mask goes with the feature's output."""
+        return self.table.mask_zero and self.combiner is None
+
+    def compute_output_shape(self, input_shape):
+        """The shape of the output for ids of this shape, both checked against what the feature says.
+
+        Raises:
+            ValueError: another shape than the feature says.
+        """
+        if not input_shape:
+            raise ValueError(
+                f"The input of the feature {self.name!r} must have rank 1 or more. Received: rank 0"
+            )
+        self._check("input_shape", input_shape)
+        kept = input_shape[:-1] if self.combiner is not None and len(input_shape) > 1 else input_shape
+        shape = (*kept, self.table.embedding_dim)
+        self._check("output_shape", shape)
+        return shape
+
+    def _check(self, field, shape):
+        expected = getattr(self, field)
+        if expected is None:
+            return
+        pairs = list(zip(expected, shape))[1:]
+        if len(expected) != len(shape) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ValueError(
+                f"The {field.partition('_')[0]} of the feature {self.name!r} must have the shape that its "
+                f"config says, {field}={expected}. Received: shape {tuple(shape)}"
+            )

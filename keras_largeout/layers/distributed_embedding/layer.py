@@ -1,0 +1,263 @@
+"""`DistributedEmbedding`: many features, looked up in many tables at once."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.balance.recording import record
+from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
+from keras_largeout.distribute.tables.stacked import StackedTable
+from keras_largeout.distribute.tables.stacked_lookup import Request, StackedLookup
+from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
+from keras_largeout.layers._ids import as_ids, check_exact
+from keras_largeout.layers.distributed_embedding.features import FeatureStructure
+from keras_largeout.layers.distributed_embedding.optimizers import TableOptimizers, variable_name
+from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of
+from keras_largeout.ops.embedding.stock import StockLookup
+from keras_largeout.ops.embedding.wrapper import OUT_OF_RANGE
+from keras_largeout.ops.export_mode import is_exporting
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class DistributedEmbedding(keras.layers.Layer):
+    """Looks up many features in many tables at once; the API of `keras_rs.layers.DistributedEmbedding`.
+
+    Tables of one width are *stacked*: one below the other in one variable. A batch is then one lookup a
+    width, forward and backward, and one update by the optimizer, however many features it has; and over
+    several devices all features share one exchange. Values, gradients and files are those of separate tables.
+
+    Args:
+        feature_configs: `FeatureConfig`, or a nested structure (dict, list, tuple) of them. Features with the
+            same `TableConfig` share its table.
+        table_stacking: "auto" (tables of one width, placement, optimizer and constraint), None (no table with
+            another), or names of tables to stack: a list, or a list of lists, of them.
+        out_of_range: `"error"` (an id outside its table stops the step) or `"zero"` (such an id takes part in
+            nothing). Exported models always do the latter.
+        placement: where the rows of the tables go whose config says "auto", under
+            `tf.distribute.MirroredStrategy`: "auto" (tables up to 1 MiB are replicated, the rows of larger
+            ones cut by a permutation), "replicated", "range", "modulo", "permutation", "columns", or a `Plan`
+            that has the stacks by the names that `fused_tables` says. Not saved with the model unless it is a
+            name.
+        **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
+
+    Call arguments:
+        inputs: ids, int32 or int64 (other types are cast), in the structure of `feature_configs`: tensors,
+            `tf.RaggedTensor`s or `tf.SparseTensor`s.
+        weights: optional, in the same structure: `None`, or per-id weights of the kind and shape of the ids.
+
+    Input shape:
+        `[batch, ..., ids of a bag]` a feature; or `[batch]`: one id each.
+
+    Output shape:
+        `[batch, ..., embedding_dim]` a feature, in the same structure. Without a combiner the axis of ids is
+        kept (ragged where the ids are).
+
+    Raises:
+        ValueError: configs that contradict each other, or inputs of another structure or shape.
+        tf.errors.InvalidArgumentError: an id out of range; feature, table and its rows are named.
+
+    Example:
+
+    >>> movies = kl.layers.TableConfig("movies", 1_000_000, 64)
+    >>> embedding = kl.layers.DistributedEmbedding({
+    ...     "seen": kl.layers.FeatureConfig("seen", movies, combiner="sqrtn"),
+    ...     "movie": kl.layers.FeatureConfig("movie", movies),
+    ...     "user": kl.layers.FeatureConfig("user", kl.layers.TableConfig("users", 5_000_000, 64)),
+    ... })
+    >>> seen, movie, user = np.array([[3, 14], [15, 92]]), np.array([6, 5]), np.array([35, 89])
+    >>> embedding({"seen": seen, "movie": movie, "user": user})["seen"].shape
+    TensorShape([2, 64])
+    """
+
+    def __init__(
+        self, feature_configs, *, table_stacking="auto", out_of_range="error", placement="auto", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if out_of_range not in OUT_OF_RANGE:
+            raise ValueError(
+                f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
+            )
+        if placement not in PLACEMENTS and not hasattr(placement, "placements"):
+            raise ValueError(
+                f"`placement` must be one of {PLACEMENTS} or a Plan (a table's own Placement goes into its "
+                f"config). Received: placement={placement!r}"
+            )
+        self._features = FeatureStructure(feature_configs)
+        self.table_stacking = table_stacking
+        self.out_of_range = out_of_range
+        self.placement = placement
+        self._stacks = tuple(stacks_of(gather_tables(self._features.flat), table_stacking))
+        self._optimizers = TableOptimizers(self._stacks)
+        self.supports_masking = any(f.masks for f in self._features.flat)
+        self.supports_jit = False  # custom ops
+        self.autocast = False
+
+    @property
+    def feature_configs(self):
+        """The structure of `FeatureConfig`s."""
+        return self._features.configs
+
+    @property
+    def fused_tables(self):
+        """dict from the names of the stacks to the names of their tables. Plans know the stacks by them."""
+        return {self._plan_name(s): tuple(table.name for table in s.tables) for s in self._stacks}
+
+    def _plan_name(self, stack):
+        return f"{self.name}/{stack.name}"
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.tables = []
+        for stack in self._stacks:
+            own = stack.first.placement
+            self.tables.append(
+                StackedTable(
+                    {t.name: (t.vocabulary_size, t.initializer) for t in stack.tables},
+                    stack.first.embedding_dim,
+                    dtype=self.variable_dtype,
+                    name=variable_name(stack.name),
+                    constraint=stack.first.constraint,
+                    placement=self.placement if isinstance(own, str) and own == "auto" else own,
+                    plan_name=self._plan_name(stack),
+                    family=self._features,
+                )
+            )
+        give_shards(self, *self.tables)
+        self.built = True
+
+    def call(self, inputs, weights=None):
+        check_optimizer(self)
+        self._optimizers.check_compiled(self)
+        requests = self._requests(inputs, weights)
+        outputs = [None] * len(requests)
+        for stack, table in zip(self._stacks, self.tables):
+            numbers = [n for n, request in enumerate(requests) if request.section in table.sections]
+            lookup = self._lookup(table, [requests[n] for n in numbers])
+            record(self._plan_name(stack), lookup.ids)
+            for n, output in zip(numbers, lookup.outputs(self.compute_dtype)):
+                outputs[n] = output
+            for config in stack.tables:
+                if config.regularizer is not None and table.initialized and not is_exporting():
+                    self.add_loss(config.regularizer(lookup.unique_rows(config.name)))
+        return self._features.pack(outputs)
+
+    def _requests(self, inputs, weights):
+        """A `Request` a feature, in their order."""
+        flat = self._features.flatten("inputs", inputs)
+        weights = [None] * len(flat) if weights is None else self._features.flatten("weights", weights)
+        sections = {section.name: section for table in self.tables for section in table.sections}
+        features = zip(self._features.flat, flat, weights)
+        return [self._request(f, sections[f.table.name], *arrays) for f, *arrays in features]
+
+    def _request(self, feature, section, ids, weights):
+        ids = as_ids(ids)
+        feature.compute_output_shape(tuple(ids.shape))
+        kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), tf.Tensor)
+        if weights is not None and kind is tf.Tensor:
+            weights = weights if tf.is_tensor(weights) else tf.convert_to_tensor(weights)
+        if weights is not None and not isinstance(weights, kind):
+            raise TypeError(
+                f"`weights` of the feature {feature.name!r} must be a {kind.__name__} as its ids are. "
+                f"Received: {type(weights).__name__}"
+            )
+        if kind is tf.Tensor and ids.shape.rank == 1 and feature.combiner is not None:
+            # One id each: bags of one.
+            ids, weights = ids[:, None], None if weights is None else weights[:, None]
+        return Request(feature.name, section, ids, weights, feature.combiner, feature.padding)
+
+    def _lookup(self, table, requests):
+        if table.initialized and not is_exporting():
+            return StackedLookup(table, requests, self.out_of_range)
+        # While Keras builds a model symbolically a table is a tensor of the right shape.
+        source = table.variable if table.initialized else tf.zeros(table.shape, self.variable_dtype)
+        lookup = functools.partial(StockLookup, num_rows=table.shape[0])
+        return StackedLookup(table, requests, "zero", source=source, lookup=lookup)
+
+    def compute_mask(self, inputs, mask=None):
+        if not self.supports_masking:
+            return None
+        flat = self._features.flatten("inputs", inputs)
+        masks = [_mask(ids) if f.masks else None for f, ids in zip(self._features.flat, flat)]
+        return self._features.pack(masks)
+
+    def compute_output_shape(self, input_shape):
+        return keras.tree.map_structure_up_to(
+            self._features.configs,
+            lambda feature, shape: feature.compute_output_shape(tuple(shape)),
+            self._features.configs,
+            input_shape,
+        )
+
+    def compute_output_spec(self, inputs, weights=None):
+        flat = self._features.flatten("inputs", inputs)
+        return self._features.pack([self._spec(f, ids) for f, ids in zip(self._features.flat, flat)])
+
+    def _spec(self, feature, ids):
+        check_exact(ids.dtype, feature.table.vocabulary_size)
+        shape = feature.compute_output_shape(tuple(ids.shape))
+        ragged = getattr(ids, "ragged", False) and (feature.combiner is None or len(ids.shape) > 2)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
+
+    # The tables one by one.
+
+    def get_embedding_tables(self):
+        """dict from the name of each table to its rows.
+
+        The values are views: `shape`, `dtype`, `read(start, stop)`, `numpy()` (`np.asarray` works as well)
+        and `assign(value)`. Nothing is read before it is asked for, and then in chunks of rows.
+        """
+        if not self.built:
+            raise AttributeError("You must build the layer before asking for its tables.")
+        return {section.name: table.span(section.name) for table in self.tables for section in table.sections}
+
+    def table_specs(self, counts=None):
+        """What a planner (`kl.distribute.plan`) has to know of the stacks: a list of `TableSpec`.
+
+        Args:
+            counts: optional dict from names of tables to frequencies of their rows, `[vocabulary_size]`, in
+                one unit for all.
+        """
+        features, dtype = self._features.flat, self.variable_dtype
+        return [stack.spec(self._plan_name(stack), features, dtype, counts or {}) for stack in self._stacks]
+
+    def table_optimizers(self):
+        """dict from patterns of variables' paths to the optimizers that tables have of their own.
+
+        A model with such tables is to be compiled with them:
+
+        >>> rest = kl.optimizers.LazyAdam(1e-3)
+        >>> map = keras.optimizers.OptimizerMap(rest, embedding.table_optimizers())
+        >>> model.compile(keras.optimizers.MultiOptimizer(map), loss="mse")
+        """
+        return self._optimizers.by_path(self.name)
+
+    def save_own_variables(self, store):
+        for name, rows in self.get_embedding_tables().items():
+            rows.save(store, name)
+
+    def load_own_variables(self, store):
+        tables = self.get_embedding_tables()
+        for name, rows in tables.items():
+            rows.check(store, name)
+        for name, rows in tables.items():
+            rows.load(store, name)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "feature_configs": keras.saving.serialize_keras_object(self._features.configs),
+            "table_stacking": self.table_stacking,
+            "out_of_range": self.out_of_range,
+            "placement": self.placement if isinstance(self.placement, str) else "auto",
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        features = keras.saving.deserialize_keras_object(config["feature_configs"])
+        return cls(**{**config, "feature_configs": features})
+
+
+def _mask(ids):
+    return keras.ops.not_equal(tf.sparse.to_dense(ids) if isinstance(ids, tf.SparseTensor) else ids, 0)

@@ -1,0 +1,217 @@
+"""`ShardedEmbedding`: a lookup table of any size, with a fused combiner."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout._checks import positive_int
+from keras_largeout.distribute.balance.recording import record
+from keras_largeout.distribute.planning.specs import TableSpec
+from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
+from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
+from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
+from keras_largeout.layers._ids import as_ids, check_exact
+from keras_largeout.ops.embedding.stock import stock_embedding_lookup
+from keras_largeout.ops.embedding.wrapper import COMBINERS, OUT_OF_RANGE
+from keras_largeout.ops.export_mode import is_exporting
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class ShardedEmbedding(keras.layers.Layer):
+    """Turns integer ids into rows of a trainable table; a drop-in for `keras.layers.Embedding`.
+
+    A training step costs what the batch costs, whatever `input_dim` is: the gradient of the table is the
+    unique rows of the batch and their summed gradients (`tf.IndexedSlices`), and the optimizers of
+    `keras_largeout.optimizers` update just those rows. (A stock Keras optimizer trains it as well; most of
+    them touch the whole table at every step.)
+
+    With a `combiner` the rows of a bag of ids are combined while they are read, and never stored one by one.
+
+    Args:
+        input_dim: int > 0, number of rows; ids are `0 .. input_dim - 1`.
+        output_dim: int > 0, length of a row.
+        embeddings_initializer: initializer of the table, drawn in chunks of rows when the table is large.
+        embeddings_regularizer: regularizer, applied to the distinct rows that a batch uses (not to the whole
+            table) and added to the layer's losses.
+        embeddings_constraint: constraint that acts row by row, applied by the optimizer to the rows that it
+            updates.
+        mask_zero: bool, whether id 0 is padding. Without a combiner a mask `[..]` goes with the output; with
+            one, padding is left out of the bag.
+        weights: optional array `(input_dim, output_dim)`, the initial table.
+        combiner: None (one row an id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum of
+            squared weights): how the rows of a bag become one.
+        out_of_range: `"error"` (an id outside the table stops the step) or `"zero"` (such an id gives a row
+            of zeros, takes no part in a bag, and gets no gradient). Exported models always do the latter.
+        placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (replicated up to 1 MiB,
+            else cut by a permutation of the rows), "replicated", "range", "modulo", "permutation", "columns",
+            a `kl.distribute.Placement`, or a `Plan` that knows this layer by its name. Not saved with the
+            model unless it is a name: it belongs to a machine.
+        **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
+
+    Call arguments:
+        inputs: int32 or int64 ids: a tensor, a `tf.RaggedTensor` or a `tf.SparseTensor`. Other types are cast
+            to int32. Without a combiner the result is ragged where `inputs` are, and dense, with zeros in the
+            empty places, where they are sparse.
+        weights: optional per-id weights, of the kind and shape of `inputs`, float.
+
+    Input shape:
+        `[...]` without a combiner; `[..., ids of a bag]` with one.
+
+    Output shape:
+        `[..., output_dim]`: the shape of the input, its last axis combined away where there is a combiner.
+
+    Example:
+
+    >>> layer = keras_largeout.layers.ShardedEmbedding(1_000_000, 64, combiner="mean")
+    >>> layer(tf.ragged.constant([[3, 14, 15], [92]])).shape
+    TensorShape([2, 64])
+    """
+
+    def __init__(
+        self,
+        input_dim,
+        output_dim,
+        embeddings_initializer="uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        mask_zero=False,
+        weights=None,
+        combiner=None,
+        out_of_range="error",
+        placement="auto",
+        **kwargs,
+    ):
+        input_dim = positive_int("input_dim", input_dim)
+        output_dim = positive_int("output_dim", output_dim)
+        if combiner not in COMBINERS:
+            raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
+        if out_of_range not in OUT_OF_RANGE:
+            raise ValueError(
+                f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
+            )
+        kwargs.pop("input_length", None)  # Keras ignores it as well
+        super().__init__(**kwargs)
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.mask_zero = mask_zero
+        self.combiner = combiner
+        self.out_of_range = out_of_range
+        self.placement = check_placement(placement)
+        self.supports_masking = mask_zero
+        self.supports_jit = False  # custom ops
+        self.autocast = False
+        if weights is not None:
+            self.build()
+            self.table.assign(
+                np.asarray(weights[0] if isinstance(weights, list) and len(weights) == 1 else weights)
+            )
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.table = ShardedTable(
+            (self.input_dim, self.output_dim),
+            self.embeddings_initializer,
+            dtype=self.variable_dtype,
+            name="embeddings",
+            constraint=self.embeddings_constraint,
+            placement=self.placement,
+            plan_name=self.name,
+        )
+        give_shards(self, self.table)
+        self.built = True
+
+    @property
+    def embeddings(self):
+        """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
+        if not self.built:
+            raise AttributeError("You must build the layer before accessing `embeddings`.")
+        if not self.table.is_whole:
+            raise AttributeError(
+                "`embeddings` is for tables in one piece. Read and write this one by `table.numpy()` and "
+                '`table.assign(...)`; to use it as a matrix, make it with placement="replicated". '
+                f"Received: {self.name!r}, a table in {len(self.table.shards)} parts on several devices"
+            )
+        return self.table.shards[0]
+
+    def call(self, inputs, weights=None):
+        check_optimizer(self)
+        ids = as_ids(inputs)
+        if self.mask_zero and self.combiner is not None:
+            ids, weights = _without_padding(ids, weights)
+        if isinstance(ids, tf.SparseTensor) and self.combiner is None:
+            rows = self._lookup(ids.values, None if weights is None else weights.values)
+            rows = tf.scatter_nd(ids.indices, rows, tf.concat([ids.dense_shape, [self.output_dim]], 0))
+            rows.set_shape([*ids.shape, self.output_dim])
+        else:
+            rows = self._lookup(ids, weights)
+        return tf.cast(rows, self.compute_dtype)
+
+    def table_specs(self):
+        """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
+        return [TableSpec(self.name, self.input_dim, self.output_dim, dtype=self.variable_dtype)]
+
+    def _lookup(self, ids, weights):
+        record(self.name, ids)
+        # While Keras builds a model symbolically the table is a tensor of the right shape.
+        if not self.table.initialized:
+            zeros = tf.zeros([self.input_dim, self.output_dim], self.variable_dtype)
+            return stock_embedding_lookup(zeros, ids, weights, self.combiner)
+        if is_exporting():
+            return stock_embedding_lookup(self.table.variable, ids, weights, self.combiner, self.input_dim)
+        if self.embeddings_regularizer is not None:
+            self.add_loss(self.embeddings_regularizer(unique_rows(self.table, ids, self.out_of_range)))
+        return sharded_lookup(self.table, ids, weights, self.combiner, self.out_of_range)
+
+    def compute_mask(self, inputs, mask=None):
+        if not self.mask_zero or self.combiner is not None:
+            return None
+        return keras.ops.not_equal(inputs, 0)
+
+    def compute_output_shape(self, input_shape):
+        kept = tuple(input_shape) if self.combiner is None else tuple(input_shape)[:-1]
+        return (*kept, self.output_dim)
+
+    def compute_output_spec(self, inputs, weights=None):
+        check_exact(inputs.dtype, self.input_dim)
+        ragged = self.combiner is None and getattr(inputs, "ragged", False)
+        shape = self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
+
+    def save_own_variables(self, store):
+        self.table.save(store)
+
+    def load_own_variables(self, store):
+        self.table.load(store)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+            "mask_zero": self.mask_zero,
+            "combiner": self.combiner,
+            "out_of_range": self.out_of_range,
+            "placement": self.placement if isinstance(self.placement, str) else "auto",
+        }
+
+
+def _without_padding(ids, weights):
+    """Weights that leave id 0 out of every bag."""
+    if isinstance(ids, tf.RaggedTensor):
+        kept = tf.cast(ids.flat_values != 0, tf.float32)
+        return ids, ids.with_flat_values(
+            kept if weights is None else kept * tf.cast(weights.flat_values, tf.float32)
+        )
+    if isinstance(ids, tf.SparseTensor):
+        kept = tf.cast(ids.values != 0, tf.float32)
+        values = kept if weights is None else kept * tf.cast(weights.values, tf.float32)
+        return ids, tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    kept = tf.cast(ids != 0, tf.float32)
+    return ids, kept if weights is None else kept * tf.cast(weights, tf.float32)

@@ -1,0 +1,337 @@
+"""`SparseOutput`: hundreds of thousands of labels, each connected to a few of its inputs."""
+
+import random
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout._checks import positive_int
+from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
+from keras_largeout.distribute.outputs.fan_in_scores import log_probs, top_scores
+from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
+from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
+from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
+from keras_largeout.distribute.tables.table import give_shards
+from keras_largeout.layers._check import hidden_length, hidden_vectors
+from keras_largeout.layers._label_weights import LabelWeights, check_stored
+from keras_largeout.layers.fused_optimizer import FusedOptimizer
+from keras_largeout.layers.head import Head
+from keras_largeout.ops.fan_in.wrapper import LOSSES
+from keras_largeout.ops.labels import label_lists
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class SparseOutput(Head):
+    """An output layer over hundreds of thousands of labels, with `fan_in` connections for each of them.
+
+    `logits[c] = bias[c] + sum over k of kernel[c, k] * inputs[connections[c, k]]`: memory and time are those
+    of `num_classes * fan_in` weights, however wide the inputs are. It is meant to sit on a wide layer,
+    `Dense(16_000 .. 100_000, activation="relu")`: labels then choose among many features, and the Rewire
+    callback lets them choose better ones during training.
+
+    The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. Targets are the ids of
+    the labels that a position has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
+    or a `tf.SparseTensor` `[batch, labels]`; or one label a position, `[...]`. A label given twice counts
+    once. A `tf.SparseTensor` `[batch, num_classes]` (or with float values) is taken as a multi-hot matrix,
+    its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
+    nor sparse batches, whatever the layers; that of `kl.Model` does.)
+
+    The scores of `top_k` are log-probabilities, as in `log_prob`; with "squared_hinge" logits, 1 being the
+    margin.
+
+    Args:
+        num_classes: int > 0, number of labels.
+        fan_in: int > 0, connections of each label; at most the width of the inputs.
+        loss: of a position, with z the logits; sums over all labels, not means:
+            `"squared_hinge"`: max(0, 1 - z)^2 of its labels, max(0, 1 + z)^2 of all others;
+            `"binary_crossentropy"`: softplus(-z) of its labels, softplus(z) of all others;
+            `"softmax"`: logsumexp(z) - z of its label (of each of its labels, if there are several).
+        use_bias: bool, whether every label has a bias.
+        optimizer: None: the model's optimizer trains the layer, from gradients `[num_classes, fan_in]`. Or
+            `"sgd"`, `"adagrad"`, `"adam"`, a Keras optimizer of these (without momentum, clipping and the
+            like; learning-rate schedules count the layer's own steps) or `optimizers.LazyAdam`: the layer
+            is updated by a copy of it in its backward pass, label by label, and no gradient array ever
+            exists. The model's optimizer then does not see these weights: not its clipping or accumulation
+            either, nor do callbacks that set its learning rate (give a schedule here, or set
+            `head.optimizer.learning_rate`); it must not scale the loss. Adam moves all labels in every step,
+            LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
+        label_weights: optional array `[num_classes]`, the weight of a label where it is one (such as
+            1 / propensity). Saved with the weights; in a config it is just True, and a layer made from a
+            config must load weights before it is trained. (`class_weight` of `fit` means nothing for lists.)
+        kernel_initializer: initializer of `[num_classes, fan_in]`. None: uniform in +-1/sqrt(fan_in).
+        bias_initializer: initializer of `[num_classes]`.
+        seed: int, of the first connections and of the rounding of bfloat16 weights; by default from Keras's
+            global seed.
+        **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` kernel and inputs are bfloat16, and a
+            fused optimizer rounds stochastically.
+
+    Input shape:
+        float `[..., dim]`.
+
+    Output shape:
+        the same: the hidden vectors.
+
+    Attributes:
+        optimizer: the layer's own optimizer, or None.
+
+    Raises:
+        ValueError: an argument outside its range; `fan_in` above the width of the inputs.
+
+    Example:
+
+    ```python
+    x = keras.layers.Dense(16_384, activation="relu")(x)
+    head = kl.layers.SparseOutput(670_091, optimizer=keras.optimizers.Adam(1e-3))
+    model = keras.Model(inputs, head(x))
+    model.compile("adam", loss=head.loss)
+    model.fit(data, callbacks=[kl.callbacks.Rewire(head)])  # data: (x, label ids)
+    ```
+
+    Source: Schultheis and Babbar, "Towards memory-efficient training for extremely large output spaces", ECML
+    PKDD 2023, section 3.
+    """
+
+    def __init__(
+        self,
+        num_classes,
+        fan_in=32,
+        loss="squared_hinge",
+        use_bias=True,
+        optimizer=None,
+        label_weights=None,
+        kernel_initializer=None,
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(num_classes, **kwargs)
+        self.fan_in = positive_int("fan_in", fan_in)
+        if loss not in LOSSES:
+            raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+        self.loss_kind = loss
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = random.randint(1, 10**9) if seed is None else int(seed)
+        self._label_weights = None
+        if label_weights is not None:
+            self._label_weights = LabelWeights(label_weights, self.num_classes)
+        self._keeper = None
+        self.optimizer, self._fused = None, None
+        if optimizer is not None:
+            if self.compute_dtype == "float16":
+                raise ValueError(
+                    "`optimizer` must be None under mixed_float16: an update in the backward pass would use "
+                    f"the scaled gradient. Received: dtype={self.dtype_policy.name}, optimizer={optimizer!r}"
+                )
+            self._fused = FusedOptimizer(optimizer, self.seed)
+            self.optimizer = self._fused.optimizer
+
+    def build(self, input_shape):
+        if self.built:
+            return
+        self.dim = hidden_length(input_shape)
+        if self.fan_in > self.dim:
+            raise ValueError(
+                f"`fan_in` must be at most the width of the inputs, {self.dim}. "
+                f"Received: fan_in={self.fan_in}"
+            )
+        self.fan_in_weights = FanInWeights(
+            self.num_classes,
+            self.fan_in,
+            self.dim,
+            self.variable_dtype,
+            self.use_bias,
+            self.kernel_initializer,
+            self.bias_initializer,
+            self.seed,
+            trainable=self.optimizer is None,
+        )
+        give_shards(self, *self.fan_in_weights.tables)
+        self._connection_parts = list(self.connections.parts.values())
+        if self._label_weights is not None:
+            self._label_weights.build(self)
+        if self.optimizer is not None:
+            # A gradient is taken, and with it a step, although nothing before this layer may be trained.
+            self._trigger = self.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
+            self._fused.build(self.fan_in_weights)
+        self.built = True
+
+    @property
+    def kernel(self):
+        """The weights of the connections: `[num_classes, fan_in]`, a table with `numpy` and `assign`."""
+        return self.fan_in_weights.kernel
+
+    @property
+    def bias(self):
+        """The biases: `[num_classes]`, a table with `numpy` and `assign`, or None."""
+        return self.fan_in_weights.bias
+
+    @property
+    def connections(self):
+        """The inputs of each label: `[num_classes, fan_in]`, with `numpy`; uint16, or uint32 from 65537 on.
+
+        First drawn uniformly without repetition, then changed by Rewire.
+        """
+        return self.fan_in_weights.connections
+
+    # Training.
+
+    def call(self, inputs):
+        if self._fused is not None:
+            check_loss_scale(self)
+        return super().call(inputs)
+
+    def targets(self, y_true, hidden):
+        lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
+        return label_lists(y_true, lead, self.num_classes), hidden[..., 0]
+
+    def token_losses(self, y_true, hidden, active=None):
+        hidden = hidden_vectors(self, hidden)
+        lead = tf.shape(hidden)[:-1]
+        if not self.initialized:  # Keras builds the model symbolically
+            return tf.zeros(lead)
+        flat = tf.reshape(hidden, [-1, self.dim])
+        if active is not None:
+            counts = tf.reshape(active, [-1])
+            y_true = y_true.of_positions(counts)
+            flat = tf.where(counts[:, None], flat, tf.zeros([], flat.dtype))  # NaN there reaches no gradient
+        if self._label_weights is not None:
+            y_true = self._label_weights.times(y_true)
+        fused = self._fused if self.trainable else None
+        losses = fan_in_losses(
+            self.fan_in_weights,
+            flat,
+            y_true,
+            self.loss_kind,
+            fused,
+            None if fused is None else self._trigger.value,
+        )
+        if self._keeper is not None:
+            losses = self._keeper.keeping(losses, flat, y_true)
+        losses = tf.reshape(losses, lead)
+        return losses if active is None else tf.where(active, losses, 0.0)
+
+    # Connections.
+
+    def rewire(self, step, fraction=0.1, per_class=True, optimizer=None, batch=None, candidates=None):
+        """Exchanges the weakest connections for others, in place; the `Rewire` callback calls it.
+
+        Args:
+            step: int > 0; with the layer's seed it decides every random choice.
+            fraction: float in [0, 1], of the connections that are exchanged.
+            per_class: bool, the weakest of each label, or of all labels together.
+            optimizer: the optimizer that trains the layer, if it is not its own: its moments are set to zero
+                where a connection is new, like the kernel.
+            batch: None: new connections are drawn uniformly. What `keep_batches().batch()` has kept: they go
+                to the inputs on which its loss depends most, of `candidates` that are drawn for each label.
+            candidates: int, by default 4 * fan_in.
+
+        Returns:
+            int, how many connections changed.
+
+        Raises:
+            ValueError: the layer is not built.
+        """
+        self._require_built("rewire")
+        slots = None
+        if self.optimizer is not None or optimizer is not None:
+            kernels = self.kernel.shards
+            slots = [slots_of(self.optimizer or optimizer, kernel) for kernel in kernels]
+        return rewire(
+            self.fan_in_weights,
+            (self.seed, int(step)),
+            fraction,
+            per_class=per_class,
+            slots=slots,
+            batch=batch,
+            candidates=4 * self.fan_in if candidates is None else candidates,
+            loss=self.loss_kind,
+        )
+
+    def keep_batches(self):
+        """The layer's `BatchKeeper`, which can keep the batch of a training step traced from now on."""
+        self._require_built("keep_batches")
+        if self._keeper is None:
+            dtype = tf.bfloat16 if self.compute_dtype == "bfloat16" else tf.float32
+            self._keeper = BatchKeeper(self.dim, dtype, self.kernel.devices)
+        return self._keeper
+
+    def in_degrees(self):
+        """How many connections each input has: int64 array `[dim]`."""
+        self._require_built("in_degrees")
+        return self.fan_in_weights.in_degrees()
+
+    def _require_built(self, what):
+        if not self.built:
+            raise ValueError(
+                f"The head {self.name!r} has no connections yet: call it on hidden vectors, or build it, "
+                f"before `{what}`."
+            )
+
+    # Prediction.
+
+    def log_prob(self, hidden, y):
+        """log p(y | hidden): of the softmax over all labels, or of label y being one ("binary_crossentropy").
+
+        Args:
+            hidden: float `[..., dim]`.
+            y: int32 or int64 `[...]`, class ids.
+
+        Returns:
+            float32 `[...]`.
+
+        Raises:
+            ValueError: `loss` is "squared_hinge", whose scores are no probabilities.
+        """
+        if self.loss_kind == "squared_hinge":
+            raise ValueError(
+                "`loss` must be softmax or binary_crossentropy for probabilities. "
+                f"Received: loss={self.loss_kind!r}"
+            )
+        hidden, y = hidden_vectors(self, tf.convert_to_tensor(hidden)), tf.convert_to_tensor(y)
+        flat, ids = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y, [-1])
+        scores = log_probs(self.fan_in_weights.parts(), flat, ids, self.loss_kind)
+        return tf.reshape(scores, tf.shape(y))
+
+    @property
+    def initialized(self):
+        return self.fan_in_weights.initialized
+
+    def best_classes(self, hidden, k):
+        return top_scores(self.fan_in_weights.parts(), hidden, k, self.loss_kind)
+
+    # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
+
+    def save_own_variables(self, store):
+        if self._fused is not None:
+            self._fused.build(self.fan_in_weights)
+        self.fan_in_weights.save(store)
+        if self._label_weights is not None:
+            store["label_weights"] = self._label_weights.variable.numpy()
+
+    def load_own_variables(self, store):
+        try:
+            check_stored(self._label_weights, store)
+            self.fan_in_weights.check(store)
+        except ValueError as error:
+            raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
+        self.fan_in_weights.load(store)
+        if self._fused is not None:
+            self._fused.build(self.fan_in_weights)
+        if self._label_weights is not None:
+            self._label_weights.variable.assign(np.asarray(store["label_weights"]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "fan_in": self.fan_in,
+            "loss": self.loss_kind,
+            "use_bias": self.use_bias,
+            "optimizer": None if self._fused is None else self._fused.config,
+            "label_weights": None if self._label_weights is None else True,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "seed": self.seed,
+        }

@@ -1,0 +1,148 @@
+"""Precision, nDCG and propensity-scored precision of the k best classes."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout._checks import positive_int
+from keras_largeout.metrics._hits import find_hits
+
+
+class _AtK(keras.metrics.Metric):
+    """A ratio of two sums over the rows. Subclasses say what a row adds to each: `parts`."""
+
+    def __init__(self, k, name=None, dtype=None, num_classes=None):
+        k = positive_int("k", k)
+        super().__init__(name=name or f"{self.short_name}_at_{k}", dtype=dtype)
+        self.k, self.num_classes = k, None if num_classes is None else int(num_classes)
+        # float32 would stop counting at 16.7 million rows.
+        self.total = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="total")
+        self.count = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch.
+
+        Args:
+            y_true: label ids: int `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor`
+                `[batch, n]`, or one id a row, `[...]`. Labels given twice count once. A `tf.SparseTensor` of
+                floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
+                metric knows `num_classes`.
+            y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
+                a dict with these at "ids".
+            sample_weight: optional, a weight a row, `[...]`.
+
+        Raises:
+            ValueError: these are no ids, or shapes that do not belong together.
+        """
+        top, bottom = self.parts(find_hits(y_true, y_pred, self.k, self.num_classes))
+        if sample_weight is not None:
+            weight = tf.reshape(tf.cast(sample_weight, tf.float64), [-1])
+            top, bottom = top * weight, bottom * weight
+        self.total.assign_add(tf.reduce_sum(top))
+        self.count.assign_add(tf.reduce_sum(bottom))
+
+    def parts(self, hits):
+        """What each row adds to the two sums: float64 `[n]` each."""
+        raise NotImplementedError
+
+    def result(self):
+        return keras.ops.cast(tf.math.divide_no_nan(self.total.value, self.count.value), self.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "k": self.k, "num_classes": self.num_classes}
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class PrecisionAtK(_AtK):
+    """P@k: how many of the k best classes are labels of their row, over k; the mean over all rows.
+
+    A row without labels counts as 0. With one label a row, P@1 is the accuracy.
+
+    Example:
+
+    ```python
+    predictor, metric = head.predictor(model, k=5), kl.metrics.PrecisionAtK(5)
+    for x, y in data:
+        metric.update_state(y, predictor(x))
+    ```
+
+    Args:
+        k: int > 0.
+        name: str, by default `precision_at_{k}`.
+        dtype: of the result.
+        num_classes: int, or None: only needed for multi-hot matrices of integers.
+    """
+
+    short_name = "precision"
+
+    def parts(self, hits):
+        hit = tf.cast(hits.hit, tf.float64)
+        return tf.reduce_sum(hit, axis=1) / self.k, tf.ones_like(hit[:, 0])
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class NDCGAtK(_AtK):
+    """nDCG@k: hits discounted by 1 / log2(rank + 1), over the best that the row's labels allow; the mean.
+
+    A row without labels counts as 0. Labels are equally relevant.
+
+    Args: those of `PrecisionAtK`.
+
+    Source: Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002,
+    in the form of the Extreme Classification Repository (discounted from the first rank on).
+    """
+
+    short_name = "ndcg"
+
+    def parts(self, hits):
+        discount = tf.constant(1 / np.log2(np.arange(2, self.k + 2)))
+        gain = tf.linalg.matvec(tf.cast(hits.hit, tf.float64), discount)
+        best = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(discount)], axis=0)
+        ideal = tf.gather(best, tf.minimum(hits.labels_per_row(), self.k))
+        return tf.math.divide_no_nan(gain, ideal), tf.ones_like(gain)
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class PropensityScoredPrecisionAtK(_AtK):
+    """PSP@k: precision in which a hit weighs 1 / propensity of its label, so that rare labels count more.
+
+    As the Extreme Classification Repository reports it: the sum over all rows, over the largest one that any
+    prediction could reach. (PSP of the paper has no such division, and can exceed 1.)
+
+    Args:
+        propensities: float `[num_classes]` in (0, 1], see `kl.metrics.propensities`.
+        k: int > 0.
+        name: str, by default `psp_at_{k}`.
+        dtype: of the result.
+
+    Source: Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
+    other missing label applications", KDD 2016: propensity scored precision.
+    """
+
+    short_name = "psp"
+
+    def __init__(self, propensities, k, name=None, dtype=None):
+        values = np.asarray(propensities, np.float64)
+        super().__init__(k, name=name, dtype=dtype, num_classes=values.size)
+        if values.ndim != 1 or not np.all((values > 0) & (values <= 1)):
+            raise ValueError(
+                "`propensities` must be one number in (0, 1] for every class. "
+                f"Received: propensities of shape {values.shape}, from {values.min(initial=np.inf)} "
+                f"to {values.max(initial=-np.inf)}"
+            )
+        self._gains = 1 / values
+
+    def parts(self, hits):
+        gains = tf.constant(self._gains)
+        won = tf.where(hits.hit, tf.gather(gains, tf.where(hits.hit, hits.ids, 0)), 0.0)
+        rows = tf.shape(hits.ids, tf.int64)[0]
+        ideal = tf.RaggedTensor.from_value_rowids(tf.gather(gains, hits.label), hits.row, rows)
+        # At least k columns, so that there are k best.
+        ideal = tf.pad(ideal.to_tensor(0.0), [[0, 0], [0, self.k]])
+        best = tf.math.top_k(ideal, self.k).values
+        return tf.reduce_sum(won, axis=1), tf.reduce_sum(best, axis=1)
+
+    def get_config(self):
+        config = {**super().get_config(), "propensities": (1 / self._gains).tolist()}
+        del config["num_classes"]
+        return config

@@ -1,0 +1,1 @@
+"""Looking up rows and combining them over bags."""

@@ -1,0 +1,205 @@
+"""Embedding lookup: rows of a table, alone or combined over bags of ids; gradients of touched rows only."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.ops import _gradients
+from keras_largeout.ops._library import ops
+from keras_largeout.ops.embedding.bags import bags_of, joined
+from keras_largeout.ops.embedding.reference import embedding_gradient_reference, embedding_lookup_reference
+
+__all__ = [
+    "COMBINERS",
+    "OUT_OF_RANGE",
+    "Lookup",
+    "embedding_combine",
+    "embedding_gradient_reference",
+    "embedding_lookup",
+    "embedding_lookup_reference",
+]
+
+COMBINERS = (None, "sum", "mean", "sqrtn")
+OUT_OF_RANGE = ("error", "zero")
+
+
+def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, out_of_range="error"):
+    """Looks up rows of `table`, and combines them over bags of ids if `combiner` is given.
+
+    The table is used by its handle, in place: it is never read as a tensor. Its gradient is an
+    `tf.IndexedSlices` with every touched row once, in ascending order, duplicates summed (in float32, in the
+    order in which they occur).
+
+    Args:
+        table: `tf.Variable` (or `keras.Variable` that holds one) of shape `[rows, dim]`, float32 or bfloat16.
+        ids: Integer `tf.Tensor`, `tf.RaggedTensor` or `tf.SparseTensor` (indices in row-major order).
+        row_splits: For ids `[n]` with a combiner: integer `[bags + 1]` from 0 to n, never decreasing; bag `b`
+            is `ids[row_splits[b]:row_splits[b + 1]]`. `None` for dense, ragged and sparse ids.
+        weights: `None`, or a factor for each id: of the same kind and shape as `ids`, cast to float32.
+            Differentiable.
+        combiner: `None`, `"sum"`, `"mean"` (`sum(w x) / sum(w)`) or `"sqrtn"` (`sum(w x) / sqrt(sum(w**2))`).
+            Empty bags, and bags whose divisor is zero, give zeros.
+        out_of_range: `"error"`: an id outside `[0, rows)` is an error. `"zero"`: it is dropped: zeros without
+            combiner, no contribution (and no share of the divisor) with one, and no gradient.
+
+    Returns:
+        Tensor of the table's dtype. Without combiner `ids.shape + [dim]` (ragged where `ids` are). With one,
+        the last axis of `ids` is combined: `[..., k]` gives `[..., dim]`, ragged and sparse `[b, (k)]` give
+        `[b, dim]`, `row_splits` `[bags + 1]` give `[bags, dim]`.
+
+    Raises:
+        TypeError: `table` is no variable, or `weights` is of another kind than `ids`.
+        ValueError: A wrong name, dtype or combination of arguments, or shapes that are known to be wrong.
+        tf.errors.InvalidArgumentError: Ids out of range (the first one is named), or shapes that turn out
+            wrong.
+
+    Reference:
+        [Keras `Embedding`](https://keras.io/api/layers/core_layers/embedding/); the combiners are those of
+        `tf.nn.embedding_lookup_sparse`.
+    """
+    if isinstance(table, keras.Variable):
+        table = table.value
+    if not isinstance(table, tf.Variable):
+        raise TypeError(f"`table` must be a tf.Variable. Received: {type(table).__name__}")
+    _check("table", table, ids, row_splits, weights, combiner, out_of_range)
+    return Lookup(table, combiner, out_of_range)(ids, weights, row_splits)
+
+
+def embedding_combine(rows, ids, row_splits=None, weights=None, combiner=None, out_of_range="zero"):
+    """`embedding_lookup` in a tensor of rows that have been brought together, such as those of an exchange.
+
+    Its gradient is dense: `[u, dim]`, duplicates summed as there.
+
+    Args:
+        rows: `tf.Tensor` `[u, dim]`, float32 or bfloat16.
+        ids: Integers in `[0, u)`, such as `Partition.inverse` of `ops.exchange.partition_ids`: a `tf.Tensor`,
+            `tf.RaggedTensor` or `tf.SparseTensor`.
+        row_splits, weights, combiner: As in `embedding_lookup`.
+        out_of_range: As there, but `"zero"` by default: ids of -1 are dropped.
+
+    Returns:
+        As `embedding_lookup`.
+
+    Raises:
+        TypeError, ValueError, tf.errors.InvalidArgumentError: As `embedding_lookup`.
+    """
+    rows = tf.convert_to_tensor(rows)
+    _check("rows", rows, ids, row_splits, weights, combiner, out_of_range)
+    return Lookup(rows, combiner, out_of_range)(ids, weights, row_splits)
+
+
+def _check(name, table, ids, row_splits, weights, combiner, out_of_range):
+    if combiner not in COMBINERS:
+        raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
+    if out_of_range not in OUT_OF_RANGE:
+        raise ValueError(
+            f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
+        )
+    if table.dtype not in (tf.float32, tf.bfloat16):
+        raise ValueError(f"`{name}` must be of dtype float32 or bfloat16. Received: dtype={table.dtype.name}")
+    kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), None)
+    if kind is None and isinstance(weights, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(f"`weights` must be dense as `ids` are. Received: {type(weights).__name__}")
+    if kind is not None and weights is not None and not isinstance(weights, kind):
+        raise TypeError(
+            f"`weights` must be a {kind.__name__} as `ids` are. Received: {type(weights).__name__}"
+        )
+    if row_splits is not None and (kind is not None or combiner is None):
+        raise ValueError(
+            "`row_splits` must be None unless `ids` are dense and `combiner` is given. "
+            f"Received: combiner={combiner!r} and ids of type {type(ids).__name__}"
+        )
+
+
+class Lookup:
+    """The lookup with its table (a variable or a tensor) and options, for each kind of ids."""
+
+    def __init__(self, table, combiner, out_of_range):
+        self.table, self.combiner, self.out_of_range = table, combiner, out_of_range
+
+    def __call__(self, ids, weights=None, row_splits=None):
+        if not isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            return self.dense(ids, weights, row_splits)
+        if self.combiner is None and isinstance(ids, tf.SparseTensor):
+            raise ValueError("`combiner` must be given where `ids` are sparse. Received: combiner=None")
+        bags = bags_of(ids, weights, self.combiner)
+        return bags.restore(self.bags(bags.ids, bags.weights, *joined([bags])))
+
+    def bags(self, ids, weights, splits, size):
+        """One row a bag, `[bags, dim]`, of flat `ids` and `weights`; the layout is that of `bags.joined`."""
+        if self.combiner is not None and splits is None:
+            ids = tf.reshape(ids, [-1, size])
+            weights = None if weights is None else tf.reshape(weights, [-1, size])
+        return self.dense(ids, weights, splits)
+
+    def dense(self, ids, weights, row_splits=None):
+        ids = _as_ids(ids)
+        ragged = row_splits is not None
+        if isinstance(self.table, tf.Variable):
+            _gradients.watch(self.table)
+            source, op = self.table.handle, ops.largeout_embedding_lookup
+        else:
+            source, op = self.table, ops.largeout_embedding_combine
+        output = op(
+            source,
+            ids,
+            tf.cast(row_splits, tf.int64) if ragged else tf.zeros([0], tf.int64),
+            tf.zeros([0], tf.float32) if weights is None else tf.cast(weights, tf.float32),
+            combiner=self.combiner or "none",
+            out_of_range=self.out_of_range,
+            **({"dtype": self.table.dtype} if source is not self.table else {}),
+        )
+        if ragged and output.shape.rank is None:  # a graph where the length of row_splits is unknown
+            output.set_shape([None, self.table.shape[-1]])
+        return output
+
+
+def _as_ids(ids):
+    ids = tf.convert_to_tensor(ids)
+    if not ids.dtype.is_integer:
+        raise ValueError(f"`ids` must be integers. Received: dtype={ids.dtype.name}")
+    if ids.dtype in (tf.int32, tf.int64):
+        return ids
+    return tf.cast(ids, tf.int32 if ids.dtype.size < 4 else tf.int64)
+
+
+@tf.RegisterGradient("Largeout>EmbeddingLookup")
+def _embedding_lookup_gradient(op, grad):
+    handle = op.inputs[0]
+
+    def of_table(gradient_rows):
+        shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
+        return _gradients.row_gradient(shape, *gradient_rows(shape[0]))
+
+    return _gradient(op, grad, of_table, ops.largeout_embedding_weights_grad)
+
+
+@tf.RegisterGradient("Largeout>EmbeddingCombine")
+def _embedding_combine_gradient(op, grad):
+    def of_table(gradient_rows):
+        shape = tf.shape(op.inputs[0], tf.int64)
+        unique_ids, rows = gradient_rows(shape[0])
+        # Rows of an exchange all occur; any others leave gaps.
+        return tf.cond(
+            tf.shape(rows, tf.int64)[0] == shape[0],
+            lambda: rows,
+            lambda: tf.scatter_nd(unique_ids[:, None], rows, shape),
+        )
+
+    return _gradient(op, grad, of_table, ops.largeout_embedding_combine_weights_grad)
+
+
+def _gradient(op, grad, of_table, weights_grad):
+    """The gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
+    table, ids, row_splits, weights = op.inputs
+    options = {name: op.get_attr(name) for name in ("combiner", "out_of_range")}
+    options = {name: v.decode() if isinstance(v, bytes) else v for name, v in options.items()}
+    grad = tf.convert_to_tensor(grad)
+    skipped = getattr(op, "skip_input_indices", None) or ()
+    table_gradient = weights_gradient = None
+    if 0 not in skipped:
+        table_gradient = of_table(
+            lambda num_rows: ops.largeout_embedding_grad(ids, row_splits, weights, grad, num_rows, **options)
+        )
+    if 3 not in skipped and weights.shape != [0]:
+        weights_gradient = weights_grad(table, ids, row_splits, weights, grad, **options)
+    return table_gradient, None, None, weights_gradient

@@ -1,0 +1,1 @@
+"""Outputs with fixed fan-in: logits, losses, fused steps, rewiring."""

@@ -1,0 +1,1 @@
+"""The softmax over any tree: losses, top-k."""

@@ -1,0 +1,79 @@
+"""Huffman trees of any arity."""
+
+import numpy as np
+
+from keras_largeout._checks import positive_int
+from keras_largeout.trees import _check
+from keras_largeout.trees.tree import Tree
+
+
+def huffman(counts, arity=8):
+    """The tree with the fewest expected nodes on a token's path: the fastest step, and the worst perplexity.
+
+    Args:
+        counts: positive, finite numbers `[num_classes]`, how often each class occurs.
+        arity: children of every node (one node may have fewer), at least 2.
+
+    Returns:
+        A `Tree`.
+
+    Raises:
+        ValueError: for counts that are not positive and finite, or an arity below 2.
+
+    Source: D. Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40 (1952).
+    """
+    counts = _check.class_counts(counts)
+    arity = positive_int("arity", arity, minimum=2)
+    classes = len(counts)
+    order = _check.by_frequency(counts)
+    if classes <= arity:
+        return Tree.from_parents(np.zeros(classes, np.int32), [-1], order)
+    rare_first = order[::-1]
+    leaf_parent, node_parent = _merge(counts[rare_first], arity)
+    # Merges happen in the order of their weight, so their reversed order is breadth first.
+    last = len(node_parent) - 1
+    class_parent = np.empty(classes, np.int32)
+    class_parent[rare_first] = last - leaf_parent
+    node_parent = last - node_parent[::-1]
+    node_parent[0] = -1
+    return Tree.from_parents(class_parent, node_parent, order)
+
+
+def _merge(weights, arity):
+    """Huffman's method on ascending `weights`: the merge that takes each leaf, and each earlier merge.
+
+    Both queues, leaves and merged nodes, are sorted. Any new node weighs at least as much as the next
+    `arity` items together; so all items up to that weight can be merged at once, `arity` by `arity`, without
+    looking at the new nodes. That takes a number of rounds that grows with the logarithm of the weights'
+    range, not with their number.
+    """
+    leaves = len(weights)
+    merges = -(-(leaves - 1) // (arity - 1))
+    leaf_parent, node_parent = np.empty(leaves, np.int32), np.empty(merges, np.int32)
+    node_weight = np.empty(merges)
+    # The first merge alone may be smaller: it makes the numbers come out even.
+    take = (leaves - 2) % (arity - 1) + 2
+    leaf_parent[:take] = 0
+    node_weight[0] = weights[:take].sum()
+    leaf, node, made = take, 0, 1
+    while made < merges:
+        near = np.sort(
+            np.concatenate([weights[leaf : leaf + arity], node_weight[node : min(made, node + arity)]])
+        )
+        limit = near[:arity].sum()
+        leaf_end = leaf + int(np.searchsorted(weights[leaf:], limit, side="right"))
+        node_end = node + int(np.searchsorted(node_weight[node:made], limit, side="right"))
+        new = (leaf_end - leaf + node_end - node) // arity
+        items = np.concatenate([weights[leaf:leaf_end], node_weight[node:node_end]])
+        chosen = np.argsort(items, kind="stable")[: new * arity]
+        is_leaf = chosen < leaf_end - leaf
+        into = made + np.arange(new * arity) // arity
+        leaf_parent[leaf + chosen[is_leaf]] = into[is_leaf]
+        node_parent[node + chosen[~is_leaf] - (leaf_end - leaf)] = into[~is_leaf]
+        # Rounding must not put a later node before an earlier one: both queues are emptied from the front.
+        sums = np.maximum.accumulate(items[chosen].reshape(new, arity).sum(axis=1))
+        node_weight[made : made + new] = np.maximum(sums, node_weight[made - 1])
+        taken = int(is_leaf.sum())
+        leaf, node, made = leaf + taken, node + new * arity - taken, made + new
+    node_parent[-1] = merges
+    return leaf_parent, node_parent

@@ -1,0 +1,204 @@
+"""The shape of a tree over classes: three int32 arrays, and what follows from them."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from keras_largeout._checks import positive_int
+from keras_largeout.trees import _assemble, _check
+from keras_largeout.trees.cost import expected_cost, log_frequencies
+
+#: The node of a row is found by starting at the hint of its block and walking at most this far.
+HINT_STRIDE = 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Tree:
+    """A tree whose leaves are the classes `0 .. num_classes - 1`.
+
+    Every child of every node has one row in a table of `num_rows = num_classes + num_nodes - 1` rows. The
+    children of a node are contiguous rows; nodes are numbered breadth first (the root is 0), so that
+    `node_row` increases.
+
+    `log p(class) = sum over the path of (logit of the row - logsumexp of the logits of the node's rows)`.
+
+    Build one by `head_tail`, `huffman`, `two_level`, `balanced`, or from your own description by
+    `from_children`, `from_parents` or `from_arrays`.
+
+    Attributes:
+        class_row: int32 `[num_classes]`, the row of each class.
+        node_start: int32 `[num_nodes + 1]`; rows `node_start[n] .. node_start[n + 1]` are the children of
+            node n.
+        node_row: int32 `[num_nodes]`, the row that a node has among its parent's children; -1 for the root.
+    """
+
+    class_row: np.ndarray
+    node_start: np.ndarray
+    node_row: np.ndarray
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            array = _assemble.int32_vector(field.name, getattr(self, field.name)).view()
+            array.flags.writeable = False
+            object.__setattr__(self, field.name, array)
+
+    # Other descriptions of a tree.
+
+    @classmethod
+    def from_arrays(cls, class_row, node_start, node_row):
+        """A checked tree from its three arrays (1-D integers, see the attributes). Raises ValueError."""
+        return cls(class_row, node_start, node_row).validate()
+
+    @classmethod
+    def from_children(cls, children):
+        """A tree from nested lists: an integer is a class, a list is an inner node.
+
+        Args:
+            children: the children of the root, such as `[0, 1, [2, 3, [4, 5]]]`. Every class from 0 to the
+                largest must occur exactly once. Among the children of a node, classes are stored before inner
+                nodes, each in the order given.
+
+        Raises:
+            ValueError: for an empty node, a class without a leaf, a class that has two.
+        """
+        return cls(*_assemble.from_children(children))
+
+    @classmethod
+    def from_parents(cls, class_parent, node_parent, class_order=None):
+        """A tree from the parent of every class and of every inner node; suited to millions of classes.
+
+        Args:
+            class_parent: integers `[num_classes]`, the node whose child each class is.
+            node_parent: integers `[num_nodes]` in any numbering, the parent of each node; -1 for the one
+                root.
+            class_order: integers `[num_classes]`, a permutation: the order of classes among the children of a
+                node. By their ids when None.
+
+        Raises:
+            ValueError: for nodes out of range, a node without children, no root or several, a cycle.
+        """
+        return cls(*_assemble.from_parents(class_parent, node_parent, class_order))
+
+    # Sizes.
+
+    @property
+    def num_classes(self):
+        return len(self.class_row)
+
+    @property
+    def num_nodes(self):
+        """Inner nodes, the root included."""
+        return len(self.node_row)
+
+    @property
+    def num_rows(self):
+        """Rows of the table of weights: one for every child of every node."""
+        return self.num_classes + self.num_nodes - 1
+
+    @functools.cached_property
+    def depth(self):
+        """Nodes on the longest path from the root to a class."""
+        return len(self.levels) - 1
+
+    @property
+    def nbytes(self):
+        """Bytes of the three arrays that define the tree."""
+        return self.class_row.nbytes + self.node_start.nbytes + self.node_row.nbytes
+
+    @property
+    def node_sizes(self):
+        """int32 `[num_nodes]`: the number of children of each node."""
+        return np.diff(self.node_start)
+
+    # Derived arrays, made when first asked for.
+
+    @functools.cached_property
+    def node_parent(self):
+        """int32 `[num_nodes]`: the parent of each node; -1 for the root."""
+        parent = self._node_of(self.node_row)
+        parent[0] = -1
+        return parent
+
+    @functools.cached_property
+    def row_hint(self):
+        """int32 `[ceil(num_rows / 16)]`: the node that holds row `16 * i`."""
+        return self._node_of(np.arange(0, self.num_rows, HINT_STRIDE))
+
+    @functools.cached_property
+    def row_child(self):
+        """int32 `[num_rows]`: what a row stands for, a class id or `~node`."""
+        child = np.empty(self.num_rows, np.int32)
+        child[self.class_row] = np.arange(self.num_classes, dtype=np.int32)
+        child[self.node_row[1:]] = ~np.arange(1, self.num_nodes, dtype=np.int32)
+        return child
+
+    @functools.cached_property
+    def levels(self):
+        """int64 `[depth + 1]`: nodes `levels[i] .. levels[i + 1]` lie i steps below the root."""
+        bounds = [0, 1]
+        while bounds[-1] < self.num_nodes:
+            # The next level ends before the first node whose parent lies in it.
+            bounds.append(int(np.searchsorted(self.node_parent, bounds[-1])))
+        return np.array(bounds)
+
+    def arrays(self):
+        """All six arrays by name, in the order in which the ops take them."""
+        names = ("class_row", "node_start", "node_row", "node_parent", "row_hint", "row_child")
+        return {name: getattr(self, name) for name in names}
+
+    def path(self, class_id):
+        """The nodes from the root to a class, and the row taken in each: two int lists of one length."""
+        if not 0 <= class_id < self.num_classes:
+            raise ValueError(f"`class_id` must be in [0, {self.num_classes}). Received: class_id={class_id}")
+        nodes, rows = [], [int(self.class_row[class_id])]
+        while True:
+            node = int(np.searchsorted(self.node_start, rows[-1], side="right")) - 1
+            nodes.append(node)
+            if node == 0:
+                return nodes[::-1], rows[::-1]
+            rows.append(int(self.node_row[node]))
+
+    def cost(self, counts, dim, tokens):
+        """What a training step is expected to cost when targets are drawn in proportion to `counts`.
+
+        Args:
+            counts: positive numbers `[num_classes]`.
+            dim: width of the hidden vectors.
+            tokens: targets in one step.
+
+        Returns:
+            A `TreeCost`. Its docstring states the model.
+        """
+        dim, tokens = positive_int("dim", dim), positive_int("tokens", tokens)
+        return expected_cost(self, self._class_counts(counts), dim, tokens)
+
+    def log_frequencies(self, counts):
+        """How often each row is taken by the tokens that pass its node, when they are drawn by `counts`.
+
+        These are the logits of a model that knows the classes' frequencies and nothing else.
+
+        Args:
+            counts: positive numbers `[num_classes]`.
+
+        Returns:
+            float32 `[num_rows]`, logarithms; the exps of one node's rows sum to one.
+        """
+        return log_frequencies(self, self._class_counts(counts))
+
+    def validate(self):
+        """Checks that the arrays describe a tree, and returns it. Raises ValueError naming what is wrong."""
+        _assemble.check_arrays(self.class_row, self.node_start, self.node_row)
+        return self
+
+    def _class_counts(self, counts):
+        counts = _check.class_counts(counts)
+        if len(counts) != self.num_classes:
+            raise ValueError(f"`counts` must have {self.num_classes} values. Received: {len(counts)}")
+        return counts
+
+    def _node_of(self, rows):
+        return (np.searchsorted(self.node_start, rows, side="right") - 1).astype(np.int32)
+
+    def __repr__(self):
+        return f"Tree(num_classes={self.num_classes}, num_nodes={self.num_nodes}, depth={self.depth})"

@@ -1,1 +1,0 @@
-"""What `fit` does on a cluster: steps on workers, metrics on the chief."""

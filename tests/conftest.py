@@ -1,6 +1,8 @@
 """Shared fixtures. The suite runs in parallel processes: TensorFlow must be quiet."""
 
+import importlib.util
 import os
+import pathlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -8,6 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
+# Processes that tests start run the same Python files as the tests, wherever they are started.
+_package = pathlib.Path(importlib.util.find_spec("keras_largeout").origin).parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_package), os.environ.get("PYTHONPATH")]))
 
 # Logical CPUs stand for GPUs: 8 devices whatever the machine has. Before anything else runs on a device.
 tf.config.set_logical_device_configuration(

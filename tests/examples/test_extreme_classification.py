@@ -15,7 +15,7 @@ from keras_largeout.datasets import ExtremeClassification, LabeledRows, _xmc_tex
 
 TEXT = "4 6 9\n3,0,8 0:1 5:-2.5e-1\n 2:0.5\n7 \n1,1 1:2 1:3\n"
 DATA = (
-    pathlib.Path(os.environ.get("LARGEOUT_DATA", pathlib.Path(__file__).parents[2] / "shared/data")) / "xmc"
+    pathlib.Path(os.environ.get("LARGEOUT_DATA", pathlib.Path(__file__).parents[3] / "shared/data")) / "xmc"
 )
 
 

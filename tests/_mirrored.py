@@ -35,7 +35,7 @@ def model_of(devices, optimizer, placement="permutation", mask_zero=False, dtype
         x = keras.layers.GRU(DIM, return_sequences=True, name="gru")(words(tokens))
         head = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, tree=tree, name="next", dtype=dtype)
         # The cut belongs to the tree: a model that was made on one device is cut alike where it is loaded.
-        head._cut = TreeCut.of_placement(tree, below_the_root(tree, max(2, devices)))
+        head._tree._cut = TreeCut.of_placement(tree, below_the_root(tree, max(2, devices)))
         model = keras.Model(tokens, head(x))
         model.compile(optimizer(), loss=head.loss, **compile_args)
     return model

@@ -2,6 +2,7 @@
 
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
 from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
+from keras_largeout.layers.head import Head
 from keras_largeout.layers.hierarchical_softmax import HierarchicalSoftmax
 from keras_largeout.layers.sharded_embedding import ShardedEmbedding
 from keras_largeout.layers.sparse_output import SparseOutput
@@ -9,6 +10,7 @@ from keras_largeout.layers.sparse_output import SparseOutput
 __all__ = [
     "DistributedEmbedding",
     "FeatureConfig",
+    "Head",
     "HierarchicalSoftmax",
     "ShardedEmbedding",
     "SparseOutput",

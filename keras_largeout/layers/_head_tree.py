@@ -1,15 +1,192 @@
-"""Which tree a head has: from its arguments, from a layer that it is a clone of, or from a weights file."""
+"""The tree of a head: from its arguments, from a layer that it is a clone of, or from a weights file."""
 
 import hashlib
+import warnings
 import weakref
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_largeout import trees
+from keras_largeout.distribute.planning.tree_cut import TreeCut, unfilled_placement
+from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.tables.table import place
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
+
+_USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for
+_SAVED = TreeArrays._fields[:3]  # the others are derived
 
 # Digest -> a tree alive in this process, and its cut, for `clone_model`.
 _TREES, _CUTS = weakref.WeakValueDictionary(), weakref.WeakValueDictionary()
+
+
+class HeadTree:
+    """The tree of one head, with its cut and its variables.
+
+    Args:
+        num_classes: int.
+        counts: frequencies `[num_classes]`, or None.
+        given: what the head was given as `tree`: a `trees.Tree`, a function from counts to one, None, or the
+            dict that `config` gives. A dict has the sizes of the tree. The tree itself comes with the
+            weights, or from the layer that was cloned, while that is alive.
+
+    Attributes:
+        tree: the `trees.Tree`; None before the weights have brought it.
+        num_nodes: int.
+        counts: float32 `[num_classes]`, or None.
+        variables: six int32 variables, one for each of `TreeArrays`; empty before `build`.
+    """
+
+    def __init__(self, num_classes, counts, given):
+        self.num_classes, self.variables = num_classes, []
+        self._sizes, self._cut = None, None
+        if isinstance(given, dict):
+            self._sizes = given
+            self.tree, self._cut = _remembered(given["digest"])
+            self.num_nodes = int(given["num_nodes"])
+        else:
+            self.tree = tree_of_arguments(num_classes, counts, given)
+            self.num_nodes = self.tree.num_nodes
+        self.counts = None if counts is None else np.asarray(counts, np.float32)
+
+    @property
+    def num_rows(self):
+        """Rows of the table: one for every class and every inner node but the root."""
+        return self.num_classes + self.num_nodes - 1
+
+    def cut(self, dim):
+        """The `TreeCut`: what of the tree is replicated on several devices."""
+        if self._cut is None:
+            self._cut = TreeCut.of(self.tree, self.counts, dim or _USUAL_DIM)
+        return self._cut
+
+    def place(self, placement, devices, dim, name):
+        """The `Placement` of the rows on several devices.
+
+        Raises:
+            ValueError: `placement` is none for a tree.
+        """
+        if placement == "replicated":
+            return place("replicated", (self.num_rows,), devices)
+        if placement != "auto":
+            if self.tree is None or isinstance(placement, str):
+                raise ValueError(
+                    "`placement` of a tree on several devices must be 'auto', 'replicated', a Placement made "
+                    f"by `place_tree`, or a Plan. Received: placement={placement!r}"
+                )
+            placement = place(placement, (self.num_rows,), devices, name=name)
+            self._cut = TreeCut.of_placement(self.tree, placement)
+            return placement
+        if self.tree is None:  # the sizes are known, the rows' places come with the tree
+            top_rows, largest = self._sizes["top_rows"], self._sizes["largest_subtree"]
+            return unfilled_placement(self.num_rows, top_rows, largest, devices)
+        return self.cut(dim).place(self.tree, devices)
+
+    def build(self, head, one_copy):
+        """Makes the variables, weights of `head`.
+
+        Args:
+            head: the layer.
+            one_copy: bool: the training step has no use for the whole tree, so it lies on the host alone.
+        """
+        values = self.tree.arrays() if self.tree is not None else self._unfilled()
+        for field in TreeArrays._fields:
+            self.variables.append(_variable(head, field, values[field], one_copy))
+
+    def _unfilled(self):
+        """Arrays of the right shapes, until the weights file brings the tree."""
+        rows = self.num_rows
+        sizes = (self.num_classes, self.num_nodes + 1, self.num_nodes, self.num_nodes, -(-rows // 16), rows)
+        return {field: np.zeros(size, np.int32) for field, size in zip(TreeArrays._fields, sizes)}
+
+    def arrays(self):
+        """The `TreeArrays` that the ops take."""
+        return TreeArrays(*(v.value if isinstance(v, keras.Variable) else v for v in self.variables))
+
+    def require(self, name):
+        """Takes the tree from the variables, where `set_weights` brought it.
+
+        Raises:
+            ValueError: nothing did.
+        """
+        if self.tree is not None:
+            return
+        with tf.init_scope():
+            arrays = [variable.numpy() for variable in self.variables[: len(_SAVED)]]
+        if arrays[1][-1] == 0:
+            raise ValueError(
+                f"The head {name!r} was made from a config and has no tree yet: load its weights first."
+            )
+        self.tree = trees.Tree.from_arrays(*arrays)
+
+    # Files.
+
+    def save(self, store, dim):
+        for field, variable in zip(_SAVED, self.variables):
+            store[field] = variable.numpy()
+        if self.tree is not None:
+            cut = self.cut(dim)
+            store["cut_nodes"], store["cut_loads"] = cut.nodes, cut.loads
+
+    def saved(self, store, name):
+        """The tree in a file.
+
+        Raises:
+            ValueError: it has other sizes than this one.
+        """
+        saved = [np.asarray(store[field]) for field in _SAVED if field in store]
+        expected = [tuple(v.shape) for v in self.variables[: len(_SAVED)]]
+        if [a.shape for a in saved] != expected:
+            raise ValueError(
+                f"The weights file does not fit the head {name!r}: expected a tree of "
+                f"{self.num_classes} classes and "
+                f"{self.num_nodes} nodes, array shapes {expected}. Received: {[a.shape for a in saved]}."
+            )
+        return trees.Tree.from_arrays(*saved)
+
+    def take(self, tree, store, sharded, dim):
+        """Makes `tree` this one, with the cut that the store has for it; `sharded` places its rows anew."""
+        if self.tree is not None and _digest(self.tree) == _digest(tree):
+            return
+        cut = None
+        if "cut_nodes" in store:
+            cut = TreeCut(np.asarray(store["cut_nodes"]), np.asarray(store["cut_loads"]))
+        if sharded is not None:
+            cut = cut or TreeCut.of(tree, None, dim)
+            sharded.replace_tree(tree, cut)
+        self.tree, self._cut = tree, cut
+
+    def fill(self):
+        """Writes the tree into the variables."""
+        for field, variable in zip(TreeArrays._fields, self.variables):
+            variable.assign(self.tree.arrays()[field])
+
+    def config(self, dim):
+        """dict: the sizes of the tree, and a digest by which a clone in this process finds it."""
+        if self.tree is None:
+            return self._sizes
+        cut = self.cut(dim)
+        top_rows, largest = cut.sizes(self.tree)
+        return {
+            "num_nodes": self.num_nodes,
+            "digest": _remember(self.tree, cut),
+            "top_rows": top_rows,
+            "largest_subtree": largest,
+        }
+
+
+def _variable(head, field, value, one_copy):
+    if one_copy:
+        with tf.init_scope(), tf.device("CPU:0"):
+            return plain_variable(tf.constant(value), trainable=False, name=field)
+    return head.add_weight(
+        shape=value.shape,
+        dtype="int32",
+        initializer=lambda shape, dtype: tf.convert_to_tensor(value, dtype),
+        trainable=False,
+        name=field,
+    )
 
 
 def tree_of_arguments(num_classes, counts, tree):
@@ -25,11 +202,20 @@ def tree_of_arguments(num_classes, counts, tree):
                 f"`tree` must have num_classes={num_classes} classes. Received: a tree of {tree.num_classes}."
             )
         return tree
+    sorted_classes = counts is None
     if counts is None:
         counts = 1.0 / np.arange(1, num_classes + 1)
     counts = np.asarray(counts)
     if tree is None:
-        return trees.head_tail(counts)
+        built = trees.head_tail(counts)
+        if sorted_classes and built.num_nodes > 1:
+            warnings.warn(
+                f"`counts` were not given: the tree takes the {num_classes} classes to be sorted by falling "
+                "frequency (1 / rank). Where they are not, training is slower and the model worse: pass "
+                "`counts`, the frequency of each class, or a `tree`.",
+                stacklevel=4,
+            )
+        return built
     if callable(tree):
         built = tree(counts)
         if isinstance(built, trees.Tree):
@@ -38,7 +224,7 @@ def tree_of_arguments(num_classes, counts, tree):
     raise ValueError(f"`tree` must be a trees.Tree or a function from counts to one. Received: tree={tree!r}")
 
 
-def digest_of(tree):
+def _digest(tree):
     """A str: two trees have the same one where they are equal."""
     digest = hashlib.blake2b(digest_size=8)
     for array in (tree.class_row, tree.node_start, tree.node_row):
@@ -46,20 +232,13 @@ def digest_of(tree):
     return digest.hexdigest()
 
 
-def remember(tree, cut):
+def _remember(tree, cut):
     """The digest by which a layer made from this config finds the tree again while it is alive."""
-    digest = digest_of(tree)
+    digest = _digest(tree)
     _TREES[digest], _CUTS[digest] = tree, cut
     return digest
 
 
-def remembered(digest):
-    """The tree and the cut that `remember` was given; None, None where they are no longer alive."""
+def _remembered(digest):
+    """The tree and the cut that `_remember` was given; None, None where they are no longer alive."""
     return _TREES.get(digest), _CUTS.get(digest)
-
-
-def unfilled(num_classes, num_nodes):
-    """Arrays of the right shapes, until the weights file brings the tree."""
-    rows = num_classes + num_nodes - 1
-    sizes = (num_classes, num_nodes + 1, num_nodes, num_nodes, -(-rows // 16), rows)
-    return {field: np.zeros(size, np.int32) for field, size in zip(TreeArrays._fields, sizes)}

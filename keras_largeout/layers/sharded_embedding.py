@@ -10,7 +10,7 @@ from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
-from keras_largeout.layers._ids import as_ids, check_exact
+from keras_largeout.layers._inputs import as_ids, check_exact
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.embedding.wrapper import COMBINERS, OUT_OF_RANGE
 from keras_largeout.ops.export_mode import is_exporting
@@ -59,6 +59,12 @@ class ShardedEmbedding(keras.layers.Layer):
 
     Output shape:
         `[..., output_dim]`: the shape of the input, its last axis combined away where there is a combiner.
+
+    Raises:
+        ValueError: an argument is none of the values above, or `weights` have another shape. In a call: the
+            weights have another kind or shape than the ids.
+        NotImplementedError: ids in a floating point type that cannot hold every id below `input_dim`.
+        tf.errors.InvalidArgumentError: with `out_of_range="error"`, an id that is not in `[0, input_dim)`.
 
     Example:
 

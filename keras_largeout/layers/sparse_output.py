@@ -13,7 +13,7 @@ from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.distribute.tables.table import give_shards
-from keras_largeout.layers._check import hidden_length, hidden_vectors
+from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._label_weights import LabelWeights, check_stored
 from keras_largeout.layers.fused_optimizer import FusedOptimizer
 from keras_largeout.layers.head import Head

@@ -99,6 +99,30 @@ def test_save_load_and_train_on(tmp_path, rng):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_clone_is_not_trained_by_the_loss_of_its_original(rng):
+    x, y = _data(rng)
+    model, head = _model()
+    clone = keras.models.clone_model(model)
+    clone.compile("sgd", loss=head.loss)
+    with pytest.raises(ValueError, match=r"would train the head .* of another model.*get_layer"):
+        clone.fit(x, y, verbose=0)
+    before = [w.numpy() for w in head.weights]
+    clone.compile("sgd", loss=clone.get_layer(head.name).loss)
+    clone.fit(x, y, verbose=0)
+    for old, new in zip(before, head.weights):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_two_heads_on_the_same_vectors(rng):
+    x, y = _data(rng)
+    model, _ = _model()
+    hidden = model.layers[-2].output
+    first, second = DenseHead(11, name="first"), DenseHead(11, name="second")
+    both = keras.Model(model.input, [first(hidden), second(hidden)])
+    both.compile("sgd", loss=[first.loss, second.loss])
+    assert np.isfinite(both.fit(x, [y, y], verbose=0).history["loss"][0])
+
+
 def test_loss_without_its_head():
     loss = heads.HeadLoss("nobody")
     with pytest.raises(ValueError, match=r"a head named 'nobody', and no such layer exists"):

@@ -136,7 +136,7 @@ def test_tree_travels_with_the_weights_not_with_the_config(tmp_path, rng):
     loaded = keras.models.load_model(tmp_path / "m.keras").layers[-1]
     for name, array in head.tree.arrays().items():
         np.testing.assert_array_equal(loaded.tree.arrays()[name], array)
-    np.testing.assert_array_equal(loaded._tree_variables[-1].numpy(), head.tree.row_child)
+    np.testing.assert_array_equal(loaded._tree.variables[-1].numpy(), head.tree.row_child)
 
 
 def test_weights_of_another_tree_are_refused(tmp_path):
@@ -166,7 +166,7 @@ def test_clone_summary_and_get_weights(rng):
     hidden, y = rng.normal(size=(3, 8)).astype("float32"), [1, 5, 59]
     np.testing.assert_array_equal(clone.layers[-1].log_prob(hidden, y), head.log_prob(hidden, y))
     config = head.get_config()
-    config["tree_shape"] = {"num_nodes": config["tree_shape"]["num_nodes"], "digest": "unknown"}
+    config["tree"] = {"num_nodes": config["tree"]["num_nodes"], "digest": "unknown"}
     treeless = kl.layers.HierarchicalSoftmax.from_config(config)
     treeless.build((None, 8))
     with pytest.raises(ValueError, match=r"has no tree yet: load its weights first"):
@@ -307,7 +307,7 @@ def test_weights_that_do_not_fit_change_nothing(rng):
 def test_set_weights_brings_the_tree(rng):
     head = _built(rng, tree=TREES["huffman"])
     config = head.get_config()
-    config["tree_shape"]["digest"] = "unknown"
+    config["tree"]["digest"] = "unknown"
     other = kl.layers.HierarchicalSoftmax.from_config(config)
     other.build((None, 5))
     other.set_weights(head.get_weights())

@@ -10,7 +10,7 @@ from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.stacked import StackedTable
 from keras_largeout.distribute.tables.stacked_lookup import Request, StackedLookup
 from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
-from keras_largeout.layers._ids import as_ids, check_exact
+from keras_largeout.layers._inputs import as_ids, check_exact
 from keras_largeout.layers.distributed_embedding.features import FeatureStructure
 from keras_largeout.layers.distributed_embedding.optimizers import TableOptimizers, variable_name
 from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of

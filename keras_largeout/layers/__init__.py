@@ -1,4 +1,4 @@
-"""The layers: one public layer a file."""
+"""The layers: one public layer per file."""
 
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
 from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding

@@ -1,4 +1,15 @@
-"""What an output head is: a layer that returns its input, owns the output weights and brings its loss."""
+"""What an output head is: a layer that returns its input, owns the output weights and brings its loss.
+
+`head.loss` is a registered `keras.losses.Loss` (`head_loss.py`). It refers to its head weakly, and by
+name once it is deserialised. It computes the losses from integer targets itself and hands them to Keras
+for masks, weights and reduction: Keras would cast the targets to float32, which is exact up to class 16.7
+million only. Masked positions and those of weight 0 have the loss 0. `HierarchicalSoftmax` leaves them
+out; `SparseOutput` computes them without their labels and drops the result.
+
+What is state is saved with the weights: the tree of a `HierarchicalSoftmax` is three int32 variables. Its
+config has only the tree's sizes, so that a loaded layer knows its shapes, and a digest, by which a clone
+in the same process finds the tree.
+"""
 
 import keras
 import numpy as np

@@ -18,7 +18,7 @@ QUICK_SIZES = {"20K": 20_000}
 # Enough batches that the rows of one are no longer in the cache when its turn comes again.
 BATCHES, QUICK_BATCHES = 64, 8
 
-OPTIMIZERS = {  # name: (in the workers, slots a row, learning rate)
+OPTIMIZERS = {  # name: (in the workers, slots per row, learning rate)
     "SGD": ("sgd", 0, 0.1),
     "Adagrad": ("adagrad", 1, 0.1),
     "RowWiseAdagrad": ("rowwise_adagrad", 0, 0.1),

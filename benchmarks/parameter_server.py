@@ -1,4 +1,4 @@
-"""Training on parameter servers: steps a second, bytes on the wire, and what that says of larger clusters.
+"""Training on parameter servers: steps per second, bytes on the wire, and what that says of larger clusters.
 
 Local clusters of 1 and 2 workers and 1 and 2 servers (real processes on this machine) train a language model
 without its middle: an embedding and a tree softmax over the same words, targets by Zipf's law. Measured are

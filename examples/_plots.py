@@ -53,7 +53,7 @@ def training(folder, head, history):
 
 
 def speed(folder, make_model, sizes, batch, steps):
-    """`speed.png`: words a second in training against the size of the vocabulary, on made-up text.
+    """`speed.png`: words per second in training against the size of the vocabulary, on made-up text.
 
     Args:
         folder: where to.

@@ -1,4 +1,4 @@
-"""Many labels a row, out of tens or hundreds of thousands: a sparse output layer on a wide hidden one.
+"""Many labels per row, out of tens or hundreds of thousands: a sparse output layer on a wide hidden one.
 
 python examples/extreme_classification.py               # what do Python's own functions call?
 python examples/extreme_classification.py --compare     # also with dense outputs, for a table

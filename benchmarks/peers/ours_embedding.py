@@ -7,7 +7,7 @@ from benchmarks._data import load
 from benchmarks.peers import keras_embedding, tf_common
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
-RULES = {  # name: (rule of the op, (name, fill, one value a row) of each slot)
+RULES = {  # name: (rule of the op, (name, fill, one value per row) of each slot)
     "sgd": ("sgd", ()),
     "adagrad": ("adagrad", (("accumulator", 0.1, False),)),
     "rowwise_adagrad": ("row_wise_adagrad", (("accumulator", 0.1, True),)),

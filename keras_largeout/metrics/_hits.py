@@ -27,7 +27,7 @@ def find_hits(y_true, y_pred, k, num_classes=None):
 
     Args:
         y_true: label ids: `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor` `[batch, n]`,
-            or one label a row, `[...]`. A `tf.SparseTensor` that is `[batch, num_classes]`, or whose values
+            or one label per row, `[...]`. A `tf.SparseTensor` that is `[batch, num_classes]`, or whose values
             are no integers, is a multi-hot matrix: its columns are the labels.
         y_pred: int `[..., >= k]`, the best first; or a dict with it at "ids".
         k: int.
@@ -81,6 +81,6 @@ def _pairs(y_true, rank, num_classes):
 
 def _refuse(y_true, rank):
     raise ValueError(
-        "`y_true` must be label ids [batch, n] (padded with -1, ragged or sparse), or one id a row. "
+        "`y_true` must be label ids [batch, n] (padded with -1, ragged or sparse), or one id per row. "
         f"Received: {type(y_true).__name__} of shape {y_true.shape}, with y_pred of rank {rank}"
     )

@@ -24,7 +24,7 @@ class _AtK(keras.metrics.Metric):
 
         Args:
             y_true: label ids: int `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor`
-                `[batch, n]`, or one id a row, `[...]`. Labels given twice count once. A `tf.SparseTensor` of
+                `[batch, n]`, or one id per row, `[...]`. Labels given twice count once. A `tf.SparseTensor` of
                 floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
                 metric knows `num_classes`.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
@@ -56,7 +56,7 @@ class _AtK(keras.metrics.Metric):
 class PrecisionAtK(_AtK):
     """P@k: how many of the k best classes are labels of their row, over k; the mean over all rows.
 
-    A row without labels counts as 0. With one label a row, P@1 is the accuracy.
+    A row without labels counts as 0. With one label per row, P@1 is the accuracy.
 
     Example:
 

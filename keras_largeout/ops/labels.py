@@ -26,7 +26,7 @@ def label_lists(y_true, lead, num_classes):
     """The `LabelLists` of targets in any of the layouts.
 
     Args:
-        y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label a position; a `tf.RaggedTensor`
+        y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label per position; a `tf.RaggedTensor`
             `[batch, m]`; a `tf.SparseTensor` `[batch, m]` of ids. A `tf.SparseTensor` that is
             `[batch, num_classes]`, or whose values are no integers, is a multi-hot matrix: its columns are
             the labels, its values their weights (0: no label).

@@ -1,4 +1,4 @@
-"""Looking up many features in one `StackedTable`: one exchange for all of them, one lookup a combiner."""
+"""Looking up many features in one `StackedTable`: one exchange for all of them, one lookup per combiner."""
 
 from typing import NamedTuple
 

@@ -31,7 +31,7 @@ class TableConfig:
         optimizer: None (that of the model), or an optimizer of `keras_largeout.optimizers` for this table.
             The model must then be compiled with it: see `DistributedEmbedding.table_optimizers`.
         combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights) or
-            None (one row an id): how the rows of a bag of ids become one.
+            None (one row per id): how the rows of a bag of ids become one.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" or "default_device" (as
             the layer's `placement` says), "replicated", "range", "modulo", "permutation", "columns", or a
             `kl.distribute.Placement`.

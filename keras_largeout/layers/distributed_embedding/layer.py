@@ -23,7 +23,7 @@ from keras_largeout.ops.export_mode import is_exporting
 class DistributedEmbedding(keras.layers.Layer):
     """Looks up many features in many tables at once; the API of `keras_rs.layers.DistributedEmbedding`.
 
-    Tables of one width are *stacked*: one below the other in one variable. A batch is then one lookup a
+    Tables of one width are *stacked*: one below the other in one variable. A batch is then one lookup per
     width, forward and backward, and one update by the optimizer, however many features it has; and over
     several devices all features share one exchange. Values, gradients and files are those of separate tables.
 
@@ -47,10 +47,10 @@ class DistributedEmbedding(keras.layers.Layer):
         weights: optional, in the same structure: `None`, or per-id weights of the kind and shape of the ids.
 
     Input shape:
-        `[batch, ..., ids of a bag]` a feature; or `[batch]`: one id each.
+        `[batch, ..., ids of a bag]` per feature; or `[batch]`: one id each.
 
     Output shape:
-        `[batch, ..., embedding_dim]` a feature, in the same structure. Without a combiner the axis of ids is
+        `[batch, ..., embedding_dim]` per feature, in the same structure. Without a combiner the axis of ids is
         kept (ragged where the ids are).
 
     Raises:
@@ -144,7 +144,7 @@ class DistributedEmbedding(keras.layers.Layer):
         return self._features.pack(outputs)
 
     def _requests(self, inputs, weights):
-        """A `Request` a feature, in their order."""
+        """A `Request` per feature, in their order."""
         flat = self._features.flatten("inputs", inputs)
         weights = [None] * len(flat) if weights is None else self._features.flatten("weights", weights)
         sections = {section.name: section for table in self.tables for section in table.sections}

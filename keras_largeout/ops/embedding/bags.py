@@ -15,7 +15,7 @@ class Bags(NamedTuple):
         splits: `None`, or integers `[bags + 1]`: bag `b` is `ids[splits[b]:splits[b + 1]]`.
         size: where `splits` is None, the ids of every bag: an int, or a scalar tensor.
         count: the number of bags: an int, or a scalar tensor.
-        restore: a function that turns `[bags, dim]`, one row a bag, into what the lookup of the ids gives.
+        restore: a function that turns `[bags, dim]`, one row per bag, into what the lookup of the ids gives.
     """
 
     ids: tf.Tensor

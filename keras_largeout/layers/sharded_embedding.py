@@ -38,8 +38,8 @@ class ShardedEmbedding(keras.layers.Layer):
         mask_zero: bool, whether id 0 is padding. Without a combiner a mask `[..]` goes with the output; with
             one, padding is left out of the bag.
         weights: optional array `(input_dim, output_dim)`, the initial table.
-        combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum of
-            squared weights): how the rows of a bag become one.
+        combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum
+            of squared weights): how the rows of a bag become one.
         out_of_range: `"error"` (an id outside the table stops the step) or `"zero"` (such an id gives a row
             of zeros, takes no part in a bag, and gets no gradient). Exported models always do the latter.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (replicated up to 1 MiB,

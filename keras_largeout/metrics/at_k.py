@@ -24,8 +24,8 @@ class _AtK(keras.metrics.Metric):
 
         Args:
             y_true: label ids: int `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor`
-                `[batch, n]`, or one id per row, `[...]`. Labels given twice count once. A `tf.SparseTensor` of
-                floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
+                `[batch, n]`, or one id per row, `[...]`. Labels given twice count once. A `tf.SparseTensor`
+                of floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
                 metric knows `num_classes`.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
                 a dict with these at "ids".

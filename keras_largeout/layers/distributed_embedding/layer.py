@@ -50,8 +50,8 @@ class DistributedEmbedding(keras.layers.Layer):
         `[batch, ..., ids of a bag]` per feature; or `[batch]`: one id each.
 
     Output shape:
-        `[batch, ..., embedding_dim]` per feature, in the same structure. Without a combiner the axis of ids is
-        kept (ragged where the ids are).
+        `[batch, ..., embedding_dim]` per feature, in the same structure. Without a combiner the axis of
+        ids is kept (ragged where the ids are).
 
     Raises:
         ValueError: configs that contradict each other, or inputs of another structure or shape.

@@ -125,7 +125,7 @@ class Lookup:
         return bags.restore(self.bags(bags.ids, bags.weights, *joined([bags])))
 
     def bags(self, ids, weights, splits, size):
-        """One row per bag, `[bags, dim]`, of flat `ids` and `weights`; the layout is that of `bags.joined`."""
+        """One row per bag, `[bags, dim]`, of flat `ids` and `weights` in the layout of `bags.joined`."""
         if self.combiner is not None and splits is None:
             ids = tf.reshape(ids, [-1, size])
             weights = None if weights is None else tf.reshape(weights, [-1, size])

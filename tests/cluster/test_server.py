@@ -1,13 +1,15 @@
 """Servers as real processes: who may take part, where they listen, how they end."""
 
+import pathlib
 import shutil
 import signal
 import socket
 
+import keras_largeout_ops
 import pytest
 
 from keras_largeout.distribute.cluster import config as clusters
-from keras_largeout.ops import _library, build_info
+from keras_largeout.ops import build_info
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -77,10 +79,9 @@ def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):
 
 
 def test_a_server_with_another_build_is_refused(new_cluster, tmp_path):
-    source = _library.__file__.removesuffix("/ops/_library.py")
     other_path = tmp_path / "other"  # not beside the script, which would import it
-    shutil.copytree(source, other_path / "keras_largeout", ignore=shutil.ignore_patterns("__pycache__"))
-    library = other_path / "keras_largeout/ops/_largeout_ops.so"
+    shutil.copytree(pathlib.Path(keras_largeout_ops.__file__).parent, other_path / "keras_largeout_ops")
+    library = other_path / "keras_largeout_ops/_largeout_ops.so"
     digest = build_info()["sources"]
     other = digest[::-1]
     library.write_bytes(library.read_bytes().replace(digest.encode(), other.encode()))

@@ -11,7 +11,7 @@ from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
 from keras_largeout.distribute.planning.repacking import MeasuredPlan
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 
 class LoadBalance(keras.callbacks.Callback):

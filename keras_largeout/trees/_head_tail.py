@@ -5,11 +5,9 @@ import numpy as np
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 from keras_largeout.trees import clusters as grouping
-from keras_largeout.trees.cost import BYTES_PER_VALUE, PRODUCTS, passed_by_batch
+from keras_largeout.trees.cost import BYTES_PER_VALUE, MULTIPLY_ADDS_PER_BYTE, PRODUCTS, passed_by_batch
 from keras_largeout.trees.tree import Tree
 
-#: Multiply-adds that a processor does in the time in which it moves one byte (two cores: 80 G/s and 10 GB/s).
-_PER_BYTE = 8
 _ROOTS = ((192, 64), (448, 64), (896, 128))
 _ARITIES = (8, 16, 32, 64)
 #: How much more a step may cost for a better model: by a wider root, and by wider nodes below it.
@@ -165,7 +163,7 @@ def _choose(probability, head, clusters, arity, dim, tokens):
 
 
 def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
-    """Multiply-adds of a step, bytes counted as multiply-adds."""
+    """Multiply-adds per step, where a byte counts as `MULTIPLY_ADDS_PER_BYTE` of them."""
     root = head + min(clusters, tail)
     rows, touched = float(root), float(root)
     nodes, left = float(clusters), tail - clusters
@@ -174,4 +172,4 @@ def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
         touched += nodes * arity * passed_by_batch(tail_mass / nodes, tokens)
         left -= nodes * (arity - 1)
         nodes = min(nodes * arity, max(left / (arity - 1), 1.0))
-    return PRODUCTS * dim * rows * tokens + _PER_BYTE * BYTES_PER_VALUE * dim * touched
+    return PRODUCTS * dim * rows * tokens + MULTIPLY_ADDS_PER_BYTE * BYTES_PER_VALUE * dim * touched

@@ -8,7 +8,7 @@ import pytest
 
 from keras_largeout import trees
 from keras_largeout.distribute import Device, Placement, Plan, TableSpec, plan
-from keras_largeout.distribute.planning.tree_cost import class_nodes, node_owners
+from keras_largeout.distribute.planning.tree_estimator import class_nodes, node_owners
 
 TREE = trees.two_level(2500)
 

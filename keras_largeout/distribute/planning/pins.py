@@ -3,8 +3,8 @@
 import numpy as np
 
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.row_cost import row_owners
-from keras_largeout.distribute.planning.tree_cost import class_nodes
+from keras_largeout.distribute.planning.row_estimator import row_owners
+from keras_largeout.distribute.planning.tree_estimator import class_nodes
 from keras_largeout.distribute.planning.tree_placement import cut_and_units, spread
 
 
@@ -40,15 +40,6 @@ def pinned(spec, is_tree, placement, pins, devices):
     held = np.bincount(owners + 1, minlength=len(devices) + 1)[1:]
     sizes = held if placement.kind == "table" else np.maximum(held, placement.sizes)
     return Placement.explicit(owners, len(devices), sizes)
-
-
-def pinned_mask(spec, pins):
-    """bool `[rows]` (of a tree `[num_classes]`): what `pins` name."""
-    mask = np.zeros(spec.rows if spec.tree is None else spec.tree.num_classes, bool)
-    for key in pins:
-        start, stop = _range(spec.name, key, len(mask))
-        mask[start:stop] = True
-    return mask
 
 
 def _pin_classes(spec, placement, ranges):

@@ -6,11 +6,11 @@ import operator
 
 import numpy as np
 
-from keras_largeout.distribute.planning import plan_file, plan_report
+from keras_largeout.distribute.planning import plan_file, plan_stats
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.row_cost import DeviceLoad, device_load, memory_of
+from keras_largeout.distribute.planning.row_estimator import DeviceLoad, device_load, memory_of
 from keras_largeout.distribute.planning.specs import TableSpec, gather_specs
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ class Plan:
         return f"Plan({len(self.tables)} tables on {len(self.devices)} devices, max/mean {balance})"
 
     def __str__(self):
-        return plan_report.text(self)
+        return plan_stats.text(self)
 
     def plot(self, path):
         """Writes a picture: bytes and expected milliseconds of every device, by table.
@@ -125,7 +125,7 @@ class Plan:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        plan_report.plot(self, path)
+        plan_stats.plot(self, path)
 
     def save(self, path):
         """Writes JSON that people can read and edit.

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_largeout.distribute.planning.pins import pinned
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.row_cost import DeviceLoad
+from keras_largeout.distribute.planning.row_estimator import DeviceLoad
 from keras_largeout.distribute.planning.specs import Device, TableSpec
 
 _ABOUT = (
@@ -64,7 +64,7 @@ def _computed(table, arrays):
     spec, placement = table.spec, table.placement
     expected = None
     if table.expected is not None:
-        expected = {"of": digest(placement)}
+        expected = {"of": placement.digest}
         for field in dataclasses.fields(DeviceLoad):
             expected[field.name] = np.asarray(getattr(table.expected, field.name)).tolist()
     details = {"kind": placement.kind, "sizes": list(placement.sizes)}
@@ -98,15 +98,6 @@ def _unpacked(value, arrays):
     raw = zlib.decompress(base64.b64decode(entry["zlib"]))
     dtype = np.dtype(entry["dtype"])
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
-
-
-def digest(placement):
-    """A short name of a placement: equal ones have equal names."""
-    plain = [placement.kind, placement.rows, placement.devices, list(placement.sizes), placement.columns]
-    found = hashlib.sha256(json.dumps([*plain, placement.multiplier, placement.addend]).encode())
-    for array in (placement.hot, placement.owners):
-        found.update(b"" if array is None else np.asarray(array, np.int64).tobytes())
-    return found.hexdigest()[:16]
 
 
 def tree_digest(tree):
@@ -163,7 +154,7 @@ def _read_table(spec, entry, devices, arrays):
     if entry["pin"]:
         placement = pinned(spec, entry["tree"] is not None, placement, entry["pin"], devices)
     expected = entry["expected"]
-    if expected is not None and expected.pop("of") == digest(placement):
+    if expected is not None and expected.pop("of") == placement.digest:
         expected = DeviceLoad(**{name: np.array(values) for name, values in expected.items()})
     else:
         expected, reason = None, "as edited"

@@ -4,11 +4,11 @@ import functools
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan, TablePlan
-from keras_largeout.distribute.planning.plan_report import size_text
-from keras_largeout.distribute.planning.row_cost import (
+from keras_largeout.distribute.planning.plan_stats import size_text
+from keras_largeout.distribute.planning.row_estimator import (
     DeviceLoad,
     device_load,
     device_shares,
@@ -17,7 +17,7 @@ from keras_largeout.distribute.planning.row_cost import (
 )
 from keras_largeout.distribute.planning.row_placement import place_rows
 from keras_largeout.distribute.planning.specs import TableGroup, gather_devices, gather_specs
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 from keras_largeout.distribute.planning.tree_placement import place_tree
 
 #: Replicated small tables take no more than this part of a device's memory.

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.row_cost import row_load, row_owners
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.row_estimator import row_load, row_owners
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 #: No more than this part of a table's rows is replicated, or this many.
 _MOST_HOT, _FEW_HOT = 1 / 50, 4096
@@ -64,7 +64,7 @@ def place_rows(spec, devices, batch_size, shares, room, balance):
         text += f"; with the {len(hot)} hottest rows replicated {max_over_mean(best):.2f}"
     if max_over_mean(best) <= balance:
         return placement, text
-    explicit = _one_by_one(plain, load, shares, hot)
+    explicit = pack_rows(load.owned, hot, shares, plain.sizes)
     busy = _busy(row_owners(explicit), load, shares, hot)
     if busy.max() < _WORTH * best.max():
         return explicit, f"{text}; with a device chosen for each row {max_over_mean(busy):.2f}"
@@ -102,12 +102,22 @@ def _hot_rows(plain, load, shares, balance, limit):
     return np.sort(order[:best])
 
 
-def _one_by_one(plain, load, shares, hot):
-    """Each row packed by its load; the shards are as large as those of `plain`."""
-    cold = np.ones(plain.rows, bool)
-    cold[hot] = False
+def pack_rows(loads, hot, shares, sizes):
+    """The explicit `Placement` in which each row is assigned by its load.
+
+    Args:
+        loads: floats `[rows]`, at least 0.
+        hot: integers, the rows that every device has a copy of, or None.
+        shares: floats `[devices]`: the fraction of the load that each device should get, in any unit.
+        sizes: integers `[devices]`: rows of each shard, enough for all rows that are not `hot`.
+
+    Returns:
+        The `Placement`, with shards of these sizes.
+    """
+    cold = np.ones(len(loads), bool)
+    if hot is not None:
+        cold[hot] = False
     rows = np.flatnonzero(cold)
-    owners = np.full(plain.rows, REPLICATED, np.int16)
-    ones = np.ones(len(rows), np.int64)
-    owners[rows] = pack(load.owned[rows, None], shares, ones, plain.sizes)
-    return Placement.explicit(owners, plain.devices, plain.sizes)
+    owners = np.full(len(loads), REPLICATED, np.int16)
+    owners[rows] = pack(loads[rows, None], shares, np.ones(len(rows), np.int64), sizes)
+    return Placement.explicit(owners, len(sizes), sizes)

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 
 from keras_largeout.trees import Tree
+from keras_largeout.trees.cost import FLOAT32_BYTES
 
-_ITEMSIZE = {"float32": 4, "bfloat16": 2}
+_ITEMSIZE = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,25 +68,10 @@ class TableSpec:
                 f"Received: rows={self.rows}"
             )
         if self.counts is not None:
-            object.__setattr__(self, "counts", self._checked(self.counts))
-
-    def _checked(self, counts):
-        counts = np.asarray(counts)
-        expected = self.rows if self.tree is None else self.tree.num_classes
-        if counts.shape != (expected,) or counts.dtype.kind not in "iuf":
-            raise ValueError(
-                f"`counts` of table {self.name!r} must be numbers of shape ({expected},), "
-                f"one a {'row' if self.tree is None else 'class'}. "
-                f"Received: {counts.dtype} of shape {counts.shape}"
-            )
-        counts = counts.astype(np.float64)
-        if not (counts.min() >= 0 and 0 < counts.sum() < np.inf):
-            raise ValueError(
-                f"`counts` of table {self.name!r} must be finite, at least 0 and not all 0. "
-                f"Received: values from {counts.min():g} to {counts.max():g}"
-            )
-        counts.flags.writeable = False
-        return counts
+            size, per = (self.rows, "row") if self.tree is None else (self.tree.num_classes, "class")
+            counts = checked_counts(self.counts, size, per, of=f" of table {self.name!r}")
+            counts.flags.writeable = False
+            object.__setattr__(self, "counts", counts)
 
     @property
     def itemsize(self):
@@ -95,7 +81,7 @@ class TableSpec:
     @property
     def row_bytes(self):
         """Bytes of a row with its slots."""
-        return self.dim * (self.itemsize + 4 * self.slots) + 4 * self.row_slots
+        return self.dim * (self.itemsize + FLOAT32_BYTES * self.slots) + FLOAT32_BYTES * self.row_slots
 
     @property
     def nbytes(self):
@@ -129,6 +115,33 @@ class Device:
                 raise ValueError(
                     f"`{field}` of device {self.name!r} must be positive. Received: {field}={value!r}"
                 )
+
+
+def checked_counts(counts, size, per, of=""):
+    """`counts` as a new float64 array `[size]`. Zeros are allowed, but not zeros only.
+
+    Args:
+        counts: numbers, one per row or class.
+        size: int, how many there must be.
+        per: "row" or "class", for the message.
+        of: whose counts they are, for the message.
+
+    Raises:
+        ValueError: other shapes or types; numbers below 0, infinite, NaN, or all 0.
+    """
+    counts = np.asarray(counts)
+    if counts.shape != (size,) or counts.dtype.kind not in "iuf":
+        raise ValueError(
+            f"`counts`{of} must be numbers of shape ({size},), one per {per}. "
+            f"Received: {counts.dtype} of shape {counts.shape}"
+        )
+    counts = counts.astype(np.float64)
+    if not (counts.min() >= 0 and 0 < counts.sum() < np.inf):
+        raise ValueError(
+            f"`counts`{of} must be finite, at least 0 and not all 0. "
+            f"Received: values from {counts.min():g} to {counts.max():g}"
+        )
+    return counts
 
 
 def gather_specs(tables, counts=None):

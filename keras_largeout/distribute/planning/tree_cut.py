@@ -8,18 +8,19 @@ import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_cost import (
+from keras_largeout.distribute.planning.tree_estimator import (
     TOKENS_PER_DEVICE,
     class_frequencies,
+    load_kinds,
     node_loads,
     subtree_sums,
 )
 from keras_largeout.distribute.planning.tree_placement import (
     cut_and_units,
     planned_cut,
-    spread,
+    subtree_placement,
     subtree_roots,
 )
 
@@ -47,7 +48,7 @@ class TreeCut:
         devices = max(devices, _DEVICES)
         counts = class_frequencies(tree, counts)
         loads = node_loads(tree, counts, devices, dim, TOKENS_PER_DEVICE * devices)
-        kinds = _kinds(tree, loads)
+        kinds = load_kinds(tree, loads)
         cut = planned_cut(tree, loads, kinds, devices)
         units = subtree_roots(tree, cut)
         return cls(
@@ -80,8 +81,7 @@ class TreeCut:
         sizes = part_sizes(tree.num_rows, *self.sizes(tree), devices)
         rows = self.loads[:, -1].astype(np.int64)
         owner = pack(self.loads if loads is None else loads, np.ones(devices), rows, np.array(sizes))
-        owners = np.repeat(spread(tree, mask, units, owner), tree.node_sizes)
-        return Placement.explicit(owners, devices, sizes)
+        return subtree_placement(tree, mask, units, owner, sizes)
 
 
 def part_sizes(rows, top_rows, largest, devices):
@@ -99,8 +99,3 @@ def unfilled_placement(rows, top_rows, largest, devices):
     each = -(-(rows - top_rows) // devices)
     owners[top_rows:] = np.arange(rows - top_rows) // max(1, each)
     return Placement.explicit(owners, devices, sizes)
-
-
-def _kinds(tree, loads):
-    kinds = (loads.pairs, loads.flops, loads.bytes, tree.node_sizes)
-    return [subtree_sums(tree, kind) for kind in kinds]

@@ -8,16 +8,17 @@ import itertools
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.tree_cost import (
-    FLOPS_PER_BYTE,
+from keras_largeout.distribute.planning.tree_estimator import (
     TOKENS_PER_DEVICE,
     class_frequencies,
+    load_kinds,
     node_loads,
     node_owners,
     subtree_sums,
 )
+from keras_largeout.trees.cost import FLOPS_PER_BYTE
 
 HOW = ("planned", "range", "modulo")
 
@@ -94,7 +95,7 @@ def place_tree(
     rows = subtree_sums(tree, tree.node_sizes)
     if how == "planned":
         loads = node_loads(tree, counts, devices, dim, batch_tokens or TOKENS_PER_DEVICE * devices, slots)
-        kinds = [*(subtree_sums(tree, kind) for kind in (loads.pairs, loads.flops, loads.bytes)), rows]
+        kinds = load_kinds(tree, loads)
         cut = planned_cut(tree, loads, kinds, devices, unit, extra_work)
         units = subtree_roots(tree, cut)
         if room is not None:
@@ -121,11 +122,10 @@ def place_tree(
             ends = np.cumsum(classes[units])
             middle = (ends - classes[units] / 2) / max(1.0, ends[-1] if len(ends) else 1.0)
             owner = np.minimum((middle * devices).astype(np.int64), devices - 1)
-    owners = spread(tree, cut, units, owner)
     sizes = _sizes(rows[units], owner, devices, sizes_slack, shares)
     if room is not None:
         sizes = np.minimum(sizes, np.maximum(room, 0))
-    return Placement.explicit(np.repeat(owners, tree.node_sizes), devices, sizes)
+    return subtree_placement(tree, cut, units, owner, sizes)
 
 
 def _checked_shares(devices, shares):
@@ -153,6 +153,12 @@ def spread(tree, cut, units, owner):
         level = owners[first:last]
         np.copyto(level, inherited, where=inherited != REPLICATED)
     return owners
+
+
+def subtree_placement(tree, cut, units, owner, sizes):
+    """The explicit `Placement` where device `owner[i]` has the subtree under `units[i]`."""
+    owners = spread(tree, cut, units, owner)
+    return Placement.explicit(np.repeat(owners, tree.node_sizes), len(sizes), sizes)
 
 
 def cut_and_units(tree, placement):

@@ -5,36 +5,27 @@ import dataclasses
 import numpy as np
 
 from keras_largeout.distribute.planning.placement import REPLICATED
-from keras_largeout.trees.cost import BYTES_PER_VALUE, PRODUCTS, passed_by_batch, probabilities
+from keras_largeout.distribute.planning.specs import checked_counts
+from keras_largeout.trees.cost import (
+    COMPUTE_BYTES,
+    FLOAT32_BYTES,
+    FLOPS_PER_BYTE,
+    FLOPS_PER_MULTIPLY_ADD,
+    PRODUCTS,
+    UPDATE_BYTES,
+    passed_by_batch,
+    probabilities,
+)
 
-#: Floating-point operations that a device does in the time in which it moves one byte (an H200: 67e12 /
-#: 4.8e12; two cores: 160e9 / 10e9).
-FLOPS_PER_BYTE = 16
-#: Of the bytes that a value moves: a read and a write by the update, and the rest.
-_UPDATE_BYTES = 8
-_COMPUTE_BYTES = BYTES_PER_VALUE - _UPDATE_BYTES
-#: Targets in a step, a device, where nothing is said.
+#: Targets per step and device, where the caller gives none.
 TOKENS_PER_DEVICE = 3200
 
 
 def class_frequencies(tree, counts):
-    """`counts` as float64 `[num_classes]`; 1 / rank when None. Zeros are allowed, a sum of zero is not."""
+    """`counts` as float64 `[num_classes]`, checked; 1 / rank when None."""
     if counts is None:
         return 1.0 / np.arange(1, tree.num_classes + 1)
-    counts = np.asarray(counts)
-    if counts.shape != (tree.num_classes,) or counts.dtype.kind not in "iuf":
-        raise ValueError(
-            f"`counts` must be numbers of shape ({tree.num_classes},), one a class. "
-            f"Received: {counts.dtype} of shape {counts.shape}"
-        )
-    counts = counts.astype(np.float64)
-    total = counts.sum()
-    if not (counts.min() >= 0 and 0 < total < np.inf):
-        raise ValueError(
-            "`counts` must be finite, at least 0 and not all 0. "
-            f"Received: values from {counts.min():g} to {counts.max():g}"
-        )
-    return counts
+    return checked_counts(counts, tree.num_classes, "class")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +70,12 @@ def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
     pairs = batch_tokens * mass
     touched = rows * passed_by_batch(mass, batch_tokens)
     local = rows * passed_by_batch(mass, batch_tokens / devices)
-    update = _UPDATE_BYTES * (1 + slots)
+    update = UPDATE_BYTES * (1 + slots)
     return NodeLoads(
         pairs=pairs,
-        flops=2 * PRODUCTS * dim * pairs * rows,
-        bytes=dim * (_COMPUTE_BYTES + update) * touched,
-        replicated_bytes=dim * (_COMPUTE_BYTES * local + update * touched),
+        flops=FLOPS_PER_MULTIPLY_ADD * PRODUCTS * dim * pairs * rows,
+        bytes=dim * (COMPUTE_BYTES + update) * touched,
+        replicated_bytes=dim * (COMPUTE_BYTES * local + update * touched),
         touched=touched,
         local=local,
         rows=rows,
@@ -100,6 +91,19 @@ def subtree_sums(tree, values):
         parents = tree.node_parent[first:last] - above
         sums[above:first] += np.bincount(parents, sums[first:last], minlength=first - above)
     return sums
+
+
+def load_kinds(tree, loads):
+    """What the partitioner makes even: pairs, flops, bytes and rows of each subtree.
+
+    Args:
+        tree: `Tree`.
+        loads: its `NodeLoads`.
+
+    Returns:
+        List of four float64 `[num_nodes]`.
+    """
+    return [subtree_sums(tree, kind) for kind in (loads.pairs, loads.flops, loads.bytes, loads.rows)]
 
 
 def node_owners(tree, placement):
@@ -203,7 +207,7 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
         bytes=owned(loads.bytes) + loads.replicated_bytes[top].sum(),
         touched=owned(loads.touched) + loads.touched[top].sum(),
         rows=owned(loads.rows) + loads.rows[top].sum(),
-        received=4.0 * dim * (hidden + returned + (devices - 1) * loads.local[top].sum()),
+        received=float(FLOAT32_BYTES) * dim * (hidden + returned + (devices - 1) * loads.local[top].sum()),
     )
 
 

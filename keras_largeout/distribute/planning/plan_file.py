@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 
 from keras_largeout.distribute.planning.pins import pinned
-from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad
 from keras_largeout.distribute.planning.specs import Device, TableSpec
 
@@ -180,19 +180,12 @@ def _placement(spec, entry, devices, arrays):
             placement = placement.with_hot_rows(_unpacked(details["hot"], arrays))
         return placement
     if kind != details["kind"] or len(details["sizes"]) != devices:
-        makers = {
-            "replicated": lambda: Placement.replicated(spec.rows, devices),
-            "range": lambda: Placement.by_range(spec.rows, devices),
-            "modulo": lambda: Placement.by_modulo(spec.rows, devices),
-            "permutation": lambda: Placement.by_permutation(spec.rows, devices),
-            "columns": lambda: Placement.by_columns(spec.rows, spec.dim, devices),
-        }
-        if kind not in makers:
+        if kind not in SIMPLE_KINDS:
             raise ValueError(
-                f"`kind` of table {spec.name!r} must be table or one of {tuple(makers)}, "
+                f"`kind` of table {spec.name!r} must be table or one of {SIMPLE_KINDS}, "
                 f"or explicit as it was saved for {devices} devices. Received: kind={kind!r}"
             )
-        return makers[kind]()
+        return Placement.of_kind(kind, spec.rows, spec.dim, devices)
     if kind == "explicit":
         return Placement.explicit(_unpacked(details["owners"], arrays), devices, details["sizes"])
     columns = details.get("columns")

@@ -84,7 +84,7 @@ def test_text(saved):
     result, _ = saved
     text = str(result)
     lines = text.split("\n")
-    assert lines[0].startswith("15 tables on 4 devices, 256 examples a step: expected max/mean 1.")
+    assert lines[0].startswith("15 tables on 4 devices, 256 examples per step: expected max/mean 1.")
     assert "head" in text and "like head" in text and "60,000" in text and "12 MB" in text
     assert lines[-1].startswith("max/mean") and all(line == line.rstrip() for line in lines)
     assert repr(result).startswith("Plan(15 tables on 4 devices, max/mean 1.")

@@ -1,4 +1,4 @@
-"""Rows and classes that a person has put on a device by hand."""
+"""Pins: rows and classes that a person has assigned to a device by editing the file of a plan."""
 
 import numpy as np
 
@@ -9,20 +9,20 @@ from keras_largeout.distribute.planning.tree_placement import cut_and_units, spr
 
 
 def pinned(spec, is_tree, placement, pins, devices):
-    """The placement with `pins` applied: an explicit one, whose shards have grown where they had to.
+    """The explicit placement with `pins` applied. Its shards are larger where they have to be.
 
     Args:
         spec: the `TableSpec`.
-        is_tree: bool, whether the table is that of a tree; then `spec.tree` must be there.
+        is_tree: bool, whether the table is that of a tree. Then `spec.tree` must not be None.
         placement: a `Placement`.
-        pins: dict from `"7"` or `"10-19"` (rows, of a tree classes) to a device, by number or name, or "all".
+        pins: dict from `"7"` or `"10-19"` (rows, for a tree classes) to a device's index or name, or "all".
         devices: sequence of `Device`.
 
     Raises:
-        ValueError: for pins that can't be.
+        ValueError: pins that are not possible.
     """
     if placement.columns is not None:
-        raise ValueError(f"Rows of table {spec.name!r} can't be pinned: it is cut by columns.")
+        raise ValueError(f"Rows of table {spec.name!r} can't be pinned: it is sharded by columns.")
     if is_tree and spec.tree is None:
         raise ValueError(
             f"`pin` of table {spec.name!r} names classes of a tree: `Plan.load` needs `tables` to find them."

@@ -1,4 +1,4 @@
-"""Plans as JSON: what a person may edit stands open, long arrays are packed beside it."""
+"""Plans as JSON. What people may edit is plain text. Long arrays are compressed, and stand apart."""
 
 import base64
 import dataclasses
@@ -17,7 +17,7 @@ from keras_largeout.distribute.planning.specs import Device, TableSpec
 _ABOUT = (
     "Where keras_largeout places tables. You may edit `kind` (replicated, range, modulo, permutation, "
     "columns, table), `device` where the kind is table, and `pin`: rows (of a tree: classes) such as '7' or "
-    "'10-19' to a device (its number or name) or to 'all'. Plan.load reads the file back."
+    "'10-19' to a device (its index or name) or to 'all'. Plan.load reads the file back."
 )
 _VERSION = 1
 _SPEC = ("rows", "dim", "dtype", "slots", "row_slots", "ids_per_example", "like")
@@ -36,15 +36,15 @@ def write(path, devices, tables, batch_size):
         "computed": {table.spec.name: _computed(table, arrays) for table in tables},
         "arrays": arrays,
     }
-    text = json.dumps(content, indent=1, default=_number)
+    text = json.dumps(content, indent=1, default=_python_number)
     # A list of numbers is one line. (No string of JSON has a line break in it.)
     text = re.sub(r"\[\n[^\[\]{}]*?\n *\]", lambda found: re.sub(r"\n *", " ", found[0]), text)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def _number(value):
-    """NumPy's numbers are none of JSON's."""
+def _python_number(value):
+    """JSON knows Python's numbers only, not NumPy's."""
     return value.item()
 
 
@@ -101,7 +101,7 @@ def _unpacked(value, arrays):
 
 
 def tree_digest(tree):
-    """A short name of a tree."""
+    """str: equal trees have equal digests, different ones different digests."""
     found = hashlib.sha256()
     for array in (tree.class_row, tree.node_start, tree.node_row):
         found.update(array.tobytes())
@@ -109,7 +109,7 @@ def tree_digest(tree):
 
 
 def read(path, specs=None):
-    """Devices, tables (each a dict of the fields of a `TablePlan`) and batch size; see `Plan.load`."""
+    """The devices, the tables (a dict of the fields of each `TablePlan`) and the batch size in a file."""
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
     if not isinstance(content, dict) or content.get("version") != _VERSION:
@@ -168,14 +168,14 @@ def _read_table(spec, entry, devices, arrays):
 
 
 def _placement(spec, entry, devices, arrays):
-    """What the entry of a table says now: as it was saved, or of the kind that it was edited to."""
+    """The placement in the entry of a table: as it was saved, or of the kind that it was edited to."""
     kind, details = entry["kind"], entry["details"]
     if entry["tree"] is not None and kind not in ("explicit", "replicated"):
         raise ValueError(
             f"`kind` of table {spec.name!r}, a tree, must be explicit or replicated. Received: kind={kind!r}"
         )
     if kind == "table":
-        placement = Placement.on_device(spec.rows, devices, _number_of(spec, entry["device"], devices))
+        placement = Placement.on_device(spec.rows, devices, _device_index(spec, entry["device"], devices))
         if "hot" in details:
             placement = placement.with_hot_rows(_unpacked(details["hot"], arrays))
         return placement
@@ -201,7 +201,7 @@ def _placement(spec, entry, devices, arrays):
     return placement.with_hot_rows(_unpacked(details["hot"], arrays)) if "hot" in details else placement
 
 
-def _number_of(spec, device, devices):
+def _device_index(spec, device, devices):
     if not isinstance(device, int) or not 0 <= device < devices:
         raise ValueError(
             f"`device` of table {spec.name!r} must be a number in [0, {devices}). Received: device={device!r}"

@@ -57,7 +57,7 @@ def spread_subtrees(placement, tree, targets, leaf_of_class, counts, dim):
         targets: integers `[leaves of the top]`: how many targets were below each leaf of the replicated top.
         leaf_of_class: integers `[num_classes]`: the leaf of the top that each class is below.
         counts: numbers `[num_classes]`, how frequent the classes of one subtree are in proportion to each
-            other; 1 / rank when None.
+            other; 1 / (class + 1) when None.
         dim: width of the hidden vectors.
 
     Returns:

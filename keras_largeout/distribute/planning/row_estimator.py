@@ -108,7 +108,7 @@ def device_load(spec, placement, batch_size):
         )
         return DeviceLoad(memory, load.touched, load.flops, load.bytes, load.received)
     row = row_load(spec, devices, batch_size)
-    away = (devices - 1) / devices  # of what a device asks for, or is asked for, lies elsewhere
+    away = (devices - 1) / devices  # this fraction of what a device asks for is on other devices
     if placement.columns is not None:
         parts = np.array([stop - start for start, stop in placement.columns]) / spec.dim
         asked = np.full(devices, _sum(row.asked, spec.rows))

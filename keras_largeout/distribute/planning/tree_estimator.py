@@ -1,4 +1,7 @@
-"""What the nodes of a tree cost in a training step, and what that makes for each device."""
+"""The estimator of trees: what the nodes cost per training step, and what that makes for each device.
+
+`keras_largeout.trees.cost` has the numbers of the cost model and their units.
+"""
 
 import dataclasses
 
@@ -22,7 +25,7 @@ TOKENS_PER_DEVICE = 3200
 
 
 def class_frequencies(tree, counts):
-    """`counts` as float64 `[num_classes]`, checked; 1 / rank when None."""
+    """`counts` as float64 `[num_classes]`, checked; 1 / (class + 1) when None."""
     if counts is None:
         return 1.0 / np.arange(1, tree.num_classes + 1)
     return checked_counts(counts, tree.num_classes, "class")
@@ -30,23 +33,28 @@ def class_frequencies(tree, counts):
 
 @dataclasses.dataclass(frozen=True)
 class NodeLoads:
-    """Expected work of every node of a tree in one training step, float64 `[num_nodes]` each.
+    """The expected work of every node of a tree per training step. Arrays are float64 `[num_nodes]`.
 
-    The model: targets are drawn independently in proportion to the counts; a node with `c` children that a
-    target passes with probability p has `batch_tokens * p` (token, node) *pairs*, each of which costs
-    `6 * dim * c` flops (the product, and two gradients); with probability `1 - (1 - p) ** batch_tokens` the
-    step touches its `c` rows, and then moves `20 * dim` bytes for each (two reads, a gradient written, a read
-    and a write by the update), and `8 * dim` more for every slot of the optimizer. On a replicated node every
-    device computes with its own part of the batch, and updates all rows that any device touched.
+    The model: targets are independent draws in proportion to the counts. Let a target pass a node with
+    probability p, and let the node have `c` children. Then
+
+    - the step has `batch_tokens * p` (token, node) *pairs* at the node. Each costs `6 * dim * c` flops: the
+      forward product and two gradients.
+    - the step touches the `c` rows of the node with probability `1 - (1 - p) ** batch_tokens`. Then it moves
+      `20 * dim` bytes per row: two reads, a gradient written, and a read and a write by the update. Each
+      slot of the optimizer adds `8 * dim` bytes per row.
+
+    If a node is replicated, every device computes with its own batch, and updates the rows that any device
+    touched.
 
     Attributes:
-        pairs: pairs in the whole batch.
-        flops: of the whole batch.
-        bytes: of the whole batch, where one device owns the node.
-        replicated_bytes: on each device, where all have it.
-        touched: expected rows that the whole batch touches.
-        local: expected rows that the part of the batch on one device touches.
-        rows: children of each node.
+        pairs: pairs of the whole batch.
+        flops: flops of the whole batch.
+        bytes: bytes moved for the whole batch, if one device has the node.
+        replicated_bytes: bytes moved on each device, if every device has the node.
+        touched: how many rows the whole batch touches.
+        local: how many rows the batch of one device touches.
+        rows: how many children the node has.
     """
 
     pairs: np.ndarray
@@ -59,12 +67,21 @@ class NodeLoads:
 
     @property
     def work(self):
-        """Bytes, and flops at `FLOPS_PER_BYTE`."""
+        """Bytes, where `FLOPS_PER_BYTE` flops count as one."""
         return self.bytes + self.flops / FLOPS_PER_BYTE
 
 
 def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
-    """The `NodeLoads` of a tree; `counts` as `class_frequencies` returns them."""
+    """The `NodeLoads` of a tree.
+
+    Args:
+        tree: `Tree`.
+        counts: float64 `[num_classes]`, as `class_frequencies` returns them.
+        devices: int.
+        dim: int, width of the hidden vectors.
+        batch_tokens: number, targets per step over all devices.
+        slots: int, how many float32 slots the optimizer has for every value.
+    """
     mass = probabilities(tree, counts)[1]
     rows = tree.node_sizes
     pairs = batch_tokens * mass
@@ -83,7 +100,7 @@ def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
 
 
 def subtree_sums(tree, values):
-    """float64 `[num_nodes]`: the sum of `values` (one a node) over the subtree under each node."""
+    """float64 `[num_nodes]`: the sum of `values` (one per node) over the subtree of each node."""
     sums = np.array(values, np.float64)
     levels = tree.levels
     for level in range(len(levels) - 2, 0, -1):
@@ -107,7 +124,7 @@ def load_kinds(tree, loads):
 
 
 def node_owners(tree, placement):
-    """int16 `[num_nodes]`: the device that has the children of each node, -1 where all have them.
+    """int16 `[num_nodes]`: the device that has the children of each node; -1 where every device has them.
 
     Raises:
         ValueError: the placement is not one of this tree's rows, or splits the children of a node.
@@ -126,7 +143,7 @@ def node_owners(tree, placement):
 
 
 def _owners_of(tree, placement, nodes):
-    """`node_owners` of some nodes, without a look at all rows."""
+    """`node_owners` of some nodes, without reading the owners of all rows."""
     if placement.rows != tree.num_rows:
         raise ValueError(
             f"`placement` must be one of the tree's {tree.num_rows} rows. Received: {placement!r}"
@@ -142,19 +159,20 @@ def _owners_of(tree, placement, nodes):
 
 @dataclasses.dataclass(frozen=True)
 class TreeLoad:
-    """What each device has of a tree and is expected to do in a step; float64 `[devices]` each.
+    """What each device has of a tree, and is expected to do per step. Arrays are float64 `[devices]`.
 
-    Replicated nodes are counted where they are computed: a part of `1 / devices` of their pairs and flops on
-    every device. `NodeLoads` states the model.
+    Replicated nodes count where they are computed: each device has `1 / devices` of their pairs and flops.
+    `NodeLoads` states the model.
 
     Attributes:
         pairs: (token, node) pairs.
-        flops, bytes: of the computation, and through the device's memory.
+        flops: flops of the computation.
+        bytes: bytes that pass through the device's memory.
         touched: different rows that a step touches.
         rows: rows in the device's memory.
-        received: bytes that come from other devices: hidden vectors of tokens whose class lies in its
-            subtrees and gradients of those it sent away, both float32, and the gradients that other devices
-            have for replicated rows.
+        received: bytes from other devices. They are the float32 hidden vectors of tokens whose class is in
+            its subtrees, the gradients of those that it sent away, and the gradients that other devices have
+            for replicated rows.
     """
 
     pairs: np.ndarray
@@ -166,12 +184,12 @@ class TreeLoad:
 
     @property
     def imbalance(self):
-        """The largest over the mean, of each: a dict of floats."""
+        """dict from the name of each attribute to its max/mean over the devices."""
         return {field.name: max_over_mean(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def max_over_mean(loads):
-    """1.0 for an even load (and for none)."""
+    """float: the largest load over the mean one. 1.0 is even, and stands for no load at all too."""
     mean = np.mean(loads)
     return float(np.max(loads) / mean) if mean > 0 else 1.0
 
@@ -182,10 +200,10 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
     Args:
         tree: a `Tree`.
         placement: a `Placement` of its rows, as `place_tree` makes them.
-        counts: numbers `[num_classes]`, at least 0; 1 / rank when None.
-        dim: width of the hidden vectors.
-        batch_tokens: targets in a step, over all devices; 3200 a device when None.
-        slots: float32 slots that the optimizer has for every value.
+        counts: numbers `[num_classes]`, at least 0; 1 / (class + 1) when None.
+        dim: int, width of the hidden vectors.
+        batch_tokens: number, targets per step over all devices; 3200 per device when None.
+        slots: int, how many float32 slots the optimizer has for every value.
     """
     devices = placement.devices
     tokens = batch_tokens or TOKENS_PER_DEVICE * devices
@@ -212,7 +230,7 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
 
 
 def class_nodes(tree, classes):
-    """int64, of the shape of `classes`: the node whose child each of some classes is."""
+    """int64, the shape of `classes`: the node that each class is a child of."""
     return np.searchsorted(tree.node_start, tree.class_row[classes], side="right") - 1
 
 
@@ -225,8 +243,8 @@ def count_pairs(tree, placement, targets):
         targets: integers of any shape, classes.
 
     Returns:
-        int64 `[devices]`, the pairs of the nodes that a device owns, and an int, those of replicated nodes,
-        which the devices share in the proportion in which they share the batch.
+        int64 `[devices]`, the pairs at nodes that only this device has; and an int, the pairs at replicated
+        nodes, of which each device computes those of its own batch.
     """
     counts = np.zeros(placement.devices + 1, np.int64)
     nodes = class_nodes(tree, np.asarray(targets, np.int64).ravel())

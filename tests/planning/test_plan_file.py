@@ -159,7 +159,7 @@ def test_pinned_classes(saved):
     [
         ({"rows": {"kind": "best"}}, "`kind` of table 'rows' must be table or one of.*kind='best'"),
         ({"rows": {"kind": "explicit"}}, "explicit as it was saved"),
-        ({"one": {"device": 4}}, r"`device` of table 'one' must be a number in \[0, 4\).*device=4"),
+        ({"one": {"device": 4}}, r"`device` of table 'one' must be an index in \[0, 4\).*device=4"),
         ({"rows": {"kind": "table"}}, "device=None"),
         ({"head": {"kind": "modulo"}}, "a tree, must be explicit or replicated.*kind='modulo'"),
         ({"rows": {"pin": {"60000": 1}}}, "keys such as .* below 60000. Received: '60000'"),
@@ -167,10 +167,10 @@ def test_pinned_classes(saved):
         ({"rows": {"pin": {"first": 1}}}, "Received: 'first'"),
         (
             {"rows": {"pin": {"1": "gpu"}}},
-            "must name a device, by number or name, or \"all\". Received: 'gpu'",
+            "must name a device, by index or name, or \"all\". Received: 'gpu'",
         ),
         ({"rows": {"pin": {"1": 4}}}, "Received: 4"),
-        ({"wide": {"pin": {"1": 1}}}, "'wide' can't be pinned: it is cut by columns"),
+        ({"wide": {"pin": {"1": 1}}}, "'wide' can't be pinned: it is sharded by columns"),
         ({"head": {"pin": {"0": "all"}}}, "classes 0-0 can't go to all"),
         (
             {"head": {"pin": {"2000": 1, "2001": 2}}},

@@ -87,6 +87,6 @@ def _device(name, value, devices):
         return names.index(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(devices):
         raise ValueError(
-            f'`pin` of table {name!r} must name a device, by number or name, or "all". Received: {value!r}'
+            f'`pin` of table {name!r} must name a device, by index or name, or "all". Received: {value!r}'
         )
     return value

@@ -204,6 +204,6 @@ def _placement(spec, entry, devices, arrays):
 def _device_index(spec, device, devices):
     if not isinstance(device, int) or not 0 <= device < devices:
         raise ValueError(
-            f"`device` of table {spec.name!r} must be a number in [0, {devices}). Received: device={device!r}"
+            f"`device` of table {spec.name!r} must be an index in [0, {devices}). Received: device={device!r}"
         )
     return device

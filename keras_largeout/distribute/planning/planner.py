@@ -111,7 +111,7 @@ class _Planner:
                 self._settle(name, Placement.replicated(rows, len(self.devices)), text)
         names = [name for name in names if name not in self.done]
         whole = [name for name in names if self._is_middling(name)]
-        # Whole subtrees and columns are less easily fitted in than rows: they come first.
+        # Subtrees and columns are harder to fit in than rows, so they are placed first.
         large = [name for name in names if name not in set(whole)]
         for name in sorted(large, key=lambda n: self.groups[n].main.tree is None and not self._is_wide(n)):
             self._place_large(name)

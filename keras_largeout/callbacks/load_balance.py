@@ -1,4 +1,4 @@
-"""`LoadBalance`: sees which device does how much, says so, and says what to do about it."""
+"""`LoadBalance`: measures the load of each device, shows it, and plans how to make it even."""
 
 import contextlib
 import os
@@ -11,41 +11,45 @@ from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
 from keras_largeout.distribute.planning.repacking import MeasuredPlan
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 
 class LoadBalance(keras.callbacks.Callback):
-    """Counts what each device does for the tables that are cut over several devices, and shows it.
+    """Measures what each device does for the tables that are sharded over several devices, and shows it.
 
-    For every such table `logs` get `<name>_load` at the end of an epoch, the work of the busiest device over
-    that of the mean one: 1.0 is even, 2.0 means that a step takes twice as long as it should. So the progress
-    bar, `History`, and callbacks that come after this one (`CSVLogger`, `TensorBoard`) have it. Work is rows
-    looked up (each once a replica and lookup, as duplicates do not travel) for an embedding, and (token,
-    node) pairs for a hierarchical softmax. The busiest device is found anew in every step: an epoch in which
-    every step keeps another device busy is not balanced.
+    At the end of an epoch it adds `<name>_load` to `logs` for every such table: the work of the busiest
+    device over the mean work of a device. 1.0 is even; 2.0 means that a step takes twice as long as it
+    should. So the progress bar, `History`, and callbacks after this one (`CSVLogger`, `TensorBoard`) show it.
 
-    Counting takes a few small ops on numbers that are there already, and happens in the training steps of
-    `fit` only, while this callback is attached: it makes the model's training function anew, and hands back
-    the one that was there at the end of training. Tables that every device has whole are even by nature and
-    are not counted.
+    For an embedding, work is counted in rows that are looked up. A row counts once per lookup and replica, as
+    duplicates are not sent. For a hierarchical softmax, work is counted in (token, node) pairs. The busiest
+    device is that of each step. So if every step has another busiest device, the load is not even, although
+    the sums over the epoch may be.
 
-    On parameter servers it counts what all workers ask of each: `loads` then have rows and bytes a server.
-    There is no step that all servers do together, so the busiest one is that of the epoch, and rows are not
-    moved by `rebalance`: a model made anew with the plan loads the saved weights.
+    Counting takes a few small ops per step, and happens only in the training steps of `fit` with this
+    callback. The callback makes the model's training function anew, and gives back the old one at the end of
+    training. Replicated tables are always even, and are not counted.
+
+    On parameter servers it counts what all workers ask of each server. No step is common to all servers, so
+    the busiest server is that of the epoch. `rebalance` cannot move rows there: make the model again with the
+    plan, and load the saved weights.
 
     Args:
-        plot: None, or the path of a PNG, written at the end of every epoch (needs matplotlib).
-        warn_above: float, from which load on a warning says what to do; None for no warnings.
-        log_dir: None, or a folder for TensorBoard: loads and the work of every device, by epoch.
-        record: bool, whether to note what `plan` needs: how often each row was looked up (4 bytes a row, on
-            the device of the row), how often each subtree was (8 bytes a subtree on every device).
+        plot: None, or the path of a PNG that is written at the end of every epoch. Needs matplotlib.
+        warn_above: float of at least 1: a load above it causes a warning that says what to do. None: no
+            warnings.
+        log_dir: None, or a folder for TensorBoard, for the loads and the work of every device by epoch.
+        record: bool, whether to record what `plan` needs: how often each row was looked up (4 bytes per row,
+            on the device of the row), and how often each subtree was used (8 bytes per subtree, on every
+            device).
 
     Attributes:
-        loads: dict from names to the `MeasuredLoad` of the last epoch: per device rows, pairs, bytes.
-        history: dict from names to the list of loads of all epochs.
+        loads: dict from names of tables to the `MeasuredLoad` of the last epoch: rows, pairs and bytes of
+            each device.
+        history: dict from names of tables to the list of loads of all epochs.
 
     Raises:
-        ValueError: `warn_above` below 1.
+        ValueError: `warn_above` is below 1.
 
     Example:
 
@@ -68,24 +72,24 @@ class LoadBalance(keras.callbacks.Callback):
         self._plain = self._counting = None
 
     def plan(self):
-        """New placements by what was counted in the last epoch, for `kl.distribute.rebalance`.
+        """Plans new placements from what was recorded in the last epoch, for `kl.distribute.rebalance`.
 
-        Rows, of a hierarchical softmax whole subtrees, are dealt out so that the work is even, equal ones in
-        turn: then neighbours, which often come in the same batch, are on different devices. Replicated rows
-        and the sizes of the shards stay.
+        Rows (for a hierarchical softmax, whole subtrees) are assigned so that the work is even. Equal ones go
+        to the devices in turn. So neighbours, which often come in the same batch, are on different devices.
+        The replicated rows and the sizes of the shards stay as they are.
 
         Returns:
-            A `MeasuredPlan`: `placements`, and the max/mean expected of them.
+            A `MeasuredPlan`. It has `placements`, and as `expected` the max/mean that they would have given.
 
         Raises:
-            RuntimeError: nothing was counted, or not recorded (`record=False`).
+            RuntimeError: no epoch was trained on several devices, or nothing was recorded.
         """
         if not self._tables:
             raise RuntimeError("`LoadBalance.plan` needs an epoch of training on several devices.")
         placements, expected = {}, {}
         for name, table in self._tables.items():
             if table.placement.columns is not None or table.placement.kind == "table":
-                continue  # even whatever comes; meant to be whole
+                continue  # by columns it is always even; a whole table is meant to be on one device
             recorded = table.counter.recorded()
             if recorded is None or not recorded.any():
                 raise RuntimeError(
@@ -103,12 +107,12 @@ class LoadBalance(keras.callbacks.Callback):
         for table in self._tables.values():
             if table.counter is None or (self.record and not table.counter.records):
                 table.counter = make_counter(table, self.record)
-                self._plain = None  # what was traced counts elsewhere
+                self._plain = None  # what was traced has another counter, or none
         if self._tables:
             self._attach()
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self._tables and self.model.train_function is not self._counting:  # somebody made it anew
+        if self._tables and self.model.train_function is not self._counting:  # it was made anew
             self._plain = None
             self._attach()
         for table in self._tables.values():
@@ -131,7 +135,7 @@ class LoadBalance(keras.callbacks.Callback):
             self.model.train_function = self._plain
 
     def _attach(self):
-        """Gives the model a training function that counts: the one made before, where it still fits."""
+        """Gives the model a training function that counts; the one made before, if it still fits."""
         if self._plain is None or self.model.train_function is not self._plain:
             self._plain = self.model.train_function
             step = self.model.train_step
@@ -145,7 +149,7 @@ class LoadBalance(keras.callbacks.Callback):
         self.model.train_function = self._counting
 
     def _warn(self, name, load):
-        whole = self._tables[name].placement.kind == "table"  # on one device: other tables make up for it
+        whole = self._tables[name].placement.kind == "table"  # other devices have other tables
         if self.warn_above is None or load.imbalance <= self.warn_above or whole or name in self._warned:
             return
         self._warned.add(name)
@@ -154,9 +158,10 @@ class LoadBalance(keras.callbacks.Callback):
             "Between epochs, kl.distribute.rebalance(model, callback.plan()) moves rows so that the work is "
             "even; a"
         )
+        work = [round(n / max(1, load.steps)) for n in load.work.tolist()]
         warnings.warn(
             f"The busiest {'server' if remote else 'device'} does {load.imbalance:.2f} times the mean for "
-            f"{name!r} ({load.unit} a step: {[round(n / max(1, load.steps)) for n in load.work.tolist()]}). "
+            f"{name!r} ({load.unit} per step: {work}). "
             f"{'A' if remote else moving} placement planned from the frequencies of ids avoids it from the "
             "start.",
             stacklevel=2,
@@ -181,7 +186,7 @@ class LoadBalance(keras.callbacks.Callback):
 
 
 def _counted(step, counters):
-    """The training step of one replica `step`, with what it does counted."""
+    """The training step `step` of one replica, with its load counted."""
 
     def end_step(strategy):
         for counter in counters:

@@ -1,4 +1,4 @@
-"""The exchange of a sharded table: which rows a batch of ids asks of each shard, each once."""
+"""The first half of an all-to-all lookup: which rows a batch of ids needs from each shard, each row once."""
 
 from typing import NamedTuple
 
@@ -9,20 +9,21 @@ from keras_largeout.ops._library import ops
 
 OUT_OF_RANGE = ("error", "zero")
 
-# The kinds of `distribute.Placement` whose positions follow the rows, and the arithmetic that they share.
+# How the op finds the position of a row. It is also the `kind` of a `distribute.Placement`, except for the
+# kinds whose positions have the order of the rows.
 KINDS = ("identity", "modulo", "permutation", "explicit")
 _SAME_AS_IDENTITY = ("range", "table", "replicated")
 
 
 class Partition(NamedTuple):
-    """What a batch asks of the shards of a table. `u` is the number of its different rows.
+    """What a batch needs from the shards of a table: `u` different rows.
 
     Attributes:
         unique: int64 `[u]`, ascending: the positions of the rows.
-        local: int64 `[u]`: their index within their shard; of hot rows, which every device has, among those.
-        inverse: int32, the shape of the ids: the index into `unique` of each; -1 where it was dropped.
+        local: int64 `[u]`: the index of each row within its shard, or among the hot rows.
+        inverse: int32, the shape of the ids: the index into `unique` of each id; -1 where it was dropped.
         cuts: int64 `[devices + 2]`: `unique[:cuts[1]]` are hot, `unique[cuts[s + 1]:cuts[s + 2]]` belong to
-            shard `s`. (In host memory also where the op ran on a GPU.)
+            shard `s`. It is in host memory even if the op ran on a GPU.
     """
 
     unique: tf.Tensor
@@ -45,33 +46,35 @@ def partition_ids(
 ):
     """Cuts a batch of ids into the rows that each shard has to send, without duplicates.
 
-    Every row of the table has a position (`distribute.Placement`): those below `offsets[0]` are hot rows that
-    every device has, shard `s` has `offsets[s] .. offsets[s + 1]`. The ids are mapped to positions, sorted
-    and made unique; a shard's rows are then one contiguous run. Integers only, so there is no gradient.
+    Every row of the table has a position (see `distribute.Placement`). Positions below `offsets[0]` are hot
+    rows, which every device has. Shard `s` has positions `offsets[s] .. offsets[s + 1] - 1`. The ids are
+    mapped to positions, sorted and made unique. Then the rows of a shard are one contiguous run. There is no
+    gradient, as all of it is integers.
 
-    `offsets`, `position_of` and `hot` are tensors and may change between steps (a table is rebalanced); all
-    else is fixed when the graph is built.
+    `offsets`, `position_of` and `hot` are tensors and may change between steps, when a table is rebalanced.
+    Everything else is fixed when the graph is built.
 
     Args:
         ids: Integer tensor of any shape: rows of the table.
         offsets: int64 `[devices + 1]`, `Placement.offsets`.
-        kind: The position of a row that is not hot: `"identity"` (`h + row`, `h` hot rows; also the `kind` of
-            placements whose rows stay in order: `"range"`, `"table"`, `"replicated"`), `"modulo"`
-            (`offsets[row % devices] + row // devices`), `"permutation"`
-            (`h + (row * multiplier + addend) % rows`) or `"explicit"` (`position_of[row]`).
+        kind: `Placement.kind`, which says the position of a row that is not hot. With `h` hot rows it is
+            `h + row` for `"range"`, `"table"`, `"replicated"` and `"identity"`,
+            `offsets[row % devices] + row // devices` for `"modulo"`,
+            `h + (row * multiplier + addend) % rows` for `"permutation"`, and `position_of[row]` for
+            `"explicit"`.
         rows, devices: ints, the sizes of the placement.
         multiplier, addend: ints, of the permutation.
-        position_of: int64 `[rows]`, `Placement.table_positions`; read where `kind` is `"explicit"`.
-        hot: int64 ascending, `Placement.hot`; not read where `kind` is `"explicit"`. `None`: no hot rows.
-        out_of_range: `"error"`: an id outside `[0, rows)` is an error. `"zero"`: it is dropped.
+        position_of: int64 `[rows]`, `Placement.table_positions`. Read only if `kind` is `"explicit"`.
+        hot: int64 ascending, `Placement.hot`; `None` for no hot rows. Not read if `kind` is `"explicit"`.
+        out_of_range: What an id outside `[0, rows)` is: `"error"`, or `"zero"`: it is dropped.
 
     Returns:
         `Partition`.
 
     Raises:
-        ValueError: A wrong name, or shapes that are known to be wrong.
-        tf.errors.InvalidArgumentError: Ids out of range (the first one is named), or values that make no
-            placement.
+        ValueError: An unknown `kind` or `out_of_range`, ids that are not integers, or wrong static shapes.
+        tf.errors.InvalidArgumentError: Ids out of range (the message names the first one), or values that
+            make no placement.
     """
     if kind in _SAME_AS_IDENTITY:
         kind = "identity"

@@ -1,7 +1,7 @@
 """Trees over the classes of a hierarchical softmax: their shape, how to build one, what it costs.
 
-Everything here is NumPy; nothing imports TensorFlow. (`cooccurrence_vectors` imports SciPy when it is
-called.)
+Everything here is NumPy; nothing imports TensorFlow. (`cooccurrence_vectors` imports SciPy and scikit-learn
+when it is called.)
 """
 
 from keras_largeout.trees._head_tail import head_tail

@@ -1,4 +1,4 @@
-"""From descriptions of a tree to its arrays, and the check of arrays."""
+"""Makes the arrays of a tree from other descriptions of it, and checks arrays."""
 
 import operator
 
@@ -8,7 +8,7 @@ _MAX_ROWS = 2**31 - 1
 
 
 def int32_vector(name, values):
-    """`values` as a contiguous int32 vector, without loss."""
+    """`values` as a contiguous int32 vector. Raises ValueError where that would change them."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ValueError(
@@ -50,7 +50,7 @@ def from_parents(class_parent, node_parent, class_order=None):
         )
     node_start = np.zeros(nodes + 1, np.int32)
     np.cumsum(sizes, out=node_start[1:])
-    # Classes come first among the children of a node, its inner nodes follow in the order of their numbers.
+    # The children of a node are its classes first, then its inner nodes in the order of their ids.
     node_row = np.full(nodes, -1, np.int32)
     first_node = 1 + np.cumsum(own_nodes) - own_nodes
     inner = parent[1:]
@@ -65,8 +65,7 @@ def _class_rows(class_parent, own_classes, node_start, class_order):
         by_parent = np.argsort(parents, kind="stable")
         parents = parents[by_parent]
         order = by_parent if order is None else order[by_parent]
-    # Position among all leaves sorted by node, minus the leaves of earlier nodes, plus the rows of earlier
-    # nodes.
+    # The rank among all leaves sorted by node, minus the leaves of earlier nodes, plus the rows of these.
     shift = node_start[:-1] - (np.cumsum(own_classes) - own_classes)
     rows = (np.arange(len(parents)) + shift[parents]).astype(np.int32)
     if order is None:
@@ -100,7 +99,7 @@ def _check_parents(class_parent, node_parent):
 
 
 def _in_breadth_first_order(node_parent):
-    """Parents that never decrease and precede their children: numbered breadth first already."""
+    """Whether nodes are breadth first already: parents never decrease, and come before their children."""
     later = node_parent[1:]
     return bool(
         np.all(later[1:] >= later[:-1]) and np.all((later >= 0) & (later < np.arange(1, len(node_parent))))
@@ -108,7 +107,7 @@ def _in_breadth_first_order(node_parent):
 
 
 def _breadth_first(node_parent):
-    """New numbers of the nodes, and the parents in new numbers."""
+    """Breadth-first ids: int32 `[num_nodes]`, the new id of each node; and the new parents in new order."""
     nodes = len(node_parent)
     by_parent = np.argsort(node_parent, kind="stable")
     first = np.searchsorted(node_parent[by_parent], np.arange(nodes + 1))
@@ -135,7 +134,7 @@ def _breadth_first(node_parent):
 def from_children(children):
     """See `Tree.from_children`. Returns (class_row, node_start, node_row)."""
     nodes, parents, leaves = [children], [-1], []
-    for number, node in enumerate(nodes):  # `nodes` grows while it is walked: breadth first.
+    for index, node in enumerate(nodes):  # `nodes` grows while it is walked: breadth first.
         if not isinstance(node, (list, tuple)) or not len(node):
             raise ValueError(
                 f"`children` must be a list of integers and lists, none empty. Received: {node!r}"
@@ -143,10 +142,10 @@ def from_children(children):
         for child in node:
             if isinstance(child, (list, tuple)):
                 nodes.append(child)
-                parents.append(number)
+                parents.append(index)
                 continue
             try:
-                leaves.append((operator.index(child), number))
+                leaves.append((operator.index(child), index))
             except TypeError:
                 raise ValueError(f"`children` must hold integers and lists. Received: {child!r}") from None
     if not leaves:
@@ -188,7 +187,7 @@ def check_arrays(class_row, node_start, node_row):
         )
     if node_row[0] != -1:
         raise ValueError(f"`node_row` must be -1 for the root, node 0. Received: node_row[0]={node_row[0]}")
-    # A row claimed before the node's own rows belongs to a lower number: no cycle is possible.
+    # The row of a node is before its own rows, so its parent has a lower id: no cycle is possible.
     bad = (node_row[1:] <= node_row[:-1]) | (node_row[1:] >= node_start[1:-1])
     if bad.any():
         at = 1 + int(np.argmax(bad))

@@ -1,4 +1,4 @@
-"""Checks of what users hand to the builders."""
+"""Checks of the builders' arguments."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from keras_largeout._checks import positive_int
 
 
 def class_counts(counts):
-    """`counts` as a 1-D float64 array of positive, finite numbers."""
+    """`counts` as a 1-D float64 array. Raises ValueError unless all are positive and finite."""
     counts = np.asarray(counts)
     if counts.ndim != 1 or counts.size == 0:
         raise ValueError(
@@ -27,10 +27,11 @@ def class_counts(counts):
 
 
 def classes_in_order(classes, name):
-    """The number of classes and their ids in the order in which leaves are dealt out.
+    """The number of classes, and their ids in the order of the leaves (None: the order of the ids).
 
-    An integer means that many classes in the order of their ids; a 1-D array is taken as counts, most
-    frequent first.
+    Args:
+        classes: int, the number of classes; or a 1-D array of counts, then the most frequent class is first.
+        name: str, of the argument.
     """
     if np.ndim(classes) == 0:
         return positive_int(name, classes), None
@@ -39,5 +40,5 @@ def classes_in_order(classes, name):
 
 
 def by_frequency(counts):
-    """Class ids, most frequent first; ties in the order of their ids."""
+    """int32 `[num_classes]`: class ids, most frequent first; ties in the order of the ids."""
     return np.argsort(-counts, kind="stable").astype(np.int32)

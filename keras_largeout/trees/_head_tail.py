@@ -1,58 +1,65 @@
-"""The default tree: a wide root of the most frequent classes over clusters of the rest."""
+"""`head_tail`, the default tree: a wide root of the most frequent classes over clusters of the rest."""
 
 import numpy as np
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 from keras_largeout.trees import clusters as grouping
-from keras_largeout.trees.cost import BYTES_PER_VALUE, PRODUCTS, passed_by_batch
+from keras_largeout.trees.cost import BYTES_PER_VALUE, MULTIPLY_ADDS_PER_BYTE, PRODUCTS, passed_by_batch
 from keras_largeout.trees.tree import Tree
 
-#: Multiply-adds that a processor does in the time in which it moves one byte (two cores: 80 G/s and 10 GB/s).
-_PER_BYTE = 8
 _ROOTS = ((192, 64), (448, 64), (896, 128))
 _ARITIES = (8, 16, 32, 64)
-#: How much more a step may cost for a better model: by a wider root, and by wider nodes below it.
+#: For a better model a step may cost this many times the least: for a wider root, for wider nodes below it.
 _WIDER_ROOT, _WIDER_ARITY = 1.6, 1.4
 
 
 def head_tail(counts, vectors=None, head=None, clusters=None, arity=None, dim=300, tokens=3200, seed=0):
     """A wide root of the most frequent classes over clusters of the rest: near a full softmax in quality.
 
-    The root has `head` classes as direct leaves and `clusters` inner children. A node below the root holds
-    the most frequent classes of its group as leaves, as many as leave just enough children for the others at
-    the least depth, and splits the others evenly.
+    The root has the `head` most frequent classes as leaves, and `clusters` inner nodes as children. Each of
+    these has a cluster of the other classes. A node below the root has the most frequent classes of its group
+    as leaves, and splits the others evenly among its other children. It has as many leaves as the least depth
+    of the tree allows.
 
-    With `vectors`, the clusters are those of k-means by angle with sizes capped at twice the mean, and groups
-    are split across their principal direction, so that similar classes share subtrees. Without, clusters are
-    ranges of similar frequency and equal mass.
+    With `vectors`, clusters are made by k-means on angles, none larger than twice the mean, and groups are
+    split across their principal direction. So similar classes share subtrees. Without `vectors`, a cluster is
+    a range of classes of similar frequency, and all clusters are about equally probable.
 
-    Parameters left as None are chosen by cost. Candidates are roots of 192 + 64, 448 + 64 and 896 + 128 and
-    arities 8 to 64. The model: a token costs `3 * dim` multiply-adds per child of the nodes on its path, a
-    touched row moves `20 * dim` bytes per batch of `tokens`, a byte costs as much as 8 multiply-adds; nodes
-    of one depth in the tail are equally likely. Quality grows with the root, less with the arity. So the
-    widest root is taken whose cost at its best arity is at most 1.6 times the least of all, then the widest
-    arity that costs at most 1.4 times the best one. Up to 1024 classes, the widest of these roots holds
-    them all, and the tree is a full softmax.
+    Those of `head`, `clusters` and `arity` that are None are chosen by cost, among roots of 192 + 64, 448 +
+    64 and 896 + 128 children, and arities from 8 to 64. `TreeCost` states the cost model. A byte counts as
+    much as 8 multiply-adds, and nodes of one depth in the tail are taken to be equally probable. A wider root
+    makes a better model; a larger arity does too, but less so. Therefore the choice is the widest root whose
+    cost at its best arity is at most 1.6 times the least cost of all, and then the largest arity that costs
+    at most 1.4 times as much as the best one. Up to 1024 classes the root holds all of them: a full softmax.
 
     Args:
-        counts: positive, finite numbers `[num_classes]`, how often each class occurs.
-        vectors: floats `[num_classes, k]`, such as made by `cooccurrence_vectors`; a zero row means unknown.
-        head: classes that are direct children of the root.
-        clusters: inner children of the root.
-        arity: the largest number of children of a node below the root, at least 2.
-        dim: width of the hidden vectors, for the cost model.
-        tokens: targets in one step, for the cost model.
-        seed: of the clustering; the same arguments give the same tree.
+        counts: positive, finite numbers `[num_classes]`: how often each class occurs, in any unit.
+        vectors: None, or numbers `[num_classes, k]`, such as `cooccurrence_vectors` makes. A row of zeros
+            means that nothing is known of the class.
+        head: int, how many classes are children of the root; None: chosen by cost.
+        clusters: int, how many inner nodes are children of the root; None: chosen by cost.
+        arity: int of at least 2, the most children that a node below the root has; None: chosen by cost.
+        dim: int, width of the hidden vectors, for the cost.
+        tokens: int, targets per step, for the cost.
+        seed: int, seed of the clustering. Equal arguments give equal trees.
 
     Returns:
         A `Tree`.
 
     Raises:
-        ValueError: for counts that are not positive and finite, vectors of another length or not finite, or
-            parameters out of range.
+        ValueError: counts that are not positive and finite, vectors of another length or not finite, or
+            numbers out of range.
 
-    Source: E. Grave et al., "Efficient softmax approximation for GPUs", ICML 2017 (a head and clusters of
+    Example:
+
+    ```python
+    counts = np.bincount(words, minlength=num_classes) + 1
+    tree = kl.trees.head_tail(counts, dim=512)
+    kl.layers.HierarchicalSoftmax(num_classes, counts=counts, tree=tree)
+    ```
+
+    Source: E. Grave et al., "Efficient softmax approximation for GPUs", ICML 2017 (a head, and clusters of
     the tail); A. Mnih and G. Hinton, "A scalable hierarchical distributed language model", NIPS 2008 (trees
     from vectors).
     """
@@ -92,7 +99,7 @@ def _checked_vectors(vectors, classes):
         or vectors.dtype.kind not in "iuf"
     ):
         raise ValueError(
-            f"`vectors` must be an array of numbers of shape [{classes}, k]: a row a class. "
+            f"`vectors` must be an array of numbers of shape [{classes}, k], one row per class. "
             f"Received: shape {vectors.shape}, dtype {vectors.dtype}"
         )
     if not all(np.isfinite(vectors[i : i + 65536]).all() for i in range(0, classes, 65536)):
@@ -112,7 +119,7 @@ def _equal_mass(counts, parts):
 
 
 def _split_plan(sizes, arity):
-    """How many classes of each group stay as leaves, and how many parts the others form."""
+    """How many classes of each group are leaves, and how many parts the others are split into."""
     below = np.full(len(sizes), 1, np.int64)  # What one child can hold when the tree is as shallow as can be.
     while np.any(short := below * arity < sizes):
         below[short] *= arity
@@ -121,9 +128,16 @@ def _split_plan(sizes, arity):
 
 
 def _grow(items, sizes, arity, vectors):
-    """Nodes for groups of tail classes, level by level. `items` are most frequent first within each group.
+    """Makes nodes for groups of tail classes, level by level.
 
-    Returns (the node of every tail class, the parents of all nodes including the root).
+    Args:
+        items: integers, tail classes, group after group, each group with the most frequent class first.
+        sizes: integers `[groups]`.
+        arity: int.
+        vectors: floats `[tail classes, k]`, or None.
+
+    Returns:
+        The node of every tail class, and the parents of all nodes, including the root.
     """
     class_node = np.empty(len(items), np.int32)
     parents = [np.array([-1]), np.zeros(len(sizes), np.int64)]
@@ -131,21 +145,21 @@ def _grow(items, sizes, arity, vectors):
     while len(sizes):
         leaves, parts = _split_plan(sizes, arity)
         group = np.repeat(np.arange(len(sizes)), sizes)
-        position = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        is_leaf = position < leaves[group]
+        rank = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        is_leaf = rank < leaves[group]
         class_node[items[is_leaf]] = first + group[is_leaf]
         open_groups = np.flatnonzero(parts)
         parents.append(first + np.repeat(open_groups, parts[open_groups]))
         first += len(sizes)
         items, sizes = items[~is_leaf], (sizes - leaves)[open_groups]
         items, sizes = grouping.split_groups(items, sizes, parts[open_groups], vectors)
-        # Tail classes are numbered by frequency: the most frequent of a group are its smallest numbers.
+        # Tail classes are numbered by frequency: the smallest of a group is its most frequent one.
         items = items[np.lexsort((items, np.repeat(np.arange(len(sizes)), sizes)))]
     return class_node, np.concatenate(parents)
 
 
 def _choose(probability, head, clusters, arity, dim, tokens):
-    """The parameters that are None, by the model in `head_tail`; `probability` is sorted, largest first."""
+    """`head`, `clusters` and `arity`, chosen as `head_tail` says; `probability` is sorted, largest first."""
     classes = len(probability)
     if head is None and clusters is None and classes <= sum(_ROOTS[-1]):
         return classes, 0, 2
@@ -165,7 +179,7 @@ def _choose(probability, head, clusters, arity, dim, tokens):
 
 
 def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
-    """Multiply-adds of a step, bytes counted as multiply-adds."""
+    """Multiply-adds per step, where a byte counts as `MULTIPLY_ADDS_PER_BYTE` of them."""
     root = head + min(clusters, tail)
     rows, touched = float(root), float(root)
     nodes, left = float(clusters), tail - clusters
@@ -174,4 +188,4 @@ def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
         touched += nodes * arity * passed_by_batch(tail_mass / nodes, tokens)
         left -= nodes * (arity - 1)
         nodes = min(nodes * arity, max(left / (arity - 1), 1.0))
-    return PRODUCTS * dim * rows * tokens + _PER_BYTE * BYTES_PER_VALUE * dim * touched
+    return PRODUCTS * dim * rows * tokens + MULTIPLY_ADDS_PER_BYTE * BYTES_PER_VALUE * dim * touched

@@ -11,14 +11,20 @@ def huffman(counts, arity=8):
     """The tree with the fewest expected nodes on a token's path: the fastest step, and the worst perplexity.
 
     Args:
-        counts: positive, finite numbers `[num_classes]`, how often each class occurs.
-        arity: children of every node (one node may have fewer), at least 2.
+        counts: positive, finite numbers `[num_classes]`: how often each class occurs, in any unit.
+        arity: int of at least 2, the number of children of every node. (One node may have fewer.)
 
     Returns:
         A `Tree`.
 
     Raises:
-        ValueError: for counts that are not positive and finite, or an arity below 2.
+        ValueError: counts that are not positive and finite, or an arity below 2.
+
+    Example:
+
+    ```python
+    tree = kl.trees.huffman(counts, arity=2)
+    ```
 
     Source: D. Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40 (1952).
     """
@@ -40,18 +46,21 @@ def huffman(counts, arity=8):
 
 
 def _merge(weights, arity):
-    """Huffman's method on ascending `weights`: the merge that takes each leaf, and each earlier merge.
+    """Huffman's method on ascending `weights`.
 
-    Both queues, leaves and merged nodes, are sorted. Any new node weighs at least as much as the next
-    `arity` items together; so all items up to that weight can be merged at once, `arity` by `arity`, without
-    looking at the new nodes. That takes a number of rounds that grows with the logarithm of the weights'
-    range, not with their number.
+    There are two sorted queues, the leaves and the merged nodes. Every new node weighs at least as much as
+    the next `arity` items together. So all items up to that weight can be merged in one round, `arity` at a
+    time, whatever the new nodes weigh. The number of rounds grows with the logarithm of the weights' range,
+    not with their number.
+
+    Returns:
+        The merge that takes each leaf, and the merge that takes the node made by each merge: int32 arrays.
     """
     leaves = len(weights)
     merges = -(-(leaves - 1) // (arity - 1))
     leaf_parent, node_parent = np.empty(leaves, np.int32), np.empty(merges, np.int32)
     node_weight = np.empty(merges)
-    # The first merge alone may be smaller: it makes the numbers come out even.
+    # Only the first merge may take fewer items: then all others take `arity`.
     take = (leaves - 2) % (arity - 1) + 2
     leaf_parent[:take] = 0
     node_weight[0] = weights[:take].sum()

@@ -7,7 +7,7 @@ _CHUNK = 65536
 
 
 def unit_rows(vectors, rows):
-    """The chosen rows as float32 unit vectors; zero rows (a class without a vector) stay zero."""
+    """The rows `rows` of `vectors` as float32 unit vectors. Rows of zeros stay zero."""
     chosen = np.asarray(vectors[rows], np.float32)
     return chosen / np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), 1e-12)
 
@@ -15,15 +15,15 @@ def unit_rows(vectors, rows):
 def capped_kmeans(vectors, clusters, cap, seed):
     """Clusters of unit vectors by angle, none larger than `cap`.
 
-    Centres come from Lloyd's iterations on the first 32768 vectors (callers pass the most frequent classes
-    first: their vectors are the best known, and matter most); then every vector goes to the nearest centre
+    Lloyd's iterations on the first 32768 vectors find the centres. (Callers pass the most frequent classes
+    first: their vectors are the best known, and matter most.) Then every vector goes to the nearest centre
     that has room.
 
     Args:
-        vectors: float32 `[n, d]`, unit or zero rows.
-        clusters: the number of clusters.
-        cap: the largest size, `cap * clusters >= n`.
-        seed: of the choice of the first centres.
+        vectors: float32 `[n, d]`, rows of length 1 or 0.
+        clusters: int, the number of clusters.
+        cap: int, the largest size, `cap * clusters >= n`.
+        seed: int, seed of the choice of the first centres.
 
     Returns:
         int32 `[n]`: the cluster of each vector. Clusters may be empty.
@@ -58,7 +58,7 @@ def _assign_capped(vectors, centres, cap):
     cluster = np.full(len(vectors), -1, np.int32)
     left = np.arange(len(vectors))
     while len(left):
-        # Every round fills at least one cluster or places all that are left.
+        # Every round fills at least one cluster, or assigns all vectors that are left.
         open_ids = np.flatnonzero(room)
         best, score = np.empty(len(left), np.int64), np.empty(len(left), np.float32)
         for i in range(0, len(left), _CHUNK):
@@ -67,8 +67,8 @@ def _assign_capped(vectors, centres, cap):
             score[i : i + _CHUNK] = products.max(axis=1)
         nearest_first = np.lexsort((-score, best))
         in_order = best[nearest_first]
-        position = np.arange(len(left)) - np.searchsorted(in_order, in_order)
-        fits = position < room[in_order]
+        rank = np.arange(len(left)) - np.searchsorted(in_order, in_order)
+        fits = rank < room[in_order]
         placed = nearest_first[fits]
         cluster[left[placed]] = best[placed]
         room -= np.bincount(best[placed], minlength=len(room))
@@ -77,19 +77,19 @@ def _assign_capped(vectors, centres, cap):
 
 
 def split_groups(items, sizes, parts, vectors=None):
-    """Splits consecutive groups of items into equal parts, similar items together, all groups at once.
+    """Splits consecutive groups of items into equal parts, with similar items together, all groups at once.
 
-    A group is halved again and again across the principal direction of its vectors, so the parts are
-    balanced by construction. Without vectors the order of the items stands.
+    A group is halved again and again across the principal direction of its vectors, so its parts are always
+    of equal size. Without vectors the items keep their order.
 
     Args:
         items: integers `[n]`, rows of `vectors`, group after group.
         sizes: integers `[g]`, the sizes of the groups; they sum to n.
-        parts: integers `[g]`, parts to make of each group, at most its size.
+        parts: integers `[g]`, how many parts to make of each group, at most its size.
         vectors: float32 `[m, d]` or None.
 
     Returns:
-        (items reordered within their groups, sizes of all parts, group after group).
+        The items, reordered within their groups, and the sizes of all parts, group after group.
     """
     while np.any(parts > 1):
         starts = np.cumsum(sizes) - sizes

@@ -1,31 +1,51 @@
-"""What a step on a tree costs: a model of multiply-adds and of bytes."""
+"""What a training step costs. The trees that are built and the plans that are made use this one cost model.
+
+The units are the same everywhere:
+
+- Work is counted in flops. A multiply-add is two flops.
+- Traffic is counted in bytes that pass through the memory of a device.
+- Where one number is needed, a byte counts as much as `FLOPS_PER_BYTE` flops.
+- Values are float32, except the rows of a bfloat16 table.
+"""
 
 import dataclasses
 
 import numpy as np
 
-#: Forward product, gradient of the hidden vectors, gradient of the rows.
+FLOAT32_BYTES = 4
+FLOPS_PER_MULTIPLY_ADD = 2
+#: Flops that a device does while it moves one byte (an H200: 67e12 / 4.8e12; two CPU cores: 160e9 / 10e9).
+FLOPS_PER_BYTE = 16
+MULTIPLY_ADDS_PER_BYTE = FLOPS_PER_BYTE // FLOPS_PER_MULTIPLY_ADD
+
+#: Multiply-adds per value of a row, for each token that the row is scored for: the forward product, the
+#: gradient of the hidden vector, the gradient of the row.
 PRODUCTS = 3
-#: A float32 row is read in both passes, its gradient written, the row read and written again by the update.
-BYTES_PER_VALUE = 4 * 5
+#: Bytes per value of a row that a step touches, without its update: the forward pass reads it, the backward
+#: pass reads it and writes its gradient.
+COMPUTE_BYTES = 3 * FLOAT32_BYTES
+#: Bytes per value for its update, and as many for each slot of the optimizer: a read and a write.
+UPDATE_BYTES = 2 * FLOAT32_BYTES
+#: Bytes per value of a row that a step touches, where the optimizer has no slots.
+BYTES_PER_VALUE = COMPUTE_BYTES + UPDATE_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeCost:
-    """The expected cost of one training step.
+    """The expected cost of one training step on a tree. Made by `Tree.cost`.
 
-    The model: a token costs `3 * dim` multiply-adds for every child of every node on its path (forward, and
-    two gradients); a node's rows move through memory `5` times as float32 (two reads, a gradient written, a
-    read and a write by the update) if any token of the batch passes the node, and not at all otherwise.
-    Tokens are independent: a node that a token passes with probability p is passed by a batch with
-    probability `1 - (1 - p) ** tokens`.
+    The model: a token scores every child of every node on its path. That takes `3 * dim` multiply-adds per
+    child: the forward product and two gradients. If any token of the batch passes a node, the rows of its
+    children move through memory 5 times as float32: two reads, a gradient written, and a read and a write
+    by the update. Otherwise they do not move at all. Tokens are independent, so a node that one token passes
+    with probability p is passed by a batch with probability `1 - (1 - p) ** tokens`.
 
     Attributes:
-        nodes: expected nodes on the path of a token.
-        rows: expected rows scored for a token.
-        multiply_adds: per token, `3 * dim * rows`.
-        rows_touched: expected different rows of a batch.
-        bytes_touched: per batch, `20 * dim * rows_touched`.
+        nodes: expected number of nodes on the path of a token.
+        rows: expected number of rows scored for a token.
+        multiply_adds: expected multiply-adds per token, `3 * dim * rows`.
+        rows_touched: expected number of different rows that a batch touches.
+        bytes_touched: expected bytes moved per batch, `20 * dim * rows_touched`.
     """
 
     nodes: float
@@ -36,7 +56,15 @@ class TreeCost:
 
 
 def probabilities(tree, counts):
-    """float64 `[num_rows]`, `[num_nodes]`: how probably a token takes each row, passes each node."""
+    """The probabilities that a token takes each row, and passes each node.
+
+    Args:
+        tree: `Tree`.
+        counts: numbers `[num_classes]`.
+
+    Returns:
+        float64 `[num_rows]` and float64 `[num_nodes]`.
+    """
     row_mass = np.zeros(tree.num_rows)
     row_mass[tree.class_row] = counts / counts.sum()
     node_mass = np.empty(tree.num_nodes)
@@ -61,7 +89,7 @@ def passed_by_batch(probability, tokens):
 
 
 def expected_cost(tree, counts, dim, tokens):
-    """The `TreeCost` of a tree; arguments are checked by the caller."""
+    """The `TreeCost` of a tree. The caller has checked the arguments."""
     mass, sizes = probabilities(tree, counts)[1], tree.node_sizes
     rows = float(mass @ sizes)
     touched = float(passed_by_batch(mass, tokens) @ sizes)

@@ -1,4 +1,4 @@
-"""A tree in parts: the top that every device has, and what lies below it on each device. NumPy only."""
+"""A tree in parts: the top, which every device has, and the subtrees that each device has below it."""
 
 import dataclasses
 import itertools
@@ -10,19 +10,20 @@ from keras_largeout.trees.tree import HINT_STRIDE, Tree
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreeParts:
-    """A tree cut below its top nodes, each subtree whole in one part.
+    """A tree that is cut below its top nodes. Each subtree is on one device.
 
     log p(class) = log p(leaf of the top) + log p(class | its subtree), where a leaf of the top is a class or
-    stands for a subtree. So the top is a tree of its own, and a part is a *forest*: nodes without a parent
-    are the roots of its subtrees. Rows, nodes and classes of a part keep their order.
+    stands for a subtree. So the top is a tree of its own. What a device has below it is a *forest*: the nodes
+    without a parent are the roots of its subtrees. Rows, nodes and classes of a forest keep their order.
 
     Attributes:
-        top: `Tree` of the top; its classes are `num_top_classes` leaves.
-        forests: a dict of arrays a device, named as the ops' tree arrays; `node_parent` is -1 at roots.
-        top_class: int32 `[num_classes]`: the leaf of the top under which each class lies.
-        class_position: int32 `[num_classes]`: `class_offsets[s] + i` for class i of forest s; -1 for classes
-            that are leaves of the top.
-        class_offsets: int64 `[devices + 1]`.
+        top: `Tree` of the top. Its classes are the leaves of the top.
+        forests: list with one dict of int32 arrays per device, named as the ops' tree arrays. `node_parent`
+            is -1 at the roots of subtrees.
+        top_class: int32 `[num_classes]`: the leaf of the top that each class is below.
+        class_position: int32 `[num_classes]`: `class_offsets[s] + i` for class i of forest s; -1 for a class
+            that is a leaf of the top.
+        class_offsets: int64 `[devices + 1]`: the number of classes in all forests before each, and in all.
     """
 
     top: Tree
@@ -33,12 +34,13 @@ class TreeParts:
 
 
 def split_tree(tree, owners, devices):
-    """Cuts a tree in parts.
+    """Cuts a tree into the top and a forest per device.
 
     Args:
         tree: `Tree`.
-        owners: integers `[num_nodes]`: the device that has the children of each node, -1 for top nodes, which
-            hold the root and the parent of each of them; a node below them has the owner of its parent.
+        owners: integers `[num_nodes]`: the device that has the children of each node; -1 for a node of the
+            top. The top has the root, and with each node its parent. A node below the top has the owner of
+            its parent, unless that is in the top.
         devices: int.
 
     Returns:
@@ -63,10 +65,7 @@ def split_tree(tree, owners, devices):
     below = np.flatnonzero(owners >= 0)
     units = below[owners[tree.node_parent[below]] < 0]
     leaf_of_node[units] = leaf_of_row[local_row[tree.node_row[units]]]
-    for first, last in itertools.pairwise(tree.levels[1:]):
-        parents = tree.node_parent[first:last]
-        inherited = leaf_of_node[parents]
-        np.copyto(leaf_of_node[first:last], inherited, where=inherited >= 0)
+    inherit(tree, leaf_of_node)
 
     node_of_class = np.searchsorted(tree.node_start, tree.class_row, side="right") - 1
     top_class = leaf_of_node[node_of_class]
@@ -86,8 +85,20 @@ def split_tree(tree, owners, devices):
     return TreeParts(top, forests, top_class, class_position, np.array(class_offsets, np.int64))
 
 
+def inherit(tree, values):
+    """Gives all nodes below a node its value, in place, where that is not -1.
+
+    Args:
+        tree: `Tree`.
+        values: integers `[num_nodes]`.
+    """
+    for first, last in itertools.pairwise(tree.levels[1:]):
+        inherited = values[tree.node_parent[first:last]]
+        np.copyto(values[first:last], inherited, where=inherited != -1)
+
+
 def _forest(tree, owners, nodes, class_row, local_row, local_node):
-    if not len(nodes):  # the ops want one node
+    if not len(nodes):  # the ops need one node
         return _int32(class_row=[0], node_start=[0, 1], node_row=[-1], node_parent=[-1], row_hint=[0])
     parents = tree.node_parent[nodes]
     inside = owners[parents] == owners[nodes]
@@ -102,7 +113,7 @@ def _forest(tree, owners, nodes, class_row, local_row, local_node):
 
 
 def _ranks(owners, devices):
-    """The place of each element among those of its owner."""
+    """int32: the rank of each element among those of its owner."""
     ranks = np.empty(len(owners), np.int32)
     for owner in range(-1, devices):
         mine = np.flatnonzero(owners == owner)

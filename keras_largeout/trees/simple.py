@@ -1,4 +1,4 @@
-"""Trees that ignore how often a class occurs, except for the order in which classes are dealt out."""
+"""Trees of even shape: how often a class occurs decides at most the order of the leaves."""
 
 import math
 
@@ -13,15 +13,21 @@ def two_level(num_classes, groups=None):
     """A root over groups, groups over classes.
 
     Args:
-        num_classes: the number of classes, dealt out in the order of their ids; or counts, a 1-D array of
-            positive numbers with one value a class: classes of similar frequency then share a group.
-        groups: the number of groups; the square root of the number of classes, rounded up, when None.
+        num_classes: int, the number of classes; then a group has consecutive ids. Or counts, positive numbers
+            `[num_classes]`; then a group has classes of similar frequency.
+        groups: int, the number of groups; the square root of the number of classes, rounded up, when None.
 
     Returns:
         A `Tree` of depth 2, whose groups differ in size by at most one.
 
     Raises:
-        ValueError: for counts that are not positive, or more groups than classes.
+        ValueError: counts that are not positive, or more groups than classes.
+
+    Example:
+
+    ```python
+    tree = kl.trees.two_level(10_000)    # 100 groups of 100 classes
+    ```
 
     Source: J. Goodman, "Classes for fast maximum entropy training", ICASSP 2001.
     """
@@ -35,18 +41,24 @@ def two_level(num_classes, groups=None):
 
 
 def balanced(num_classes, arity=16):
-    """A tree of nodes with at most `arity` children, all leaves at one depth.
+    """A tree of nodes with at most `arity` children, and all leaves at one depth.
 
     Args:
-        num_classes: the number of classes, dealt out in the order of their ids; or counts, a 1-D array of
-            positive numbers with one value a class: classes of similar frequency then share nodes.
-        arity: the largest number of children of a node, at least 2.
+        num_classes: int, the number of classes; then a node has consecutive ids below it. Or counts, positive
+            numbers `[num_classes]`; then it has classes of similar frequency below it.
+        arity: int of at least 2, the most children of a node.
 
     Returns:
         A `Tree` of depth `ceil(log(num_classes) / log(arity))`.
 
     Raises:
-        ValueError: for counts that are not positive, or an arity below 2.
+        ValueError: counts that are not positive, or an arity below 2.
+
+    Example:
+
+    ```python
+    tree = kl.trees.balanced(1_000_000, arity=100)    # depth 3
+    ```
 
     Source: F. Morin and Y. Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005
     (arity 2).
@@ -61,19 +73,19 @@ def balanced(num_classes, arity=16):
 
 
 def _layered(widths, classes, order):
-    """A tree with `widths[i]` nodes i + 1 steps below the root, dealt out evenly over the level above."""
+    """A tree with `widths[i]` nodes i + 1 steps below the root, spread evenly over the level above."""
     parents, first = [np.array([-1])], 0
     width = 1
     for below in widths:
-        parents.append(first + _deal(below, width))
+        parents.append(first + _group_of(below, width))
         first, width = first + width, below
-    class_parent = first + _deal(classes, width)
+    class_parent = first + _group_of(classes, width)
     if order is not None:
         by_rank, class_parent = class_parent, np.empty_like(class_parent)
         class_parent[order] = by_rank
     return Tree.from_parents(class_parent, np.concatenate(parents), order)
 
 
-def _deal(items, hands):
-    """Which of `hands` equal, contiguous shares each of `items` belongs to."""
-    return np.arange(items, dtype=np.int64) * hands // items
+def _group_of(items, groups):
+    """int64 `[items]`: the group of each item, where groups are consecutive items of about equal number."""
+    return np.arange(items, dtype=np.int64) * groups // items

@@ -18,8 +18,8 @@ class Tree:
     """A tree whose leaves are the classes `0 .. num_classes - 1`.
 
     Every child of every node has one row in a table of `num_rows = num_classes + num_nodes - 1` rows. The
-    children of a node are contiguous rows; nodes are numbered breadth first (the root is 0), so that
-    `node_row` increases.
+    children of a node are contiguous rows. Nodes are numbered breadth first: the root is 0, and `node_row`
+    increases.
 
     `log p(class) = sum over the path of (logit of the row - logsumexp of the logits of the node's rows)`.
 
@@ -28,9 +28,20 @@ class Tree:
 
     Attributes:
         class_row: int32 `[num_classes]`, the row of each class.
-        node_start: int32 `[num_nodes + 1]`; rows `node_start[n] .. node_start[n + 1]` are the children of
+        node_start: int32 `[num_nodes + 1]`; rows `node_start[n] .. node_start[n + 1] - 1` are the children of
             node n.
         node_row: int32 `[num_nodes]`, the row that a node has among its parent's children; -1 for the root.
+
+    Raises:
+        ValueError: arrays that are not vectors of integers within int32.
+
+    Example:
+
+    ```python
+    tree = kl.trees.Tree.from_children([0, 1, [2, 3, [4, 5]]])
+    tree.num_rows                   # 8: the root has 3 children, its inner child 3, that one's 2
+    tree.path(4)                    # the nodes from the root to class 4, and the row taken at each
+    ```
     """
 
     class_row: np.ndarray
@@ -47,7 +58,14 @@ class Tree:
 
     @classmethod
     def from_arrays(cls, class_row, node_start, node_row):
-        """A checked tree from its three arrays (1-D integers, see the attributes). Raises ValueError."""
+        """A tree from its three arrays, which are checked.
+
+        Args:
+            class_row, node_start, node_row: 1-D integers, see the attributes of `Tree`.
+
+        Raises:
+            ValueError: the arrays do not describe a tree.
+        """
         return cls(class_row, node_start, node_row).validate()
 
     @classmethod
@@ -56,11 +74,11 @@ class Tree:
 
         Args:
             children: the children of the root, such as `[0, 1, [2, 3, [4, 5]]]`. Every class from 0 to the
-                largest must occur exactly once. Among the children of a node, classes are stored before inner
+                largest must occur exactly once. The rows of a node are its classes first and then its inner
                 nodes, each in the order given.
 
         Raises:
-            ValueError: for an empty node, a class without a leaf, a class that has two.
+            ValueError: an empty node, a class without a leaf, or a class with two.
         """
         return cls(*_assemble.from_children(children))
 
@@ -69,14 +87,14 @@ class Tree:
         """A tree from the parent of every class and of every inner node; suited to millions of classes.
 
         Args:
-            class_parent: integers `[num_classes]`, the node whose child each class is.
-            node_parent: integers `[num_nodes]` in any numbering, the parent of each node; -1 for the one
-                root.
-            class_order: integers `[num_classes]`, a permutation: the order of classes among the children of a
-                node. By their ids when None.
+            class_parent: integers `[num_classes]`, the node that each class is a child of.
+            node_parent: integers `[num_nodes]`, the parent of each node; -1 for the root. Nodes may be in any
+                order.
+            class_order: integers `[num_classes]`, a permutation: the order of the classes among the children
+                of a node. The order of the ids when None.
 
         Raises:
-            ValueError: for nodes out of range, a node without children, no root or several, a cycle.
+            ValueError: nodes out of range, a node without children, no root or several, or a cycle.
         """
         return cls(*_assemble.from_parents(class_parent, node_parent, class_order))
 
@@ -84,26 +102,27 @@ class Tree:
 
     @property
     def num_classes(self):
+        """int: the number of classes."""
         return len(self.class_row)
 
     @property
     def num_nodes(self):
-        """Inner nodes, the root included."""
+        """int: the number of inner nodes, including the root."""
         return len(self.node_row)
 
     @property
     def num_rows(self):
-        """Rows of the table of weights: one for every child of every node."""
+        """int: the rows of the table of weights, one for every child of every node."""
         return self.num_classes + self.num_nodes - 1
 
     @functools.cached_property
     def depth(self):
-        """Nodes on the longest path from the root to a class."""
+        """int: the number of nodes on the longest path from the root to a class."""
         return len(self.levels) - 1
 
     @property
     def nbytes(self):
-        """Bytes of the three arrays that define the tree."""
+        """int: bytes of the three arrays that define the tree."""
         return self.class_row.nbytes + self.node_start.nbytes + self.node_row.nbytes
 
     @property
@@ -111,7 +130,7 @@ class Tree:
         """int32 `[num_nodes]`: the number of children of each node."""
         return np.diff(self.node_start)
 
-    # Derived arrays, made when first asked for.
+    # Derived arrays, computed when they are first used.
 
     @functools.cached_property
     def node_parent(self):
@@ -127,7 +146,7 @@ class Tree:
 
     @functools.cached_property
     def row_child(self):
-        """int32 `[num_rows]`: what a row stands for, a class id or `~node`."""
+        """int32 `[num_rows]`: what each row stands for: a class, or an inner node n as `~n`."""
         child = np.empty(self.num_rows, np.int32)
         child[self.class_row] = np.arange(self.num_classes, dtype=np.int32)
         child[self.node_row[1:]] = ~np.arange(1, self.num_nodes, dtype=np.int32)
@@ -135,7 +154,7 @@ class Tree:
 
     @functools.cached_property
     def levels(self):
-        """int64 `[depth + 1]`: nodes `levels[i] .. levels[i + 1]` lie i steps below the root."""
+        """int64 `[depth + 1]`: nodes `levels[i] .. levels[i + 1] - 1` are i steps below the root."""
         bounds = [0, 1]
         while bounds[-1] < self.num_nodes:
             # The next level ends before the first node whose parent lies in it.
@@ -143,12 +162,19 @@ class Tree:
         return np.array(bounds)
 
     def arrays(self):
-        """All six arrays by name, in the order in which the ops take them."""
+        """dict of all six arrays by name, in the order in which the ops take them."""
         names = ("class_row", "node_start", "node_row", "node_parent", "row_hint", "row_child")
         return {name: getattr(self, name) for name in names}
 
     def path(self, class_id):
-        """The nodes from the root to a class, and the row taken in each: two int lists of one length."""
+        """The nodes from the root to a class, and the row taken at each: two lists of ints of equal length.
+
+        Args:
+            class_id: int.
+
+        Raises:
+            ValueError: there is no such class.
+        """
         if not 0 <= class_id < self.num_classes:
             raise ValueError(f"`class_id` must be in [0, {self.num_classes}). Received: class_id={class_id}")
         nodes, rows = [], [int(self.class_row[class_id])]
@@ -160,34 +186,40 @@ class Tree:
             rows.append(int(self.node_row[node]))
 
     def cost(self, counts, dim, tokens):
-        """What a training step is expected to cost when targets are drawn in proportion to `counts`.
+        """What a training step is expected to cost if targets are drawn in proportion to `counts`.
 
         Args:
-            counts: positive numbers `[num_classes]`.
-            dim: width of the hidden vectors.
-            tokens: targets in one step.
+            counts: positive, finite numbers `[num_classes]`.
+            dim: int, width of the hidden vectors.
+            tokens: int, targets per step.
 
         Returns:
-            A `TreeCost`. Its docstring states the model.
+            A `TreeCost`, whose docstring states the cost model.
+
+        Raises:
+            ValueError: counts that are not positive and finite, or of another length; other numbers below 1.
         """
         dim, tokens = positive_int("dim", dim), positive_int("tokens", tokens)
         return expected_cost(self, self._class_counts(counts), dim, tokens)
 
     def log_frequencies(self, counts):
-        """How often each row is taken by the tokens that pass its node, when they are drawn by `counts`.
+        """The log of how often each row is taken by the tokens that pass its node, drawn by `counts`.
 
-        These are the logits of a model that knows the classes' frequencies and nothing else.
+        These are the logits of a model that knows nothing but the frequencies of the classes.
 
         Args:
-            counts: positive numbers `[num_classes]`.
+            counts: positive, finite numbers `[num_classes]`.
 
         Returns:
-            float32 `[num_rows]`, logarithms; the exps of one node's rows sum to one.
+            float32 `[num_rows]`; the exponentials of the rows of one node sum to 1.
+
+        Raises:
+            ValueError: counts that are not positive and finite, or of another length.
         """
         return log_frequencies(self, self._class_counts(counts))
 
     def validate(self):
-        """Checks that the arrays describe a tree, and returns it. Raises ValueError naming what is wrong."""
+        """Returns this tree. Raises ValueError, naming what is wrong, if the arrays describe no tree."""
         _assemble.check_arrays(self.class_row, self.node_start, self.node_row)
         return self
 

@@ -11,28 +11,35 @@ def cooccurrence_vectors(
 ):
     """Word vectors for `head_tail`: truncated SVD of positive pointwise mutual information.
 
-    Counts how often each class occurs within `window` places of each of the most frequent `contexts`
-    classes, takes `max(0, log(p(word, context) / (p(word) p(context))))`, and returns `U * sqrt(S)` of its
-    leading singular vectors.
+    It counts how often each class occurs within `window` words of each of the `contexts` most frequent
+    classes. From that it takes `max(0, log(p(word, context) / (p(word) p(context))))`, and returns
+    `U * sqrt(S)` of the leading singular vectors.
 
     Args:
-        ids: class ids of a corpus: a 1-D integer array, a 2-D one (a document a row), or a sequence of 1-D
-            arrays. Documents do not see each other. Negative ids (padding, unknown words) are holes in the
-            text.
-        num_classes: the number of classes; ids are smaller.
-        dim: the width of the vectors.
-        window: how many places away a context may be, on either side.
-        contexts: how many classes serve as contexts.
-        smoothing: the power of the context distribution; below 1, rare contexts weigh less.
-        max_pairs: above this many pairs of places, a random subset of the places is used.
-        seed: of that subset and of the SVD.
+        ids: class ids of a corpus: integers `[words]`, integers `[documents, words]`, or a sequence of 1-D
+            arrays, one per document. Words of different documents are never in one window. Negative ids are
+            padding or unknown words: they take up room in a window and count for nothing.
+        num_classes: int, the number of classes; all ids are smaller.
+        dim: int, width of the vectors.
+        window: int, how many words away a context may be, on either side.
+        contexts: int, how many classes serve as contexts.
+        smoothing: float, the power of the context distribution; below 1, rare contexts weigh less.
+        max_pairs: int; with more pairs of words than this, a random subset of the words is used.
+        seed: int, seed of that subset and of the SVD.
 
     Returns:
-        float32 `[num_classes, dim]`; classes that never occur have zero rows.
+        float32 `[num_classes, dim]`; classes that never occur have rows of zeros.
 
     Raises:
-        ImportError: without SciPy and scikit-learn.
-        ValueError: for ids out of range or parameters out of range.
+        ImportError: SciPy or scikit-learn is not installed.
+        ValueError: ids or numbers out of range.
+
+    Example:
+
+    ```python
+    vectors = kl.trees.cooccurrence_vectors(words, num_classes)
+    tree = kl.trees.head_tail(counts, vectors)
+    ```
 
     Source: O. Levy, Y. Goldberg, I. Dagan, "Improving distributional similarity with lessons learned from
     word embeddings", TACL 2015 (sections 3.1 and 3.2).
@@ -49,7 +56,7 @@ def cooccurrence_vectors(
     text, document = _text(ids, num_classes)
     frequency = np.bincount(text[text >= 0], minlength=num_classes)
     chosen = _check.by_frequency(frequency)[: min(contexts, int(np.count_nonzero(frequency)))]
-    context_of = np.full(num_classes + 1, -1, np.int32)  # The last entry serves the holes, whose id is -1.
+    context_of = np.full(num_classes + 1, -1, np.int32)  # The last entry is that of padding, whose id is -1.
     context_of[chosen] = np.arange(len(chosen))
 
     rng = np.random.default_rng(seed)
@@ -94,7 +101,7 @@ def _to_positive_information(pairs, smoothing):
 
 
 def _text(ids, num_classes):
-    """All documents in one int32 array, and the document of each place (None for a single document)."""
+    """All documents in one int32 array, and the document of each word (None for a single document)."""
     if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype != object:
         text, document = ids, None
     else:

@@ -10,7 +10,7 @@ from _tables import strategy_of
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_cost import count_pairs
+from keras_largeout.distribute.planning.tree_estimator import count_pairs
 from keras_largeout.distribute.planning.tree_placement import place_tree
 
 VOCAB, DIM, BATCH, LENGTH, STEPS, DEVICES = 400, 8, 32, 5, 6, 2

@@ -194,7 +194,7 @@ def test_what_is_refused_moves_nothing():
     torn[np.flatnonzero(owners >= 0)[0]] = 1 - torn[np.flatnonzero(owners >= 0)[0]]
     modulo = Placement.by_modulo(VOCAB, 2)
     refused = {
-        "cut over devices, .'embedding', 'words'.. Received: a plan for .'other'.": {"other": modulo},
+        "sharded over devices, .'embedding', 'words'.. Received: a plan for .'other'.": {"other": modulo},
         "as large shards": {"embedding": Placement.explicit(np.arange(VOCAB) // 100 % 2, 2)},
         "same replicated rows": {"embedding": Placement.by_range(VOCAB, 2).with_hot_rows([1])},
         "children of a node together": {"words": Placement.explicit(torn, 2, plan["words"].sizes)},

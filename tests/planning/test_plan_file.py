@@ -8,7 +8,7 @@ import pytest
 
 from keras_largeout import trees
 from keras_largeout.distribute import Device, Placement, Plan, TableSpec, plan
-from keras_largeout.distribute.planning.tree_cost import class_nodes, node_owners
+from keras_largeout.distribute.planning.tree_estimator import class_nodes, node_owners
 
 TREE = trees.two_level(2500)
 
@@ -84,7 +84,7 @@ def test_text(saved):
     result, _ = saved
     text = str(result)
     lines = text.split("\n")
-    assert lines[0].startswith("15 tables on 4 devices, 256 examples a step: expected max/mean 1.")
+    assert lines[0].startswith("15 tables on 4 devices, 256 examples per step: expected max/mean 1.")
     assert "head" in text and "like head" in text and "60,000" in text and "12 MB" in text
     assert lines[-1].startswith("max/mean") and all(line == line.rstrip() for line in lines)
     assert repr(result).startswith("Plan(15 tables on 4 devices, max/mean 1.")
@@ -159,7 +159,7 @@ def test_pinned_classes(saved):
     [
         ({"rows": {"kind": "best"}}, "`kind` of table 'rows' must be table or one of.*kind='best'"),
         ({"rows": {"kind": "explicit"}}, "explicit as it was saved"),
-        ({"one": {"device": 4}}, r"`device` of table 'one' must be a number in \[0, 4\).*device=4"),
+        ({"one": {"device": 4}}, r"`device` of table 'one' must be an index in \[0, 4\).*device=4"),
         ({"rows": {"kind": "table"}}, "device=None"),
         ({"head": {"kind": "modulo"}}, "a tree, must be explicit or replicated.*kind='modulo'"),
         ({"rows": {"pin": {"60000": 1}}}, "keys such as .* below 60000. Received: '60000'"),
@@ -167,10 +167,10 @@ def test_pinned_classes(saved):
         ({"rows": {"pin": {"first": 1}}}, "Received: 'first'"),
         (
             {"rows": {"pin": {"1": "gpu"}}},
-            "must name a device, by number or name, or \"all\". Received: 'gpu'",
+            "must name a device, by index or name, or \"all\". Received: 'gpu'",
         ),
         ({"rows": {"pin": {"1": 4}}}, "Received: 4"),
-        ({"wide": {"pin": {"1": 1}}}, "'wide' can't be pinned: it is cut by columns"),
+        ({"wide": {"pin": {"1": 1}}}, "'wide' can't be pinned: it is sharded by columns"),
         ({"head": {"pin": {"0": "all"}}}, "classes 0-0 can't go to all"),
         (
             {"head": {"pin": {"2000": 1, "2001": 2}}},

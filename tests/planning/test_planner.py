@@ -8,7 +8,7 @@ import pytest
 from keras_largeout import trees
 from keras_largeout.distribute import Device, Plan, TableSpec, plan
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.row_cost import device_load, row_load, row_owners, rows_held
+from keras_largeout.distribute.planning.row_estimator import device_load, row_load, row_owners, rows_held
 from keras_largeout.distribute.planning.row_placement import fill
 from keras_largeout.trees import Tree
 
@@ -220,7 +220,7 @@ def test_sizes_follow_shares_and_room():
         (lambda: TableSpec("t", 4, 4, slots=-1), "`slots` of table 't'"),
         (lambda: TableSpec("t", 4, 4, "float64"), "`dtype` of table 't' must be one of.*float64"),
         (lambda: TableSpec("t", 4, 4, ids_per_example=0), "`ids_per_example` of table 't' must be positive"),
-        (lambda: TableSpec("t", 4, 4, counts=[1, 2]), r"numbers of shape \(4,\), one a row.*\(2,\)"),
+        (lambda: TableSpec("t", 4, 4, counts=[1, 2]), r"numbers of shape \(4,\), one per row.*\(2,\)"),
         (lambda: TableSpec("t", 4, 4, counts=[0] * 4), "`counts` of table 't' must be finite"),
         (lambda: TableSpec("t", 4, 4, counts=[np.inf, 1, 1, 1]), "`counts` of table 't' must be finite"),
         (lambda: TableSpec("t", 9, 4, tree=Tree.from_children([0, 1])), "those of its tree, 2.*rows=9"),

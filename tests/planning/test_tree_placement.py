@@ -7,7 +7,7 @@ import pytest
 
 from keras_largeout import trees
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_cost import count_pairs, node_owners, tree_load
+from keras_largeout.distribute.planning.tree_estimator import count_pairs, node_owners, tree_load
 from keras_largeout.distribute.planning.tree_placement import HOW, cut_and_units, place_tree
 from keras_largeout.trees import Tree
 
@@ -144,6 +144,22 @@ def test_load_by_hand():
     passed = 1 - 0.75**8
     assert np.allclose(load.bytes, [200 * (4 + 2 * passed), 200 * (4 + 3 * passed)])
     assert load.imbalance["rows"] == 7 / 6.5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_trees_and_plans_have_one_cost_model(shape):
+    """What `Tree.cost` and `head_tail` count is what the planner counts, on one device and without slots."""
+    tree, counts = built(shape)
+    cost = tree.cost(counts, dim=64, tokens=500)
+    for how in HOW:
+        load = tree_load(tree, place_tree(tree, 1, counts, how), counts, dim=64, batch_tokens=500)
+        assert np.allclose(load.pairs, 500 * cost.nodes)
+        assert np.allclose(load.flops, 2 * 500 * cost.multiply_adds)
+        assert np.allclose(load.touched, cost.rows_touched)
+        assert np.allclose(load.bytes, cost.bytes_touched)
+        # A slot is read and written like the value itself: 8 of the 20 bytes again.
+        slots = tree_load(tree, place_tree(tree, 1, counts, how), counts, 64, 500, slots=1)
+        assert np.allclose(slots.bytes, 1.4 * cost.bytes_touched)
 
 
 def test_room_for_a_rebalance():

@@ -1,1 +1,1 @@
-"""What each device does: counted, shown, and evened out."""
+"""The load of each device: measured, planned for, and made even by moving rows."""

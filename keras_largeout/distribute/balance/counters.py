@@ -1,4 +1,4 @@
-"""Which counter counts what."""
+"""`make_counter`: the load counter for a table or a tree."""
 
 from keras_largeout.distribute.balance.table_counter import TableCounter
 from keras_largeout.distribute.balance.tree_counter import TreeCounter
@@ -6,8 +6,11 @@ from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
 
 
 def make_counter(placed, record):
-    """A `LoadCounter` of a `ShardedTable` or `ShardedTree`; with `record` also of its rows or subtrees.
+    """The `LoadCounter` of a `ShardedTable` or `ShardedTree`.
 
-    What is recorded is what `placed.even_placement` takes.
+    Args:
+        placed: `ShardedTable` or `ShardedTree`.
+        record: bool, whether it also records how often each row or subtree is used. `placed.even_placement`
+            takes that record.
     """
     return (TreeCounter if isinstance(placed, ShardedTree) else TableCounter)(placed, record)

@@ -1,28 +1,29 @@
-"""Which bytes a step sends from device to device, from what was counted. Arithmetic on NumPy arrays.
+"""How many bytes steps send from device to device, computed from what was counted.
 
-Replica `r` runs on device `r`. Arrays `[devices, devices]` are from row to column; the diagonal is 0.
+Replica `r` runs on device `r`. Entry `[i, j]` of an array `[devices, devices]` is what device i sends to
+device j; the diagonal is 0.
 """
 
 import numpy as np
 import tensorflow as tf
 
-#: Row numbers, positions and classes travel as int64.
+#: Bytes of an index: rows, positions and classes are sent as int64.
 _INDEX = 8
 
 
 def table_bytes(table, asked, updated, replicated, merged):
-    """Bytes between devices for a `ShardedTable`.
+    """Bytes between devices for a `ShardedTable`: int64 `[devices, devices]`.
 
-    A replica sends the rows' local indices to their shard, gets the rows, and sends their gradients (for the
-    same indices, which are there already). Gradients of replicated rows go to the first device, and their
-    sums from there to all.
+    A replica sends the local indices of rows to their shard, gets the rows, and sends their gradients back.
+    (The shard has the indices already.) Gradients of replicated rows are sent to the first device, and their
+    sums from there to all devices.
 
     Args:
         table: `ShardedTable`.
-        asked: int64 `[replicas, shards]`, unique rows.
-        updated: whether there are gradients.
+        asked: int64 `[replicas, shards]`: how many unique rows each replica asked of each shard.
+        updated: bool, whether there are gradients.
         replicated: int64 `[replicas]`: rows of gradients for replicated rows.
-        merged: int, how many they are when those of all replicas are summed.
+        merged: int, how many of these rows are left when those of all replicas are summed.
     """
     itemsize = tf.as_dtype(table.array.dtype).size
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
@@ -34,15 +35,16 @@ def table_bytes(table, asked, updated, replicated, merged):
 
 
 def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
-    """Bytes between devices for a `ShardedTree`: hidden vectors there, their gradients back.
+    """Bytes between devices for a `ShardedTree`: int64 `[devices, devices]`.
 
-    The gradients of a subtree's rows stay on its device. Those of the top are summed as in `table_bytes`.
+    Hidden vectors are sent to subtrees, and their gradients come back. The gradients of a subtree's rows stay
+    on its device. Those of the top are summed as in `table_bytes`.
 
     Args:
         tree: `ShardedTree`.
-        tokens: int64 `[replicas, shards]`.
-        vector_bytes: of a vector and its gradient together.
-        scalar_bytes: of what goes with them: loss and its gradient, class, weight.
+        tokens: int64 `[replicas, shards]`: how many hidden vectors each replica sent to each shard.
+        vector_bytes: int, bytes of a hidden vector and its gradient together.
+        scalar_bytes: int, bytes of what goes with them: loss, gradient of the loss, class, weight.
         replicated, merged: as in `table_bytes`.
     """
     there = tokens * (vector_bytes // 2 + scalar_bytes - 4)
@@ -59,8 +61,8 @@ def server_table_bytes(table, asked, gradients):
 
     Args:
         table: `ShardedTable`.
-        asked: int64 `[servers]`, unique rows of lookups: an index there, a row back.
-        gradients: int64 `[servers]`, rows of gradients: an index and a row there.
+        asked: int64 `[servers]`: unique rows of lookups. For each, an index is sent and a row comes back.
+        gradients: int64 `[servers]`: rows of gradients. For each, an index and a row are sent.
     """
     return (asked + gradients) * (_bytes_of_row(table) + _INDEX)
 
@@ -70,9 +72,9 @@ def server_tree_bytes(tree, tokens, token_bytes, top_rows):
 
     Args:
         tree: `ShardedTree`.
-        tokens: int64 `[servers]`, hidden vectors sent to subtrees.
-        token_bytes: of a vector, its gradient, and what goes with them.
-        top_rows: int64 `[servers]`, rows of the top fetched; as many gradients come back.
+        tokens: int64 `[servers]`: hidden vectors sent to subtrees.
+        token_bytes: int, bytes of a hidden vector, its gradient, and what goes with them.
+        top_rows: int64 `[servers]`: rows of the top that are fetched. As many gradients are sent back.
     """
     kernel, bias = tree.kernel, tree.bias
     itemsize = tf.as_dtype(kernel.array.dtype).size
@@ -81,7 +83,7 @@ def server_tree_bytes(tree, tokens, token_bytes, top_rows):
 
 
 def _bytes_of_row(table):
-    """Bytes of what each part has of a row: int64 `[devices]`."""
+    """int64 `[devices]`: bytes that each device has of a row. Column-wise, that is a part of the row."""
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
     columns = table.placement.columns
     widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
@@ -89,7 +91,7 @@ def _bytes_of_row(table):
 
 
 def _replicated(rows, row_bytes, merged, merged_bytes):
-    """Gradients of replicated rows: to the first device, and their (float32) sums from there to all."""
+    """Bytes of the gradients of replicated rows: to the first device; their float32 sums from it to all."""
     between = np.zeros((len(rows), len(rows)), np.int64)
     between[1:, 0] = rows[1:] * row_bytes
     between[0, 1:] = merged * merged_bytes

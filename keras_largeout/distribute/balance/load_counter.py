@@ -1,8 +1,8 @@
-"""Counts, in the graph of a training step, what each device does for a table; nothing where nobody asks.
+"""`LoadCounter`: counts, in the graph of a training step, what each device does for a table.
 
-A counter hangs on a `ShardedTable` or a `ShardedTree` and counts between `counting()` and its end only: that
-is while a training step is traced whose load somebody wants to see. All numbers are int64 in host memory:
-they are lengths of tensors, which are there already, so a step pays for a few tiny ops and for no kernel.
+A counter is an attribute of a `ShardedTable` or a `ShardedTree`. Only what is traced inside its context
+`counting()` is counted, so other training steps have no cost. What it counts are lengths of tensors, which
+TensorFlow has in host memory anyway. They are added up there as int64, by a few tiny ops per step.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ class LoadCounter:
     """What the devices did for one table since the last `reset`.
 
     Args:
-        name: what a plan calls the table.
+        name: str, the table's name in a plan.
         array: the `ShardedArray` whose gradients are counted.
-        kinds: names of what is counted of each replica; the last one is the work.
-        length: how many numbers a replica counts, from which `split` makes those of the kinds.
-        record: whether `recorded` shall have something to say.
+        kinds: tuple of str, what is counted for each replica. The last kind is the work.
+        length: int, how many numbers a replica counts. `split` makes those of the kinds from them.
+        record: bool, whether it also records what `recorded` returns.
     """
 
     def __init__(self, name, array, kinds, length, record):
         self.name, self.kinds, self.array = name, kinds, array
         self.devices = devices = array.placement.devices
-        # On a cluster all workers count on the first server: they add there, and none waits for another.
+        # On a cluster all workers count on the first server. They only add, so none waits for another.
         self.remote, host = array.table.remote, array.table.devices[0] if array.table.remote else HOST
         _counts = functools.partial(_counts_on, host)
         self._asked = [_counts(length) for _ in range(1 if self.remote else devices)]
-        # Of each shard the rows of gradients; of the replicated part those that each replica brings.
+        # Rows of gradients: for each shard, and from each replica for replicated rows.
         self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
         self.updated = False
         self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
@@ -50,7 +50,7 @@ class LoadCounter:
 
     @contextlib.contextmanager
     def counting(self):
-        """What is traced within is counted. (Replicas are traced in turn, and their calls overlap.)"""
+        """What is traced inside this context is counted. (The replicas are inside it at the same time.)"""
         self._active += 1
         try:
             yield
@@ -64,26 +64,27 @@ class LoadCounter:
         self._asked[replica_number()].assign_add(numbers)
 
     def split(self, numbers):
-        """A list of `[replicas, devices + 1]`, one a kind, from `[replicas, length]`.
+        """A list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.
 
-        Column 0 is what a replica does itself with replicated rows; column `s + 1` what it asks of shard `s`.
+        Column 0 is what a replica does itself with replicated rows. Column `s + 1` is what it asks of shard
+        s.
         """
         raise NotImplementedError
 
     def add_gradients(self, key, gradients, joined):
-        """Counts, until `end_step`, the rows of gradients that the replicas bring for the part `key`."""
+        """Notes how many rows of gradients the replicas bring for the part `key`; `end_step` adds them up."""
         self.updated = True
         self._sizes[key] = [_length(g) for g in gradients] if key == HOT else _length(joined)
 
     def add_merged(self, rows):
-        """Counts the rows, of all replicas, that are sent to every copy of the replicated rows."""
+        """Counts the rows, summed over the replicas, that are sent to every copy of the replicated rows."""
         with tf.device(HOST):
             self._merged.assign_add(tf.cast(_length(rows), tf.int64))
 
     def end_step(self):
-        """Called once a step, when all replicas are done."""
+        """Called once per step, when all replicas are done."""
         with tf.device(HOST):
-            if not self.remote:  # else there is no one step that all servers do together
+            if not self.remote:  # on a cluster there is no step that all servers do together
                 work = self.split(tf.stack(self._asked))[-1]
                 step = work - self._before
                 self._before.assign(work)
@@ -101,39 +102,35 @@ class LoadCounter:
         """The `MeasuredLoad` of the steps so far."""
         asked = np.stack([numbers.numpy() for numbers in self._asked])
         asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
-        replicated = self._replicas.numpy()
+        gradients, replicated = self._shards.numpy(), self._replicas.numpy()
         if self.remote:
-            return self._load_of_servers(asked, int(replicated.sum()))
-        return MeasuredLoad(
-            name=self.name,
-            steps=int(self._steps.numpy()),
-            kinds=self.kinds,
-            asked=asked,
-            gradients=self._shards.numpy() + replicated,
-            peak=int(self._peak.numpy()),
-            bytes=self.bytes_between(asked, replicated, int(self._merged.numpy())),
-        )
-
-    def _load_of_servers(self, asked, hot_rows):
-        """Hot rows are asked of the one server that has them; the busiest server is that of all steps."""
-        gradients, table = self._shards.numpy(), self.array.table
-        if HOT in self.array.parts:
-            server = table.devices.index(table.hot_device)
-            asked[:, :, 1 + server] += asked[:, :, 0]
-            gradients[server] += hot_rows
-        asked[:, :, 0] = 0
+            self._give_to_servers(asked, gradients, int(replicated.sum()))
+            peak = asked[:, -1, 1:].sum(axis=0).max()  # of the server that is busiest over all steps
+            sent = self.bytes_of_servers(asked, gradients)[None]
+        else:
+            gradients, peak = gradients + replicated, self._peak.numpy()
+            sent = self.bytes_between(asked, replicated, int(self._merged.numpy()))
         return MeasuredLoad(
             name=self.name,
             steps=int(self._steps.numpy()),
             kinds=self.kinds,
             asked=asked,
             gradients=gradients,
-            peak=int(asked[:, -1, 1:].sum(axis=0).max()),
-            bytes=self.bytes_of_servers(asked, gradients)[None],
+            peak=int(peak),
+            bytes=sent,
         )
 
+    def _give_to_servers(self, asked, gradients, hot_rows):
+        """Counts what was done with hot rows, in place, for the one server that has them."""
+        table = self.array.table
+        if HOT in self.array.parts:
+            server = table.devices.index(table.hot_device)
+            asked[:, :, 1 + server] += asked[:, :, 0]
+            gradients[server] += hot_rows
+        asked[:, :, 0] = 0
+
     def reset(self):
-        """Forgets everything."""
+        """Forgets everything that was counted and recorded."""
         gradients = [self._shards, self._replicas, self._merged]
         steps = [self._steps, self._peak, self._before]
         for variable in [*self._asked, *gradients, *steps, *self._recorded.values()]:
@@ -152,5 +149,5 @@ def _counts_on(host, *shape):
 
 
 def _length(rows):
-    """How many rows an `IndexedSlices`, `RowSlices` or array of them has."""
+    """The number of rows of an `IndexedSlices`, a `RowSlices` or an array."""
     return tf.size(rows.indices) if hasattr(rows, "indices") else tf.shape(rows)[0]

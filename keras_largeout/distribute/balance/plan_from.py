@@ -1,4 +1,4 @@
-"""`plan_from`: a plan for the tables of a model, from a sample of the data that it will be trained on."""
+"""`plan_from`: a sharding plan for the tables of a model, from a sample of its training data."""
 
 import dataclasses
 import itertools
@@ -10,25 +10,33 @@ from keras_largeout.distribute.planning.planner import plan
 
 
 def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, **options):
-    """Plans where the tables of `model` go by the ids that a sample of batches uses.
+    """Makes a sharding plan for the tables of `model`, from the ids in a sample of batches.
 
-    The model computes its outputs and losses on the sample, eagerly and untrained, so that ids that are
-    made inside of it are seen as well.
+    It calls the model on the sample, eagerly and without training it, and computes its losses. So it also
+    counts ids that the model makes itself. Then it calls `plan` with the counts.
 
     Args:
-        dataset: batches as `model.fit` takes them, `x`, `(x, y)` or `(x, y, sample_weight)`.
-        model: a built `keras.Model`, compiled where it has output heads.
-        devices: int or list of `Device`s; by default so many as the current strategy has.
-        steps: int, how many batches are looked at.
-        memory_per_device: bytes, see `plan`.
-        **options: of `plan`; `batch_size` is by default that of the dataset.
+        dataset: iterable of batches as `model.fit` takes them: `x`, `(x, y)` or `(x, y, sample_weight)`.
+        model: a built `keras.Model`. One that has output heads must be compiled.
+        devices: int, or a list of `Device`s; as many as the current strategy has when None.
+        steps: int, how many batches the sample has.
+        memory_per_device: None, or bytes; see `plan`.
+        **options: other arguments of `plan`. `batch_size` is by default that of the sample.
 
     Returns:
-        A `Plan`. Build the model again with it (`placement=plan` in its layers), or move the rows of the one
-        that is there (`rebalance(model, plan)`).
+        A `Plan`. Make the model again with `placement=plan` in its layers. Or move the rows of this model
+        by `rebalance(model, plan)`, if the plan has the same shard sizes and replicated rows.
 
     Raises:
-        ValueError: the model has no tables, the dataset no batches, or the tables do not fit.
+        ValueError: the model has no tables, the dataset has no batches, or the tables do not fit.
+
+    Example:
+
+    ```python
+    plan = kl.distribute.plan_from(dataset, make_model(), devices=8, steps=100)
+    with kl.distribute.strategy().scope():
+        model = make_model(placement=plan)   # make_model hands it to its layers
+    ```
     """
     specs = table_specs(model)
     if not specs:
@@ -57,7 +65,7 @@ def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, *
 
 
 def table_specs(model):
-    """The `TableSpec`s of all tables of a model, with the slots that its optimizer keeps for them."""
+    """List of the `TableSpec`s of all tables of a model, with the slots of its optimizer."""
     layers = [layer for layer in model._flatten_layers() if hasattr(layer, "table_specs")]
     optimizer = getattr(model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)

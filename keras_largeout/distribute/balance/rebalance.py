@@ -1,4 +1,4 @@
-"""`rebalance`: rows move to other devices between epochs, and training goes on as if nothing had happened."""
+"""`rebalance`: moves rows to other devices between epochs, without a change of the numbers."""
 
 import numpy as np
 
@@ -7,27 +7,26 @@ from keras_largeout.distribute.tables.moving import move_rows
 
 
 def rebalance(model, plan):
-    """Moves rows of the model's tables, with their optimizer slots, to the devices that a plan gives them.
+    """Moves rows, with their optimizer slots, to the devices that a plan gives them.
 
-    The numbers do not change: a table has the same rows before and after, and training goes on as it would
+    The numbers do not change: a table has the same rows before and after, and training continues as it would
     have without. Call it between epochs or between two `fit`s, never within a step.
 
-    Rows are moved in place, piece by piece: beside the tables there are never more than a few chunks of 16
-    MiB, and 4 bytes a row. The sizes of the shards and the set of replicated rows stay as they are; a plan
-    for others is refused before anything moves. Placements by arithmetic (range, modulo, permutation) become
-    explicit ones; then the model's training function is made anew, and traced at its next step.
+    Rows are moved in place, in chunks. Beside the tables this takes a few chunks of 16 MiB, and 4 bytes per
+    row. The sizes of the shards and the set of replicated rows cannot change: a plan with others is refused
+    before anything is moved. A placement by range, modulo or permutation becomes an explicit one; then the
+    model's training function is traced again at the next step.
 
     Args:
-        model: a built `keras.Model` whose layers have tables, made under a strategy of several devices.
-        plan: dict from names of tables to `Placement`s, or anything with such a dict as `placements`:
-            `LoadBalance.plan()`, or a `Plan`. A table has the name of its layer; tables without a new
-            placement stay.
+        model: a built `keras.Model` whose layers have tables, made under a strategy with several devices.
+        plan: what `LoadBalance.plan()` returns, a `Plan`, or a dict from names of tables to `Placement`s. A
+            table has the name of its layer. Tables that have no new placement stay as they are.
 
     Returns:
-        List of the names of the tables that were moved.
+        List of the names of the tables whose rows were moved.
 
     Raises:
-        ValueError: a table that the model has not, or a placement that does not fit its table.
+        ValueError: a table that the model does not have, or a placement that does not fit its table.
 
     Example:
 
@@ -43,7 +42,7 @@ def rebalance(model, plan):
     unknown = sorted(set(placements) - set(tables) - _companions(plan))
     if unknown:
         raise ValueError(
-            f"`plan` must be for tables of the model that are cut over devices, {sorted(tables)}. "
+            f"`plan` must be for tables of the model that are sharded over devices, {sorted(tables)}. "
             f"Received: a plan for {unknown}"
         )
     moves = {name: placement for name, placement in placements.items() if name in tables}
@@ -58,9 +57,14 @@ def rebalance(model, plan):
 
 
 def placed_tables(model, remote=False):
-    """dict from names to what is placed as a whole (`ShardedTable.placed`), where it is cut over devices.
+    """dict from names to the `ShardedTable`s and `ShardedTree`s of a model that are sharded over devices.
 
-    Tables on parameter servers are among them with `remote` only: their rows stay where they are.
+    Args:
+        model: `keras.Model`.
+        remote: bool, whether tables on parameter servers are among them. (Their rows cannot be moved.)
+
+    Raises:
+        ValueError: two layers with tables have one name.
     """
     tables = [weight.array.table for weight in model.weights if hasattr(weight, "array")]
     tables = [table for table in tables if table.placed is not None and not table.is_whole]
@@ -77,7 +81,7 @@ def placed_tables(model, remote=False):
 
 
 def _companions(plan):
-    """Names of tables that a `Plan` places like others, as biases like their kernel: they go with those."""
+    """Names of the tables that a `Plan` places like others, and that move with those: biases with kernels."""
     specs = [table.spec for table in getattr(plan, "tables", ())]
     return {spec.name for spec in specs if spec.like is not None}
 
@@ -95,7 +99,7 @@ def _move(placed, placement):
 
 
 def _kept_gradients(array):
-    """The logical rows, and values, of the gradients that an optimizer has accumulated for the shards."""
+    """The gradients that an optimizer has accumulated for the shards: list of (logical rows, values)."""
     found = []
     for key, part in array.parts.items():
         if key != HOT and part.kept is not None:
@@ -106,7 +110,7 @@ def _kept_gradients(array):
 
 
 def _give_back(array, found):
-    """Hands accumulated gradients to the shards that have their rows now."""
+    """Gives accumulated gradients to the shards that have their rows now."""
     if not found:
         return
     rows, values = (np.concatenate(arrays) for arrays in zip(*found))
@@ -117,7 +121,7 @@ def _give_back(array, found):
 
 
 def _make_functions(model):
-    """Drops what was traced with the rows where they were."""
+    """Makes the model's functions anew: those that were traced before look for rows at their old place."""
     for kind in ("train", "test", "predict"):
         if getattr(model, f"{kind}_function", None) is not None:
             getattr(model, f"make_{kind}_function")(force=True)

@@ -1,4 +1,4 @@
-"""Which rows of which tables a model asks for, while somebody wants to know."""
+"""Records which rows of which tables a model looks up, inside the context `recording`."""
 
 import contextlib
 import threading
@@ -10,18 +10,18 @@ _state = threading.local()
 
 
 class Recorder:
-    """Counts ids by the name of their table."""
+    """Counts how often each id is looked up, for each table."""
 
     def __init__(self):
         self._parts = {}
 
     def add(self, name, ids):
-        """Counts `ids` (integers of any shape); those below 0 are padding."""
+        """Counts `ids` (integers of any shape) of the table `name`; those below 0 are padding."""
         found, times = np.unique(np.asarray(ids).reshape(-1), return_counts=True)
         self._parts.setdefault(name, []).append((found[found >= 0], times[found >= 0]))
 
     def counts(self, name, rows):
-        """float64 `[rows]`: how often each row was asked for; None where the table was not used at all."""
+        """float64 `[rows]`: how often each row was looked up; None where the table was not used at all."""
         total = np.zeros(rows)
         for found, times in self._parts.get(name, ()):
             inside = found < rows
@@ -31,7 +31,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(recorder):
-    """Within this context, in this thread, eager calls of layers report the ids that they look up."""
+    """In this context, and in this thread, eager calls of layers report the ids that they look up."""
     before = getattr(_state, "recorder", None)
     _state.recorder = recorder
     try:
@@ -41,7 +41,7 @@ def recording(recorder):
 
 
 def record(name, ids):
-    """Reports the ids that the layer `name` looks up, if anybody records and the values are there."""
+    """Reports the ids that the layer `name` looks up. Does nothing outside `recording`, or in a graph."""
     recorder = getattr(_state, "recorder", None)
     if recorder is not None and tf.executing_eagerly():
         recorder.add(

@@ -1,4 +1,4 @@
-"""`TableCounter`: the rows that replicas ask of the shards of a table."""
+"""`TableCounter`: how many rows the replicas ask of the shards of a table."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,10 +10,14 @@ from keras_largeout.distribute.tables.array import HOT
 
 
 class TableCounter(LoadCounter):
-    """Counts unique rows of a `ShardedTable`; with `record` also how often each of them was asked for.
+    """Counts the unique rows that are looked up in a `ShardedTable`.
 
-    (A uint32 a row, beside the shard. A row counts once for a lookup of a replica, however often it occurs in
-    it: that is what it costs.)
+    A row counts once per lookup and replica, however often it occurs there: that is what it costs.
+
+    Args:
+        table: `ShardedTable`.
+        record: bool, whether to record how often each row is looked up. That takes a uint32 per row, on the
+            device of the row.
     """
 
     def __init__(self, table, record):
@@ -27,20 +31,20 @@ class TableCounter(LoadCounter):
                         self._recorded[key] = plain_variable(zeros, trainable=False)
 
     def add_rows(self, partition):
-        """Counts a `Partition` of a table cut by rows."""
+        """Counts a `Partition` of a table that is sharded by rows."""
         self.add(partition.cuts)
 
     def add_columns(self, partition):
-        """Counts a `Partition` of a table cut by columns: every device has a part of every row."""
+        """Counts a `Partition` of a table that is sharded by columns: every device is asked for every row."""
         with tf.device(HOST):
             each = tf.constant([0, *range(self.devices + 1)], tf.int64)
             self.add(each * tf.size(partition.unique, out_type=tf.int64))
 
     def split(self, numbers):
-        return [numbers[:, 1:] - numbers[:, :-1]]  # they are cuts
+        return [numbers[:, 1:] - numbers[:, :-1]]  # from `Partition.cuts` to lengths
 
     def record(self, key, local):
-        """Notes which rows of the part `key` were asked for, on the device where they are."""
+        """Records which rows of the part `key` were looked up, on the device where they are."""
         if key in self._recorded:
             increment(self._recorded[key], local, tf.constant(1, tf.uint32))
 
@@ -51,7 +55,7 @@ class TableCounter(LoadCounter):
         return server_table_bytes(self._table, asked[:, 0, 1:].sum(axis=0), gradients)
 
     def recorded(self):
-        """float32 `[rows]`: how often each row was asked for; 0 for replicated ones. None: not recorded."""
+        """float32 `[rows]`: how often each row was looked up; 0 for replicated rows. None: not recorded."""
         if not self._recorded:
             return None
         placement = self._table.placement

@@ -10,14 +10,12 @@ from keras_largeout.distribute.tables.array import HOT
 
 
 class TreeCounter(LoadCounter):
-    """Counts the hidden vectors and (token, node) pairs of a `ShardedTree`; and records the targets.
-
-    (Targets by the leaf of the top under which they lie: how often each subtree was the one. An int64 a leaf,
-    on every device.)
+    """Counts the hidden vectors and the (token, node) pairs of a `ShardedTree`.
 
     Args:
         tree: `ShardedTree`.
-        record: bool, whether to record the targets.
+        record: bool, whether to record how many targets are below each leaf of the replicated top. That takes
+            an int64 per leaf on every device.
     """
 
     def __init__(self, tree, record):
@@ -26,19 +24,19 @@ class TreeCounter(LoadCounter):
         self._tree = tree
         self._vector_bytes = self._scalar_bytes = 0
         if record:
-            for number, device in enumerate(tree.kernel.devices):
+            for replica, device in enumerate(tree.kernel.devices):
                 with tf.init_scope(), tf.device(device):
                     zeros = tf.zeros([tree.top_leaves], tf.int64)
-                    self._recorded[number] = plain_variable(zeros, trainable=False)
+                    self._recorded[replica] = plain_variable(zeros, trainable=False)
 
     def add_pairs(self, hidden, weights, tokens, pairs):
         """Counts the losses of one replica.
 
         Args:
-            hidden: `[tokens, dim]`, the vectors of which some are sent.
-            weights: their weights or None.
-            tokens: int32 scalars, the vectors that each shard gets.
-            pairs: int32 scalars: of the top, and of each shard (None where it has none).
+            hidden: `[tokens, dim]`, hidden vectors, some of which are sent to subtrees.
+            weights: `[tokens]` or None.
+            tokens: list of int32 scalars: how many of the vectors each shard gets.
+            pairs: list of int32 scalars or None: how many pairs the top has, and each shard.
         """
         # A vector and its gradient; class, loss and its gradient, and perhaps a weight beside them.
         self._vector_bytes = 2 * hidden.dtype.size * hidden.shape[-1]
@@ -51,7 +49,7 @@ class TreeCounter(LoadCounter):
         return [numbers[:, : self.devices + 1], numbers[:, self.devices + 1 :]]
 
     def record(self, leaves, weights):
-        """Notes under which leaves of the top the targets of this replica lie."""
+        """Records which leaves of the top the targets of this replica are below."""
         if self._recorded:
             each = tf.constant(1, tf.int64) if weights is None else tf.cast(weights != 0, tf.int64)
             increment(self._recorded[replica_number()], leaves, each)
@@ -71,7 +69,7 @@ class TreeCounter(LoadCounter):
         return server_tree_bytes(self._tree, tokens, self._vector_bytes + self._scalar_bytes, top)
 
     def recorded(self):
-        """int64 `[leaves of the top]`: targets under each. None: not recorded."""
+        """int64 `[leaves of the top]`: how many targets were below each leaf. None: not recorded."""
         if not self._recorded:
             return None
         return np.sum([variable.numpy() for variable in self._recorded.values()], axis=0)

@@ -8,7 +8,7 @@ device that has the subtree of its target: at most one, whatever the tree's dept
 import tensorflow as tf
 
 from keras_largeout.distribute.planning.repacking import spread_subtrees
-from keras_largeout.distribute.planning.tree_cost import node_owners
+from keras_largeout.distribute.planning.tree_estimator import node_owners
 from keras_largeout.distribute.planning.tree_placement import cut_and_units
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT

@@ -1,1 +1,1 @@
-"""Where rows go, and why: placements, costs, the planner. NumPy alone."""
+"""Sharding plans: placements, the estimator, the partitioner, the planner, its stats. NumPy only."""

@@ -1,28 +1,28 @@
-"""Rows and classes that a person has put on a device by hand."""
+"""Pins: rows and classes that a person has assigned to a device by editing the file of a plan."""
 
 import numpy as np
 
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.row_cost import row_owners
-from keras_largeout.distribute.planning.tree_cost import class_nodes
+from keras_largeout.distribute.planning.row_estimator import row_owners
+from keras_largeout.distribute.planning.tree_estimator import class_nodes
 from keras_largeout.distribute.planning.tree_placement import cut_and_units, spread
 
 
 def pinned(spec, is_tree, placement, pins, devices):
-    """The placement with `pins` applied: an explicit one, whose shards have grown where they had to.
+    """The explicit placement with `pins` applied. Its shards are larger where they have to be.
 
     Args:
         spec: the `TableSpec`.
-        is_tree: bool, whether the table is that of a tree; then `spec.tree` must be there.
+        is_tree: bool, whether the table is that of a tree. Then `spec.tree` must not be None.
         placement: a `Placement`.
-        pins: dict from `"7"` or `"10-19"` (rows, of a tree classes) to a device, by number or name, or "all".
+        pins: dict from `"7"` or `"10-19"` (rows, for a tree classes) to a device's index or name, or "all".
         devices: sequence of `Device`.
 
     Raises:
-        ValueError: for pins that can't be.
+        ValueError: pins that are not possible.
     """
     if placement.columns is not None:
-        raise ValueError(f"Rows of table {spec.name!r} can't be pinned: it is cut by columns.")
+        raise ValueError(f"Rows of table {spec.name!r} can't be pinned: it is sharded by columns.")
     if is_tree and spec.tree is None:
         raise ValueError(
             f"`pin` of table {spec.name!r} names classes of a tree: `Plan.load` needs `tables` to find them."
@@ -40,15 +40,6 @@ def pinned(spec, is_tree, placement, pins, devices):
     held = np.bincount(owners + 1, minlength=len(devices) + 1)[1:]
     sizes = held if placement.kind == "table" else np.maximum(held, placement.sizes)
     return Placement.explicit(owners, len(devices), sizes)
-
-
-def pinned_mask(spec, pins):
-    """bool `[rows]` (of a tree `[num_classes]`): what `pins` name."""
-    mask = np.zeros(spec.rows if spec.tree is None else spec.tree.num_classes, bool)
-    for key in pins:
-        start, stop = _range(spec.name, key, len(mask))
-        mask[start:stop] = True
-    return mask
 
 
 def _pin_classes(spec, placement, ranges):
@@ -96,6 +87,6 @@ def _device(name, value, devices):
         return names.index(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(devices):
         raise ValueError(
-            f'`pin` of table {name!r} must name a device, by number or name, or "all". Received: {value!r}'
+            f'`pin` of table {name!r} must name a device, by index or name, or "all". Received: {value!r}'
         )
     return value

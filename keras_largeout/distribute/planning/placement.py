@@ -1,74 +1,77 @@
-"""`Placement`: which device owns a row, and where the row lies there. Pure arithmetic on NumPy arrays.
-
-Every placement of `rows` rows on `devices` devices is a one-to-one map from rows to *positions*. Positions
-`0 .. num_hot - 1` are the rows that every device has a copy of (*hot*, replicated rows); shard `s`, the rows
-that device `s` alone owns, has positions `offsets[s] .. offsets[s + 1] - 1`. So the owner of a position and
-the place within its shard follow from `offsets`, whatever the map is. A position may be empty.
-"""
+"""`Placement`: how one table is sharded. The ways to make one; `positions.py` has what follows from it."""
 
 import dataclasses
-import functools
-import hashlib
 import itertools
 
 import numpy as np
 
-#: The owner of a row that every device has a copy of.
-REPLICATED = -1
+from keras_largeout.distribute.planning.positions import REPLICATED, Positions
 
-KINDS = ("replicated", "range", "modulo", "permutation", "columns", "table", "explicit")
+#: The kinds that follow from the shape of a table and the number of devices; see `Placement.of_kind`.
+SIMPLE_KINDS = ("replicated", "range", "modulo", "permutation", "columns")
+KINDS = (*SIMPLE_KINDS, "table", "explicit")
 
 _GOLDEN = 0.6180339887498949
 # i * multiplier must fit int64.
 _LARGEST_PERMUTED = 3_000_000_000
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Placement:
-    """Which device owns each row of a table of `rows` rows, and at which local index.
+class Placement(Positions):
+    """How one table is sharded over devices: which device has each row, and at which local index.
 
-    Made by one of `replicated`, `by_range`, `by_modulo`, `by_permutation`, `by_columns`, `on_device` and
-    `explicit`; `with_hot_rows` replicates the hottest rows of any of them.
+    Make one by a class method. The kinds in the words of TorchRec:
+
+    | kind | made by | TorchRec |
+    |---|---|---|
+    | "replicated" | `replicated` | data-parallel |
+    | "range" | `by_range` | row-wise, in runs of consecutive rows |
+    | "modulo" | `by_modulo` | row-wise, in turn |
+    | "permutation" | `by_permutation` | row-wise, pseudo-random |
+    | "explicit" | `explicit` | row-wise, with a device for each row |
+    | "columns" | `by_columns` | column-wise |
+    | "table" | `on_device` | table-wise |
+
+    `with_hot_rows` replicates some rows of a row-wise or table-wise placement, so that lookups of frequent
+    ids stay on their device. (TorchRec has nothing like it.)
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: str, see the table.
         rows: int, rows of the logical table.
         devices: int, the number of devices.
-        sizes: tuple of ints, positions of each shard (a few of them may be empty).
-        hot: int64 array, ascending: rows that every device has a copy of. (`None` where `kind` is
-            "replicated": all of them.)
-        columns: `None`, or a tuple of `(start, stop)` a device: each has these columns of every row.
-        multiplier, addend: of the permutation `i -> (i * multiplier + addend) % rows`.
-        owners: integer array `[rows]` of an explicit placement: a device, or -1 for a replicated row.
+        sizes: tuple of ints, the number of positions in each shard. Some of them may be empty.
+        hot: int64 array, ascending: the rows that every device has a copy of. None where there are none, and
+            where `kind` is "replicated".
+        columns: None, or a tuple with `(start, stop)` per device: the columns that it has of every row.
+        multiplier, addend: ints of the permutation `i -> (i * multiplier + addend) % rows`.
+        owners: None, or the integer array `[rows]` of an explicit placement: a device, or -1 for a row that
+            every device has.
+
+    Raises:
+        ValueError: by the class methods, where `rows` or `devices` is not positive, and as they say.
+
+    Example:
+
+    ```python
+    placement = kl.distribute.Placement.by_modulo(1_000_000, devices=8).with_hot_rows([0, 1, 2])
+    kl.layers.ShardedEmbedding(1_000_000, 64, placement=placement)
+    ```
     """
-
-    kind: str
-    rows: int
-    devices: int
-    sizes: tuple
-    hot: np.ndarray | None = None
-    columns: tuple | None = None
-    multiplier: int = 1
-    addend: int = 0
-    owners: np.ndarray | None = None
-
-    # The ways to place rows.
 
     @classmethod
     def replicated(cls, rows, devices):
-        """Every device has all rows."""
+        """Data-parallel: every device has a copy of all rows."""
         rows, devices = _sizes(rows, devices)
         return cls("replicated", rows, devices, (0,) * devices)
 
     @classmethod
     def by_range(cls, rows, devices):
-        """Device 0 has the first `ceil(rows / devices)` rows, device 1 the next ones, and so on."""
+        """Row-wise: device 0 has the first `ceil(rows / devices)` rows, device 1 the next ones, and so on."""
         rows, devices = _sizes(rows, devices)
         return cls("range", rows, devices, _range_sizes(rows, devices))
 
     @classmethod
     def by_modulo(cls, rows, devices):
-        """Row `i` lives on device `i % devices`."""
+        """Row-wise: row `i` is on device `i % devices`."""
         rows, devices = _sizes(rows, devices)
         return cls(
             "modulo", rows, devices, tuple((rows - s + devices - 1) // devices for s in range(devices))
@@ -76,10 +79,16 @@ class Placement:
 
     @classmethod
     def by_permutation(cls, rows, devices, seed=0):
-        """Ranges of the rows permuted by `i -> (i * a + b) % rows`, `a` and `b` drawn by `seed`.
+        """Row-wise: the rows are permuted by `i -> (i * a + b) % rows`, and then cut into ranges.
 
-        With seed 0 `a` is next to the golden ratio times `rows`: then every run of consecutive rows is
-        spread evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+        The permutation takes no memory. With seed 0, `a` is close to the golden ratio times `rows`. Then
+        every run of consecutive rows is spread evenly over the devices (D. Knuth, The Art of Computer
+        Programming, volume 3, section 6.4). With another seed, `a` and `b` are drawn at random.
+
+        Args:
+            rows: int, at most 3 billion.
+            devices: int.
+            seed: int.
         """
         rows, devices = _sizes(rows, devices)
         if rows > _LARGEST_PERMUTED:
@@ -97,7 +106,7 @@ class Placement:
 
     @classmethod
     def by_columns(cls, rows, dim, devices):
-        """Every device has `dim / devices` columns of all rows, some one column more where it must be."""
+        """Column-wise: every device has `dim / devices` columns of all rows, rounded up or down."""
         rows, devices = _sizes(rows, devices)
         if not devices <= dim:
             raise ValueError(f"`dim` must be at least devices={devices} columns. Received: dim={dim}")
@@ -107,7 +116,7 @@ class Placement:
 
     @classmethod
     def on_device(cls, rows, devices, device):
-        """One device has the whole table."""
+        """Table-wise: one device has the whole table."""
         rows, devices = _sizes(rows, devices)
         if not 0 <= device < devices:
             raise ValueError(f"`device` must be in [0, devices={devices}). Received: device={device}")
@@ -115,14 +124,17 @@ class Placement:
 
     @classmethod
     def explicit(cls, owners, devices, sizes=None):
-        """What a planner decided, row by row.
+        """Row-wise: a device for each row, as a planner decided it.
 
         Args:
-            owners: integers `[rows]`: the device of each row, or -1 for a row that every device has. The rows
-                of a device lie there in ascending order.
+            owners: integers `[rows]`: the device of each row, or -1 for a row that every device has. Within a
+                shard, rows are in ascending order.
             devices: int.
-            sizes: optional, positions of each shard, at least the rows it has: room for rows to come when the
-                table is rebalanced.
+            sizes: optional integers `[devices]`: the positions of each shard, at least as many as it has
+                rows. The others stay empty until the table is rebalanced.
+
+        Raises:
+            ValueError: `owners` is not a vector of devices, or `sizes` are too small.
         """
         owners = np.asarray(owners)
         if owners.ndim != 1 or owners.dtype.kind not in "iu":
@@ -149,7 +161,14 @@ class Placement:
     def with_hot_rows(self, hot):
         """The same placement, but every device has a copy of the rows `hot`.
 
-        The positions that these rows had stay empty, so that all others stay where they were.
+        The positions that these rows had stay empty, so that all other rows stay where they were.
+
+        Args:
+            hot: integers, rows of the table in any order.
+
+        Raises:
+            ValueError: this placement has hot rows already, or is of a kind that can't have any; or `hot` are
+                not rows of the table.
         """
         if self.kind in ("replicated", "columns", "explicit") or self.hot is not None:
             raise ValueError(
@@ -164,106 +183,12 @@ class Placement:
             raise ValueError(f"`hot` must lie in [0, rows={self.rows}). Received: {hot[0]} .. {hot[-1]}")
         return dataclasses.replace(self, hot=hot if len(hot) else None)
 
-    # What follows from it.
-
-    @property
-    def num_hot(self):
-        """Rows that every device has a copy of."""
-        if self.kind == "replicated":
-            return self.rows
-        return 0 if self.hot is None else len(self.hot)
-
-    @functools.cached_property
-    def offsets(self):
-        """int64 `[devices + 1]`: shard s has positions `offsets[s] .. offsets[s + 1]`, after the hot rows."""
-        if self.columns is not None:
-            raise ValueError("A placement by columns has no offsets: every device has all rows.")
-        return self.num_hot + np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
-
-    @functools.cached_property
-    def table_positions(self):
-        """int64 `[rows]` of an explicit placement: the position of every row."""
-        owners = self.owners
-        positions = np.empty(self.rows, np.int64)
-        if self.hot is not None:
-            positions[self.hot] = np.arange(len(self.hot))
-        for shard in range(self.devices):
-            mine = np.flatnonzero(owners == shard)
-            positions[mine] = self.offsets[shard] + np.arange(len(mine))
-        return positions
-
-    def position(self, rows):
-        """Positions of `rows` (integers in `[0, self.rows)`), int64 of the same shape."""
-        rows = np.asarray(rows, np.int64)
-        if self.kind in ("replicated", "columns"):
-            return rows
-        if self.kind == "explicit":
-            return self.table_positions[rows]
-        if self.kind == "modulo":
-            base = np.asarray(self.offsets[:-1])[rows % self.devices] + rows // self.devices
-        elif self.kind == "permutation":
-            base = self.num_hot + (rows * self.multiplier + self.addend) % self.rows
-        else:
-            base = self.num_hot + rows
-        if self.hot is None:
-            return base
-        at = np.searchsorted(self.hot, rows)
-        is_hot = self.hot[np.minimum(at, len(self.hot) - 1)] == rows
-        return np.where(is_hot, at, base)
-
-    def locate(self, rows):
-        """`(owner, local)` of `rows`: a device or -1 (replicated), and the index there; int64 arrays."""
-        positions = self.position(rows)
-        owner = np.searchsorted(self.offsets, positions, side="right") - 1
-        return owner, positions - np.where(owner < 0, 0, self.offsets[np.maximum(owner, 0)])
-
-    def rows_at(self, positions):
-        """The rows that lie at `positions`, int64 of the same shape; -1 at an empty position."""
-        positions = np.asarray(positions, np.int64)
-        if self.kind in ("replicated", "columns"):
-            return positions
-        if self.kind == "explicit":
-            return self._row_of_position[positions]
-        base = positions - self.num_hot
-        if self.kind == "modulo":
-            shard = np.searchsorted(self.offsets, positions, side="right") - 1
-            rows = (positions - self.offsets[shard]) * self.devices + shard
-        elif self.kind == "permutation":
-            rows = (base - self.addend) * pow(self.multiplier, -1, self.rows) % self.rows
-        else:
-            rows = base
-        if self.hot is None:
-            return rows
-        rows = np.where(np.isin(rows, self.hot), -1, rows)
-        return np.where(base < 0, self.hot[np.clip(positions, 0, len(self.hot) - 1)], rows)
-
-    @functools.cached_property
-    def _row_of_position(self):
-        rows = np.full(self.offsets[-1], -1, np.int64)
-        rows[self.table_positions] = np.arange(self.rows)
-        return rows
-
-    @functools.cached_property
-    def digest(self):
-        """A str: two placements have the same one where they are equal."""
-        digest = hashlib.sha256(repr([getattr(self, name) for name in _PLAIN]).encode())
-        for array in (self.hot, self.owners):
-            digest.update(b"none" if array is None else np.ascontiguousarray(array, np.int64))
-        return digest.hexdigest()
-
-    def __eq__(self, other):
-        if not isinstance(other, Placement):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _PLAIN) and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in ("hot", "owners")
-        )
-
-    def __repr__(self):
-        hot = f", {self.num_hot} hot rows" if self.num_hot and self.kind != "replicated" else ""
-        return f"Placement({self.kind}: {self.rows} rows on {self.devices} devices{hot})"
-
-
-_PLAIN = tuple(f.name for f in dataclasses.fields(Placement) if f.name not in ("hot", "owners"))
+    @classmethod
+    def of_kind(cls, kind, rows, dim, devices):
+        """The placement of one of `SIMPLE_KINDS` for a table `[rows, dim]`."""
+        if kind == "columns":
+            return cls.by_columns(rows, dim, devices)
+        return (cls.replicated if kind == "replicated" else getattr(cls, f"by_{kind}"))(rows, devices)
 
 
 def _sizes(rows, devices):

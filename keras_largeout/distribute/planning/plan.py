@@ -1,4 +1,4 @@
-"""`Plan`: what the planner decided, what it expects of it, and why."""
+"""`Plan`: a sharding plan. What the planner decided, what it expects of that, and why."""
 
 import dataclasses
 import functools
@@ -6,23 +6,23 @@ import operator
 
 import numpy as np
 
-from keras_largeout.distribute.planning import plan_file, plan_report
+from keras_largeout.distribute.planning import plan_file, plan_stats
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.row_cost import DeviceLoad, device_load, memory_of
+from keras_largeout.distribute.planning.row_estimator import DeviceLoad, device_load, memory_of
 from keras_largeout.distribute.planning.specs import TableSpec, gather_specs
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TablePlan:
-    """One table of a plan.
+    """What a plan says about one table.
 
     Attributes:
         spec: its `TableSpec`.
         placement: its `Placement`.
-        reason: str, why.
-        expected: its `DeviceLoad`, or None where it is unknown (an edited file, read without its
-            tables).
+        reason: str, why it has this placement.
+        expected: its `DeviceLoad`. None where that is unknown: a file was edited, and then read without
+            `tables`.
         pins: dict from rows or classes ("7", "10-19") to devices, as edited in a file.
     """
 
@@ -40,15 +40,26 @@ class TablePlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """Where every table goes. Made by `plan`, `Plan.load` or `replan`; never changed.
+    """A sharding plan: where every table goes. Made by `plan`, `plan_from` or `Plan.load`; never changed.
 
-    `print(plan)` shows it as a table, `plan.plot(path)` as a picture; `plan.save(path)` writes a file that
-    can be edited and read back by `Plan.load`.
+    Layers take it as their `placement`. `print(plan)` shows its stats as a table, `plan.plot(path)` as a
+    picture. `plan.save(path)` writes a file that can be edited and read back by `Plan.load`.
 
     Attributes:
         devices: tuple of `Device`.
         tables: tuple of `TablePlan`, in the order in which the tables were given.
-        batch_size: examples in a step, over all devices.
+        batch_size: number, examples per step over all devices.
+
+    Raises:
+        ValueError: a device has less memory than its tables and slots take.
+
+    Example:
+
+    ```python
+    plan = kl.distribute.plan(specs, devices=8)
+    plan.save("plan.json")                        # edit the file where you know better
+    plan = kl.distribute.Plan.load("plan.json")
+    ```
     """
 
     devices: tuple
@@ -67,7 +78,7 @@ class Plan:
                 )
 
     def __getitem__(self, name):
-        """The `TablePlan` of a table."""
+        """The `TablePlan` of the table `name`. Raises KeyError for a table that is not in the plan."""
         for table in self.tables:
             if table.spec.name == name:
                 return table
@@ -75,34 +86,34 @@ class Plan:
 
     @property
     def placements(self):
-        """dict from the names of the tables to their `Placement`s."""
+        """dict from the names of all tables to their `Placement`s."""
         return {table.spec.name: table.placement for table in self.tables}
 
     @functools.cached_property
     def expected(self):
-        """The `DeviceLoad` of all tables; None where that of some table is unknown."""
+        """The `DeviceLoad` of all tables together; None where that of some table is unknown."""
         if any(table.expected is None for table in self.tables):
             return None
         return functools.reduce(operator.add, [table.expected for table in self.tables])
 
     @property
     def memory(self):
-        """float64 `[devices]`: bytes of tables and slots."""
+        """float64 `[devices]`: bytes that all tables and slots take on each device."""
         return np.sum([table.memory for table in self.tables], axis=0)
 
     @property
     def seconds(self):
-        """float64 `[devices]`: expected time of a step in the tables; None where it is unknown."""
+        """float64 `[devices]`: expected seconds per step for the tables; None where that is unknown."""
         return None if self.expected is None else self.expected.seconds(self.devices)
 
     @property
     def imbalance(self):
-        """The expected time of the busiest device over the mean; None where it is unknown."""
+        """float: the busiest device's expected time over the mean; 1.0 is even. None where it is unknown."""
         return None if self.expected is None else max_over_mean(self.seconds)
 
     @property
     def replicated(self):
-        """dict from the names of tables that have replicated rows to (rows, reason)."""
+        """dict from the names of tables that have replicated rows to `(number of those rows, reason)`."""
         return {
             table.spec.name: (table.placement.num_hot, table.reason)
             for table in self.tables
@@ -114,43 +125,50 @@ class Plan:
         return f"Plan({len(self.tables)} tables on {len(self.devices)} devices, max/mean {balance})"
 
     def __str__(self):
-        return plan_report.text(self)
+        return plan_stats.text(self)
 
     def plot(self, path):
-        """Writes a picture: bytes and expected milliseconds of every device, by table.
+        """Writes a picture: the bytes and the expected milliseconds per step of every device, by table.
 
         Args:
-            path: where to; the suffix says the format (".png").
+            path: str, the file to write. Its suffix says the format, such as ".png".
 
         Raises:
             ImportError: matplotlib is not installed.
         """
-        plan_report.plot(self, path)
+        plan_stats.plot(self, path)
 
     def save(self, path):
-        """Writes JSON that people can read and edit.
+        """Writes the plan as JSON that people can read and edit.
 
-        Of a table they may change `kind` ("replicated", "range", "modulo", "permutation", "columns", "table";
-        of a tree "replicated" only), `device` where the kind is "table", and `pin`: a map from rows (of a
-        tree: classes) such as `"7"` or `"10-19"` to a device, by number or name, or to `"all"` (replicated).
-        A pinned class takes its whole subtree along.
+        What may be edited in a table:
+
+        - `kind`: "replicated", "range", "modulo", "permutation", "columns" or "table"; for a tree only
+          "replicated". See `Placement`.
+        - `device`: the index of its device, where `kind` is "table".
+        - `pin`: a map from rows (for a tree: classes) such as `"7"` or `"10-19"` to a device, given by its
+          index or name, or to `"all"`, which replicates them. A pinned class takes its whole subtree along.
+
+        Args:
+            path: str, the file to write.
         """
         plan_file.write(path, self.devices, self.tables, self.batch_size)
 
     @classmethod
     def load(cls, path, tables=None, counts=None):
-        """Reads what `save` wrote, as it was edited.
+        """Reads what `save` wrote, with the edits that were made since.
 
         Args:
-            path: of the file.
-            tables, counts: optional, as for `plan`: with them the expected load is computed anew, also where
-                the file was edited. Classes of a tree can be pinned with them only.
+            path: str, the file.
+            tables, counts: None, or as for `plan`. With them the expected load is estimated anew, also where
+                the file was edited. Pinned classes of a tree need them.
 
         Returns:
             A `Plan`.
 
         Raises:
-            ValueError: the file says what can't be, or the tables are others, or do not fit the devices.
+            ValueError: an edit that is not possible, tables other than those of the file, or tables that do
+                not fit the devices.
         """
         specs = None if tables is None else gather_specs(tables, counts)
         devices, tables, batch_size = plan_file.read(path, specs)

@@ -1,4 +1,4 @@
-"""Plans as JSON: what a person may edit stands open, long arrays are packed beside it."""
+"""Plans as JSON. What people may edit is plain text. Long arrays are compressed, and stand apart."""
 
 import base64
 import dataclasses
@@ -10,14 +10,14 @@ import zlib
 import numpy as np
 
 from keras_largeout.distribute.planning.pins import pinned
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.row_cost import DeviceLoad
+from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
+from keras_largeout.distribute.planning.row_estimator import DeviceLoad
 from keras_largeout.distribute.planning.specs import Device, TableSpec
 
 _ABOUT = (
     "Where keras_largeout places tables. You may edit `kind` (replicated, range, modulo, permutation, "
     "columns, table), `device` where the kind is table, and `pin`: rows (of a tree: classes) such as '7' or "
-    "'10-19' to a device (its number or name) or to 'all'. Plan.load reads the file back."
+    "'10-19' to a device (its index or name) or to 'all'. Plan.load reads the file back."
 )
 _VERSION = 1
 _SPEC = ("rows", "dim", "dtype", "slots", "row_slots", "ids_per_example", "like")
@@ -36,15 +36,15 @@ def write(path, devices, tables, batch_size):
         "computed": {table.spec.name: _computed(table, arrays) for table in tables},
         "arrays": arrays,
     }
-    text = json.dumps(content, indent=1, default=_number)
+    text = json.dumps(content, indent=1, default=_python_number)
     # A list of numbers is one line. (No string of JSON has a line break in it.)
     text = re.sub(r"\[\n[^\[\]{}]*?\n *\]", lambda found: re.sub(r"\n *", " ", found[0]), text)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def _number(value):
-    """NumPy's numbers are none of JSON's."""
+def _python_number(value):
+    """JSON knows Python's numbers only, not NumPy's."""
     return value.item()
 
 
@@ -64,7 +64,7 @@ def _computed(table, arrays):
     spec, placement = table.spec, table.placement
     expected = None
     if table.expected is not None:
-        expected = {"of": digest(placement)}
+        expected = {"of": placement.digest}
         for field in dataclasses.fields(DeviceLoad):
             expected[field.name] = np.asarray(getattr(table.expected, field.name)).tolist()
     details = {"kind": placement.kind, "sizes": list(placement.sizes)}
@@ -100,17 +100,8 @@ def _unpacked(value, arrays):
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
 
 
-def digest(placement):
-    """A short name of a placement: equal ones have equal names."""
-    plain = [placement.kind, placement.rows, placement.devices, list(placement.sizes), placement.columns]
-    found = hashlib.sha256(json.dumps([*plain, placement.multiplier, placement.addend]).encode())
-    for array in (placement.hot, placement.owners):
-        found.update(b"" if array is None else np.asarray(array, np.int64).tobytes())
-    return found.hexdigest()[:16]
-
-
 def tree_digest(tree):
-    """A short name of a tree."""
+    """str: equal trees have equal digests, different ones different digests."""
     found = hashlib.sha256()
     for array in (tree.class_row, tree.node_start, tree.node_row):
         found.update(array.tobytes())
@@ -118,7 +109,7 @@ def tree_digest(tree):
 
 
 def read(path, specs=None):
-    """Devices, tables (each a dict of the fields of a `TablePlan`) and batch size; see `Plan.load`."""
+    """The devices, the tables (a dict of the fields of each `TablePlan`) and the batch size in a file."""
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
     if not isinstance(content, dict) or content.get("version") != _VERSION:
@@ -163,7 +154,7 @@ def _read_table(spec, entry, devices, arrays):
     if entry["pin"]:
         placement = pinned(spec, entry["tree"] is not None, placement, entry["pin"], devices)
     expected = entry["expected"]
-    if expected is not None and expected.pop("of") == digest(placement):
+    if expected is not None and expected.pop("of") == placement.digest:
         expected = DeviceLoad(**{name: np.array(values) for name, values in expected.items()})
     else:
         expected, reason = None, "as edited"
@@ -177,31 +168,24 @@ def _read_table(spec, entry, devices, arrays):
 
 
 def _placement(spec, entry, devices, arrays):
-    """What the entry of a table says now: as it was saved, or of the kind that it was edited to."""
+    """The placement in the entry of a table: as it was saved, or of the kind that it was edited to."""
     kind, details = entry["kind"], entry["details"]
     if entry["tree"] is not None and kind not in ("explicit", "replicated"):
         raise ValueError(
             f"`kind` of table {spec.name!r}, a tree, must be explicit or replicated. Received: kind={kind!r}"
         )
     if kind == "table":
-        placement = Placement.on_device(spec.rows, devices, _number_of(spec, entry["device"], devices))
+        placement = Placement.on_device(spec.rows, devices, _device_index(spec, entry["device"], devices))
         if "hot" in details:
             placement = placement.with_hot_rows(_unpacked(details["hot"], arrays))
         return placement
     if kind != details["kind"] or len(details["sizes"]) != devices:
-        makers = {
-            "replicated": lambda: Placement.replicated(spec.rows, devices),
-            "range": lambda: Placement.by_range(spec.rows, devices),
-            "modulo": lambda: Placement.by_modulo(spec.rows, devices),
-            "permutation": lambda: Placement.by_permutation(spec.rows, devices),
-            "columns": lambda: Placement.by_columns(spec.rows, spec.dim, devices),
-        }
-        if kind not in makers:
+        if kind not in SIMPLE_KINDS:
             raise ValueError(
-                f"`kind` of table {spec.name!r} must be table or one of {tuple(makers)}, "
+                f"`kind` of table {spec.name!r} must be table or one of {SIMPLE_KINDS}, "
                 f"or explicit as it was saved for {devices} devices. Received: kind={kind!r}"
             )
-        return makers[kind]()
+        return Placement.of_kind(kind, spec.rows, spec.dim, devices)
     if kind == "explicit":
         return Placement.explicit(_unpacked(details["owners"], arrays), devices, details["sizes"])
     columns = details.get("columns")
@@ -217,9 +201,9 @@ def _placement(spec, entry, devices, arrays):
     return placement.with_hot_rows(_unpacked(details["hot"], arrays)) if "hot" in details else placement
 
 
-def _number_of(spec, device, devices):
+def _device_index(spec, device, devices):
     if not isinstance(device, int) or not 0 <= device < devices:
         raise ValueError(
-            f"`device` of table {spec.name!r} must be a number in [0, {devices}). Received: device={device!r}"
+            f"`device` of table {spec.name!r} must be an index in [0, {devices}). Received: device={device!r}"
         )
     return device

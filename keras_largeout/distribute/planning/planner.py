@@ -1,14 +1,14 @@
-"""`plan`: which device gets which table, or which rows of it."""
+"""The planner: which device gets which table, or which rows of it."""
 
 import functools
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan, TablePlan
-from keras_largeout.distribute.planning.plan_report import size_text
-from keras_largeout.distribute.planning.row_cost import (
+from keras_largeout.distribute.planning.plan_stats import size_text
+from keras_largeout.distribute.planning.row_estimator import (
     DeviceLoad,
     device_load,
     device_shares,
@@ -17,51 +17,71 @@ from keras_largeout.distribute.planning.row_cost import (
 )
 from keras_largeout.distribute.planning.row_placement import place_rows
 from keras_largeout.distribute.planning.specs import TableGroup, gather_devices, gather_specs
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 from keras_largeout.distribute.planning.tree_placement import place_tree
 
-#: Replicated small tables take no more than this part of a device's memory.
+#: Replicated small tables take no more than this fraction of a device's memory.
 _REPLICATED_MEMORY = 0.05
-#: A table of at least so many columns, and no more rows, is cut by columns, so many at least a device.
+#: A table with at least `_WIDE` columns, and no more rows than columns, is sharded column-wise, where each
+#: device gets at least `_COLUMNS` of them.
 _WIDE, _COLUMNS = 1024, 64
-#: A table goes to one device whole only where it is this small a part of a device's mean memory and work.
+#: A table is placed table-wise only if it is at most this fraction of a device's mean memory and work.
 _WHOLE = 0.5
-#: Cutting more tables by rows must make the busiest device this much faster.
+#: Sharding more tables row-wise must bring the time of the busiest device below this fraction of what it was.
 _WORTH = 0.98
 
 
 def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, small=1 << 20, balance=1.05):
-    """Decides where tables go, so that no device waits for another and none runs out of memory.
+    """Makes a sharding plan: no device waits for another, and none runs out of memory.
 
-    - A table of at most `small` bytes (with its slots) is replicated.
-    - A tree's table: `place_tree`, a replicated top and whole subtrees.
-    - A wide table of few rows is cut by columns: that is even whatever the ids are.
-    - Tables that are a small part of all go whole to one device each, by longest processing time first, as
-      many of them as keep the load within `balance` (the others are cut by rows).
-    - Other tables are cut by rows, spread by a permutation. Where the counts show that a permutation is not
-      even enough, the hottest rows are replicated if that lowers the load of the busiest device, and as a
-      last resort each row is given a device of its own.
+    What the planner chooses for a table, in the words of TorchRec:
 
-    The load of a device is time: expected bytes over its bandwidth plus expected flops over its flops
-    (`RowLoad` and `NodeLoads` state what is expected). Nothing is random: equal arguments give equal plans.
+    - *Data-parallel*: tables of at most `small` bytes, with their slots.
+    - *Column-wise*: wide tables of few rows. That is even whatever the ids are.
+    - *Table-wise*: tables that are small compared with all tables together. The partitioner assigns the
+      largest first, each to the device that is loaded least. If max/mean stays above `balance`, the largest
+      of these tables are sharded row-wise instead.
+    - *Row-wise*: all other tables. Rows are spread by a permutation. If the counts show that this is not
+      even enough, the hottest rows are replicated, where that makes the busiest device faster. As a last
+      resort, each row is assigned to a device.
+    - The table of a tree has a replicated top, and below it whole subtrees on one device each.
+
+    The load of a device is its estimated time per step: bytes / bandwidth + flops / flops per second.
+    Nothing is random: equal arguments give equal plans.
 
     Args:
-        tables: `TableSpec`s, and objects that have a method `table_specs()` (layers, models).
-        devices: int, or a list of `Device`s, which may differ.
-        memory_per_device: bytes that tables and slots may take on a device, where the device does not say;
-            no limit when None.
-        batch_size: examples in a step, over all devices.
-        counts: optional dict from the names of tables to frequencies of their rows (of a tree: classes), in
-            place of the counts in the specs.
-        small: bytes, see above.
-        balance: float, which max/mean is good enough.
+        tables: a `TableSpec`, an object that has a method `table_specs()` (layers have one), or an iterable
+            of these.
+        devices: int, or a list of `Device`s, which may differ from each other.
+        memory_per_device: None, or the bytes that tables and slots may take on each device whose `memory` is
+            None. None: no limit.
+        batch_size: number, examples per step over all devices.
+        counts: None, or a dict from names of tables to counts, which replace those in the specs: numbers
+            `[rows]`, for a tree `[num_classes]`.
+        small: int, in bytes: see above.
+        balance: float of at least 1, the max/mean of the devices' loads that is good enough.
 
     Returns:
-        A `Plan`.
+        A `Plan`. Give it to layers as their `placement`.
 
     Raises:
-        ValueError: for arguments that contradict each other, or a table that does not fit: the message says
-            how many bytes it misses, and on which device.
+        ValueError: wrong arguments, or a table that does not fit. The message says how many bytes are
+            missing, and on which device.
+
+    Example:
+
+    ```python
+    specs = [
+        kl.distribute.TableSpec("users", 10_000_000, 64, slots=2),
+        kl.distribute.TableSpec("countries", 200, 16, slots=2),
+    ]
+    plan = kl.distribute.plan(specs, devices=8, memory_per_device=40e9)
+    print(plan)
+    users = kl.layers.ShardedEmbedding(10_000_000, 64, placement=plan, name="users")
+    ```
+
+    Source: the roles of planner, partitioner, estimator and stats are those of TorchRec (D. Ivchenko et al.,
+    "TorchRec: a PyTorch domain library for recommendation systems", RecSys 2022).
     """
     if not (batch_size > 0 and small >= 0 and balance >= 1):
         raise ValueError(
@@ -91,7 +111,7 @@ class _Planner:
                 self._settle(name, Placement.replicated(rows, len(self.devices)), text)
         names = [name for name in names if name not in self.done]
         whole = [name for name in names if self._is_middling(name)]
-        # Whole subtrees and columns are less easily fitted in than rows: they come first.
+        # Subtrees and columns are harder to fit in than rows, so they are placed first.
         large = [name for name in names if name not in set(whole)]
         for name in sorted(large, key=lambda n: self.groups[n].main.tree is None and not self._is_wide(n)):
             self._place_large(name)
@@ -115,7 +135,7 @@ class _Planner:
         return wide and fits and devices > 1 and len(self.groups[name]) == 1
 
     def _is_middling(self, name):
-        """A small enough part of all tables, in bytes and in time, to be one of the units of a packing."""
+        """Whether it is small enough, in bytes and in time, to be placed table-wise."""
         if len(self.devices) == 1 or self.groups[name].main.tree is not None:
             return False
         part = _WHOLE / len(self.devices)
@@ -124,7 +144,7 @@ class _Planner:
 
     @functools.cached_property
     def _seconds(self):
-        """Expected seconds of each group, were it alone on the first device."""
+        """dict: the expected seconds per step of each group, were it alone on the first device."""
         seconds = {}
         for name, group in self.groups.items():
             moved, flops = expected_work(group, len(self.devices), self.batch_size)
@@ -137,7 +157,7 @@ class _Planner:
     # Placing.
 
     def _settle(self, name, placement, reason):
-        """Takes the memory of a group, if it fits."""
+        """Gives a group its placement and takes the memory for it; refuses it where it does not fit."""
         loads = [device_load(spec, placement, self.batch_size) for spec in self.groups[name]]
         needed = np.sum([load.memory for load in loads], axis=0)
         if np.any(needed > self.free):
@@ -149,7 +169,7 @@ class _Planner:
             self.done[spec.name] = TablePlan(spec, placement, text, load)
 
     def _refuse(self, name, needed, missing=None):
-        """Says what is missing where a group needs `needed` bytes on each device; `missing` bytes in all."""
+        """Raises the error for a group that needs `needed` bytes on each device, `missing` of them in all."""
         short = needed - self.free
         worst = int(np.argmax(short))
         device, left = self.devices[worst], int(self.free[worst])
@@ -161,14 +181,14 @@ class _Planner:
         )
 
     def _place_large(self, name):
-        """Places a table by rows, columns or subtrees; refuses it where the devices can't hold it."""
+        """Shards a table by rows, columns or subtrees; refuses it where the devices can't hold it."""
         group, devices = self.groups[name], len(self.devices)
         free = np.minimum(self.free, group.nbytes)  # also where there is no limit
         room = (free // group.row_bytes).astype(np.int64)
         if room.sum() < group.main.rows:
             needed = group.nbytes * self._shares(name) / self._shares(name).sum()
             self._refuse(name, needed, (group.main.rows - room.sum()) * group.row_bytes)
-        # No table may take from a small device what others need there as much, unless it has to.
+        # At first a table may take no more of a small device than is fair to the tables still to come.
         waiting = sum(g.nbytes for n, g in self.groups.items() if n not in self.done)
         fair = (np.minimum(free, 1.25 * self.free * (group.nbytes / waiting)) // group.row_bytes).astype(
             np.int64
@@ -206,7 +226,7 @@ class _Planner:
         return placement, text
 
     def _place_whole(self, names):
-        """Packs whole tables; where that is not even, or does not fit, the largest are cut by rows."""
+        """Places tables table-wise; where that is not even, or does not fit, the largest row-wise."""
         names = sorted(names, key=lambda name: (-self._seconds[name], name))
         before = self.free, self.load, dict(self.done)
         best = None

@@ -1,23 +1,23 @@
-"""New placements from what was measured, for shards of the sizes that there are. NumPy only."""
+"""New placements from measured loads, for shards whose sizes stay as they are. NumPy only."""
 
 import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
-from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.tree_cost import class_frequencies, node_loads, subtree_sums
-from keras_largeout.distribute.planning.tree_placement import cut_and_units, spread
+from keras_largeout.distribute.planning.partitioner import pack
+from keras_largeout.distribute.planning.row_placement import pack_rows
+from keras_largeout.distribute.planning.tree_estimator import class_frequencies, load_kinds, node_loads
+from keras_largeout.distribute.planning.tree_placement import cut_and_units, subtree_placement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredPlan:
-    """Where the rows of tables should be, by what was counted in training. `LoadBalance.plan` makes it.
+    """Where the rows of tables should be, by the loads counted in training. Made by `LoadBalance.plan`.
 
     Attributes:
         placements: dict from the names of tables to their new `Placement`s.
-        expected: dict from the names to max/mean over the devices, had the rows been there, of the whole time
-            measured. (In single steps chance adds to it.)
+        expected: dict from the same names to the max/mean load over the devices that the new placements would
+            have given for all steps measured. (In a single step chance adds to it.)
     """
 
     placements: dict
@@ -28,48 +28,43 @@ class MeasuredPlan:
         return "\n".join(lines) or "no tables"
 
 
-def spread_rows(placement, asked):
-    """The explicit `Placement` in which the rows asked for are even, and what each device then does.
+def spread_rows(placement, lookups):
+    """The explicit `Placement` in which the measured lookups are even, and the lookups of each device then.
 
-    Rows go to devices by longest processing time first; equal ones in turn, so that neighbours are spread.
-    Replicated rows and the sizes of the shards stay.
+    Rows are assigned by `pack`: equal ones go to the devices in turn, so that neighbours are on different
+    devices. The replicated rows and the sizes of the shards stay as they are.
 
     Args:
-        placement: a `Placement` cut by rows.
-        asked: floats `[rows]`: how often each row was asked for.
+        placement: a row-wise `Placement`. (One of another kind is returned as it is.)
+        lookups: floats `[rows]`: how often each row was looked up.
 
     Returns:
         The `Placement`, and float64 `[devices]`.
     """
     if placement.columns is not None or placement.kind in ("replicated", "table"):
         return placement, np.ones(placement.devices)
-    owners = np.full(placement.rows, REPLICATED, np.int16)
-    cold = np.ones(placement.rows, bool)
-    if placement.hot is not None:
-        cold[placement.hot] = False
-    rows = np.flatnonzero(cold)
-    ones = np.ones(placement.devices)
-    owners[rows] = pack(
-        asked[rows, None], ones, np.ones(len(rows), np.int64), np.array(placement.sizes, np.int64)
-    )
-    work = np.bincount(owners[rows], asked[rows], placement.devices)
-    return Placement.explicit(owners, placement.devices, placement.sizes), work
+    new = pack_rows(lookups, placement.hot, np.ones(placement.devices), placement.sizes)
+    owned = new.owners >= 0
+    return new, np.bincount(new.owners[owned], lookups[owned], placement.devices)
 
 
 def spread_subtrees(placement, tree, targets, leaf_of_class, counts, dim):
-    """The explicit `Placement` in which the measured work is even, and the pairs that each device then has.
+    """The explicit `Placement` in which the measured work is even, and the pairs of each device then.
 
     Args:
         placement: a `Placement` of the tree's rows.
         tree: `Tree`.
-        targets: integers `[leaves of the top]`: how many targets lay under each.
-        leaf_of_class: integers `[num_classes]`.
-        counts: frequencies `[num_classes]`, or None for 1 / rank: how often a class is the target compared
-            with others of its subtree.
+        targets: integers `[leaves of the top]`: how many targets were below each leaf of the replicated top.
+        leaf_of_class: integers `[num_classes]`: the leaf of the top that each class is below.
+        counts: numbers `[num_classes]`, how frequent the classes of one subtree are in proportion to each
+            other; 1 / (class + 1) when None.
         dim: width of the hidden vectors.
 
     Returns:
         The `Placement`, and float64 `[devices]`.
+
+    Raises:
+        ValueError: the subtrees do not fit into the shards.
     """
     prior = class_frequencies(tree, counts)
     leaf_sums = np.bincount(leaf_of_class, prior, len(targets))
@@ -78,10 +73,13 @@ def spread_subtrees(placement, tree, targets, leaf_of_class, counts, dim):
     cut, units, _ = cut_and_units(tree, placement)
     tokens = max(1.0, measured.sum())
     loads = node_loads(tree, class_frequencies(tree, measured), placement.devices, dim, tokens)
-    rows = subtree_sums(tree, tree.node_sizes)[units]
-    kinds = [subtree_sums(tree, kind)[units] for kind in (loads.pairs, loads.flops, loads.bytes)]
-    room = np.array(placement.sizes, np.int64)
-    owner = pack(np.stack(kinds, axis=1), np.ones(placement.devices), rows.astype(np.int64), room)
-    owners = np.repeat(spread(tree, cut, units, owner), tree.node_sizes)
+    *kinds, rows = (kind[units] for kind in load_kinds(tree, loads))
+    try:
+        owner = pack(np.stack(kinds, axis=1), np.ones(placement.devices), rows, placement.sizes)
+    except ValueError as error:
+        raise ValueError(
+            f"The shards, of {list(placement.sizes)} rows, are too small for a rebalance: make them "
+            f"with more `sizes_slack`. {error}"
+        ) from None
     work = np.bincount(owner, kinds[0], placement.devices) + loads.pairs[cut].sum() / placement.devices
-    return Placement.explicit(owners, placement.devices, placement.sizes), work
+    return subtree_placement(tree, cut, units, owner, placement.sizes), work

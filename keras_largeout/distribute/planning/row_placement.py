@@ -1,22 +1,31 @@
-"""Where the rows of a lookup table go: a permutation, hot rows beside it, or a device for each row."""
+"""Row-wise sharding of a lookup table: by a permutation, with hot rows, or with a device for each row."""
 
 import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.row_cost import row_load, row_owners
-from keras_largeout.distribute.planning.tree_cost import max_over_mean
+from keras_largeout.distribute.planning.row_estimator import row_load, row_owners
+from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
-#: No more than this part of a table's rows is replicated, or this many.
+#: At most this fraction of a table's rows is replicated, or this many rows if that is more.
 _MOST_HOT, _FEW_HOT = 1 / 50, 4096
-#: A dearer way to place rows must be this much better.
+#: A more expensive way to place rows must bring the busiest device below this fraction of its load.
 _WORTH = 0.98
 
 
 def fill(rows, shares, room):
-    """int64 `[devices]` that sum to `rows`: in proportion to `shares`, at most `room`; None if too many."""
+    """How many of `rows` rows go to each device: in proportion to `shares`, but at most `room`.
+
+    Args:
+        rows: int.
+        shares: floats `[devices]`, in any unit.
+        room: integers `[devices]`.
+
+    Returns:
+        int64 `[devices]` with the sum `rows`; None where `room` is too small.
+    """
     rows, room = int(rows), np.minimum(np.asarray(room, np.int64), rows)
     if room.sum() < rows:
         return None
@@ -33,18 +42,18 @@ def fill(rows, shares, room):
 
 
 def place_rows(spec, devices, batch_size, shares, room, balance):
-    """A `Placement` of a table that is cut by rows, and why.
+    """A row-wise `Placement` of a table, and why it is this one.
 
     Args:
         spec: a `TableSpec` without a tree.
         devices: int.
-        batch_size: examples in a step.
-        shares: floats `[devices]`, how much each device should get.
-        room: integers `[devices]`, rows for which each device has memory; enough for all rows.
-        balance: float, which max/mean is good enough.
+        batch_size: examples per step, over all devices.
+        shares: floats `[devices]`: the fraction of the load that each device should get, in any unit.
+        room: integers `[devices]`: how many rows each device has memory for; enough for all rows.
+        balance: float, the max/mean of the devices' loads that is good enough.
 
     Returns:
-        The placement, and a text.
+        The placement, and a str.
     """
     plain = _permutation(spec.rows, devices, shares, room)
     if spec.counts is None:
@@ -64,7 +73,7 @@ def place_rows(spec, devices, batch_size, shares, room, balance):
         text += f"; with the {len(hot)} hottest rows replicated {max_over_mean(best):.2f}"
     if max_over_mean(best) <= balance:
         return placement, text
-    explicit = _one_by_one(plain, load, shares, hot)
+    explicit = pack_rows(load.owned, hot, shares, plain.sizes)
     busy = _busy(row_owners(explicit), load, shares, hot)
     if busy.max() < _WORTH * best.max():
         return explicit, f"{text}; with a device chosen for each row {max_over_mean(busy):.2f}"
@@ -79,14 +88,14 @@ def _permutation(rows, devices, shares, room):
 
 
 def _busy(owners, load, shares, hot):
-    """How long each device takes, in proportion; `hot` rows replicated."""
+    """The load of each device over its share, where the rows `hot` are replicated."""
     owned = np.bincount(owners + 1, load.owned, len(shares) + 1)[1:]
     return (owned + (0 if hot is None else load.replicated[hot].sum())) / shares
 
 
 def _hot_rows(plain, load, shares, balance, limit):
-    """The fewest hottest rows that make the load even when replicated, or as even as it gets."""
-    # A row pays off when all its copies cost less than the one place that it weighs down.
+    """The hottest rows, as few as make the load even when they are replicated, or as even as it gets."""
+    # Replicating a row pays off if it slows all devices down by less than it slows down its owner.
     order = np.argsort(-load.owned, kind="stable")[: max(0, limit)]
     owner = plain.locate(order)[0]
     busy = np.bincount(row_owners(plain), load.owned, len(shares))
@@ -102,12 +111,22 @@ def _hot_rows(plain, load, shares, balance, limit):
     return np.sort(order[:best])
 
 
-def _one_by_one(plain, load, shares, hot):
-    """Each row packed by its load; the shards are as large as those of `plain`."""
-    cold = np.ones(plain.rows, bool)
-    cold[hot] = False
+def pack_rows(loads, hot, shares, sizes):
+    """The explicit `Placement` in which each row is assigned by its load.
+
+    Args:
+        loads: floats `[rows]`, at least 0.
+        hot: integers, the rows that every device has a copy of, or None.
+        shares: floats `[devices]`: the fraction of the load that each device should get, in any unit.
+        sizes: integers `[devices]`: rows of each shard, enough for all rows that are not `hot`.
+
+    Returns:
+        The `Placement`, with shards of these sizes.
+    """
+    cold = np.ones(len(loads), bool)
+    if hot is not None:
+        cold[hot] = False
     rows = np.flatnonzero(cold)
-    owners = np.full(plain.rows, REPLICATED, np.int16)
-    ones = np.ones(len(rows), np.int64)
-    owners[rows] = pack(load.owned[rows, None], shares, ones, plain.sizes)
-    return Placement.explicit(owners, plain.devices, plain.sizes)
+    owners = np.full(len(loads), REPLICATED, np.int16)
+    owners[rows] = pack(loads[rows, None], shares, np.ones(len(rows), np.int64), sizes)
+    return Placement.explicit(owners, len(sizes), sizes)

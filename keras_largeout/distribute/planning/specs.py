@@ -1,34 +1,42 @@
-"""What a planner has to know of a table and of a device."""
+"""What the planner has to know of tables and devices."""
 
 import dataclasses
 
 import numpy as np
 
 from keras_largeout.trees import Tree
+from keras_largeout.trees.cost import FLOAT32_BYTES
 
-_ITEMSIZE = {"float32": 4, "bfloat16": 2}
+_ITEMSIZE = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableSpec:
-    """One table of `[rows, dim]` (or `[rows]`: dim 1), as the planner sees it.
+    """One table, as the planner sees it.
 
     Args:
-        name: str, unique in a plan.
-        rows: int.
-        dim: int.
+        name: str, unique in a plan. The table of a layer has the layer's name.
+        rows: int, rows of the table.
+        dim: int, columns of the table; 1 for a vector such as a bias.
         dtype: "float32" or "bfloat16".
-        slots: float32 slots of the table's shape that the optimizer has (Adam: 2).
-        row_slots: slots of one float32 a row (row-wise Adagrad: 1).
-        counts: optional numbers, at least 0: how often each row is looked up, `[rows]`, in any unit; or of a
-            tree's table how often each class is a target, `[num_classes]`. Unknown when None: then all rows
-            are taken to be alike, and classes as 1 / rank.
-        tree: the `Tree` whose rows these are, or None.
-        ids_per_example: ids (or targets) that one example of a batch has, on average.
-        like: name of another table of as many rows that this one is placed like: biases like their kernel.
+        slots: int, how many float32 slots of the table's shape the optimizer has (Adam: 2).
+        row_slots: int, how many slots with one float32 per row it has (row-wise Adagrad: 1).
+        counts: None, or numbers of at least 0, in any unit: how often each row is looked up, `[rows]`. For
+            the table of a tree: how often each class is a target, `[num_classes]`. None: all rows are taken
+            to be equally frequent, and classes to have the frequency 1 / (id + 1).
+        tree: None, or the `kl.trees.Tree` whose rows these are.
+        ids_per_example: float, how many ids (or targets) one example of a batch has on average.
+        like: None, or the name of another table with as many rows. This table is then placed like that one,
+            as a bias is placed like its kernel.
 
     Raises:
-        ValueError: for sizes that are not positive, an unknown dtype, or counts that do not fit.
+        ValueError: sizes that are not positive, an unknown dtype, or counts that do not fit.
+
+    Example:
+
+    ```python
+    kl.distribute.TableSpec("users", rows=10_000_000, dim=64, slots=2)
+    ```
     """
 
     name: str
@@ -67,54 +75,46 @@ class TableSpec:
                 f"Received: rows={self.rows}"
             )
         if self.counts is not None:
-            object.__setattr__(self, "counts", self._checked(self.counts))
-
-    def _checked(self, counts):
-        counts = np.asarray(counts)
-        expected = self.rows if self.tree is None else self.tree.num_classes
-        if counts.shape != (expected,) or counts.dtype.kind not in "iuf":
-            raise ValueError(
-                f"`counts` of table {self.name!r} must be numbers of shape ({expected},), "
-                f"one a {'row' if self.tree is None else 'class'}. "
-                f"Received: {counts.dtype} of shape {counts.shape}"
-            )
-        counts = counts.astype(np.float64)
-        if not (counts.min() >= 0 and 0 < counts.sum() < np.inf):
-            raise ValueError(
-                f"`counts` of table {self.name!r} must be finite, at least 0 and not all 0. "
-                f"Received: values from {counts.min():g} to {counts.max():g}"
-            )
-        counts.flags.writeable = False
-        return counts
+            size, per = (self.rows, "row") if self.tree is None else (self.tree.num_classes, "class")
+            counts = checked_counts(self.counts, size, per, of=f" of table {self.name!r}")
+            counts.flags.writeable = False
+            object.__setattr__(self, "counts", counts)
 
     @property
     def itemsize(self):
-        """Bytes of a value of the table itself."""
+        """int: bytes of one value of the table."""
         return _ITEMSIZE[self.dtype]
 
     @property
     def row_bytes(self):
-        """Bytes of a row with its slots."""
-        return self.dim * (self.itemsize + 4 * self.slots) + 4 * self.row_slots
+        """int: bytes of a row with its slots."""
+        return self.dim * (self.itemsize + FLOAT32_BYTES * self.slots) + FLOAT32_BYTES * self.row_slots
 
     @property
     def nbytes(self):
-        """Bytes of the table with its slots."""
+        """int: bytes of the table with its slots."""
         return self.rows * self.row_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A device that tables are placed on. The defaults are the data sheet of an H200 SXM.
+    """A device that tables are placed on. The defaults are those of the data sheet of an H200 SXM.
 
     Args:
-        name: str.
-        memory: bytes that tables and their slots may take, or None for no limit.
-        bandwidth: bytes of its memory that it moves in a second.
-        flops: float32 operations that it does in a second.
+        name: str, unique in a plan.
+        memory: int, the bytes that tables and their slots may take on it; None for no limit.
+        bandwidth: float, the bytes per second that it can move through its memory.
+        flops: float, the float32 operations per second that it can do.
 
     Raises:
-        ValueError: for numbers that are not positive.
+        ValueError: a number that is not positive and finite.
+
+    Example:
+
+    ```python
+    devices = [kl.distribute.Device("fast"), kl.distribute.Device("slow", memory=40e9, bandwidth=2e12)]
+    kl.distribute.plan(specs, devices)
+    ```
     """
 
     name: str
@@ -131,16 +131,43 @@ class Device:
                 )
 
 
-def gather_specs(tables, counts=None):
-    """A tuple of `TableSpec` from specs and from anything that has a method `table_specs()`.
+def checked_counts(counts, size, per, of=""):
+    """`counts` as a new float64 array `[size]`. Zeros are allowed, but not zeros only.
 
     Args:
-        tables: a `TableSpec`, an object with `table_specs()`, or an iterable of such.
-        counts: optional dict from names to counts that take the place of those in the specs.
+        counts: numbers, one per row or class.
+        size: int, how many there must be.
+        per: "row" or "class", for the message.
+        of: whose counts they are, for the message.
 
     Raises:
-        ValueError: for other things, two tables of one name, counts of an unknown table, or a `like` that is
-            not the name of a table of as many rows.
+        ValueError: other shapes or types; numbers below 0, infinite, NaN, or all 0.
+    """
+    counts = np.asarray(counts)
+    if counts.shape != (size,) or counts.dtype.kind not in "iuf":
+        raise ValueError(
+            f"`counts`{of} must be numbers of shape ({size},), one per {per}. "
+            f"Received: {counts.dtype} of shape {counts.shape}"
+        )
+    counts = counts.astype(np.float64)
+    if not (counts.min() >= 0 and 0 < counts.sum() < np.inf):
+        raise ValueError(
+            f"`counts`{of} must be finite, at least 0 and not all 0. "
+            f"Received: values from {counts.min():g} to {counts.max():g}"
+        )
+    return counts
+
+
+def gather_specs(tables, counts=None):
+    """A tuple of `TableSpec`s, from specs and from objects that have a method `table_specs()`.
+
+    Args:
+        tables: a `TableSpec`, an object with `table_specs()`, or an iterable of these.
+        counts: None, or a dict from names of tables to counts, which replace those in the specs.
+
+    Raises:
+        ValueError: other objects, two tables of one name, counts of an unknown table, or a `like` that is not
+            the name of a table with as many rows.
     """
     if isinstance(tables, TableSpec) or hasattr(tables, "table_specs"):
         tables = [tables]
@@ -179,7 +206,7 @@ def gather_specs(tables, counts=None):
 
 
 class TableGroup(tuple):
-    """The specs of a table and of those that are placed like it."""
+    """The specs of a table and of the tables that are placed like it."""
 
     @classmethod
     def of(cls, specs):
@@ -205,7 +232,7 @@ def gather_devices(devices, memory_per_device=None):
 
     Args:
         devices: int, or an iterable of `Device`.
-        memory_per_device: optional bytes: of each of so many, or of those that do not say.
+        memory_per_device: None, or the bytes of each device whose `memory` is None.
     """
     if isinstance(devices, (int, np.integer)):
         devices = [Device(f"device {i}") for i in range(devices)]

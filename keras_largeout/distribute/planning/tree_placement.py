@@ -1,32 +1,35 @@
-"""Where the nodes of a tree go: a replicated top, and whole subtrees on one device each.
+"""How a tree is sharded: a replicated top, and below it whole subtrees on one device each.
 
-The nodes near the root are passed by every token, so every device has them. Below this *cut* every subtree
-belongs to one device: the hidden vector of a token travels to one device at most, whatever the tree's depth.
+Every token passes the nodes near the root, so every device has these: they are the *cut*. Each subtree below
+the cut is on one device. So the hidden vector of a token is sent to one device at most, however deep the
+tree is.
+
+In the code, a *unit* is the root of such a subtree.
 """
-
-import itertools
 
 import numpy as np
 
-from keras_largeout.distribute.planning.packing import pack
+from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
-from keras_largeout.distribute.planning.tree_cost import (
-    FLOPS_PER_BYTE,
+from keras_largeout.distribute.planning.tree_estimator import (
     TOKENS_PER_DEVICE,
     class_frequencies,
+    load_kinds,
     node_loads,
     node_owners,
     subtree_sums,
 )
+from keras_largeout.trees.cost import FLOPS_PER_BYTE
+from keras_largeout.trees.parts import inherit
 
 HOW = ("planned", "range", "modulo")
 
-#: Replicated rows: at most this part of all rows (or this many).
+#: At most this fraction of all rows is replicated, or this many rows if that is more.
 _MOST_REPLICATED, _FEW_ROWS = 1 / 50, 4096
-#: The largest part of a device's mean load that one subtree may carry, and how much more than the least
-#: possible work replicating for its sake may give the busiest device.
+#: A subtree may carry at most this fraction of one device's mean load; its top node is replicated otherwise.
+#: But replicating may add at most this fraction to the least possible work of the busiest device.
 UNIT, EXTRA_WORK = 0.02, 0.1
-#: Subtrees that differ by less than this are equal: a replicated part of them would buy nothing.
+#: Subtrees that differ by less than this are equal: there is no gain in splitting only some of them.
 _EQUAL = 0.985
 
 
@@ -44,43 +47,55 @@ def place_tree(
     room=None,
     slots=0,
 ):
-    """Which device owns the rows of a tree's table.
+    """The `Placement` of the rows of a tree's table.
 
-    A row belongs to the device of the node whose child it is. The *cut*, a set of nodes at the top that holds
-    the root and the parent of each of its nodes, is replicated.
+    A row is on the device of the node that it is a child of. The nodes at the top, the *cut*, are replicated.
+    Each subtree below them is on one device.
 
-    "planned": subtrees go to devices by longest processing time first, so that pairs, flops, bytes and rows
-    are all even (`NodeLoads` states the cost model). The cut is the smallest with which no subtree is
-    expected to carry more than `unit` of a device's mean load (nor of its rows), but replicates no more than
-    2% of the rows (or 4096), adds no more than `extra_work` to the least work that the busiest device can
-    have, and does not end among subtrees that are equal. Equal subtrees go to the devices in turn, so that
-    neighbouring classes are spread.
-    "range" and "modulo" know no frequencies: the cut is the smallest with which no subtree has more than a
-    quarter of a device's mean number of classes. Then consecutive subtrees, in the order of node numbers, go
-    to one device until it has its part of the classes; or to the devices in turn.
+    - "planned" replicates a node if its subtree exceeds the fraction `unit` of one device's mean load, or of
+      its rows. A parent's load is at least its child's, so the replicated nodes always form a connected top.
+      There are limits: at most 2% of the rows (or 4096) are replicated, replicating adds at most
+      `extra_work` to the least work that the busiest device can have, and the cut does not run through
+      subtrees of equal load. The partitioner then assigns subtrees to devices, so that pairs, flops, bytes
+      and rows are all even (`NodeLoads` states the cost model). Equal subtrees go to the devices in turn, so
+      that neighbouring classes are on different devices.
+    - "range" and "modulo" know no frequencies. They replicate nodes until no subtree has more than a quarter
+      of one device's mean number of classes. "range" then fills one device after the other with consecutive
+      subtrees, until each has its share of the classes. "modulo" gives subtrees to the devices in turn.
 
     Args:
-        tree: a `Tree`.
+        tree: a `kl.trees.Tree`.
         devices: int.
-        counts: numbers `[num_classes]`, at least 0, the frequencies of the classes; 1 / rank when None.
+        counts: numbers `[num_classes]`, at least 0: the frequencies of the classes, in any unit. None: the
+            frequency of a class is 1 / (class + 1).
         how: "planned", "range" or "modulo".
-        dim: width of the hidden vectors.
-        batch_tokens: targets in a step, over all devices; 3200 a device when None.
-        unit, extra_work: floats, see above. Small subtrees also leave more to gain from a later rebalance.
-        sizes_slack: float, how much larger than the mean every shard is made, so that a later rebalance fits:
-            by at least the largest subtree, where it is positive. 0: no larger than the fullest device needs.
-        shares: optional floats `[devices]`: how much of the work each device shall get, in proportion
-            ("planned" only); all the same when None.
-        room: optional integers `[devices]`: how many rows each device may have, replicated ones included
-            ("planned" only).
-        slots: float32 slots that the optimizer has for every value.
+        dim: int, width of the hidden vectors.
+        batch_tokens: number, targets per step over all devices; 3200 per device when None.
+        unit, extra_work: floats, see above. Smaller subtrees leave a later rebalance more choice.
+        sizes_slack: float. If it is positive, every shard is made larger than its share by this fraction of
+            the mean, and by at least the largest subtree, so that a later rebalance fits. 0: shards are as
+            large as they have to be.
+        shares: floats `[devices]`: the fraction of the work that each device should get, in any unit; all the
+            same when None. Only for "planned".
+        room: integers `[devices]`: the most rows on each device, replicated ones included; no limit when
+            None. Only for "planned".
+        slots: int, how many float32 slots the optimizer has for every value.
 
     Returns:
-        An explicit `Placement` of `tree.num_rows` rows. (A tree whose root has leaves only is replicated: it
-        has nothing below the cut, and its shards are empty.)
+        An explicit `Placement` of `tree.num_rows` rows. If the root has leaves only, all rows are replicated
+        and the shards are empty.
 
     Raises:
-        ValueError: for an unknown `how`, counts that do not fit the tree, or a lack of room.
+        ValueError: an unknown `how`, numbers out of range, counts that do not fit the tree, or too little
+            room.
+
+    Example:
+
+    ```python
+    tree = kl.trees.head_tail(counts)
+    placement = kl.distribute.place_tree(tree, devices=8, counts=counts, dim=512)
+    kl.layers.HierarchicalSoftmax(len(counts), counts=counts, tree=tree, placement=placement)
+    ```
     """
     if how not in HOW:
         raise ValueError(f"`how` must be one of {HOW}. Received: how={how!r}")
@@ -94,7 +109,7 @@ def place_tree(
     rows = subtree_sums(tree, tree.node_sizes)
     if how == "planned":
         loads = node_loads(tree, counts, devices, dim, batch_tokens or TOKENS_PER_DEVICE * devices, slots)
-        kinds = [*(subtree_sums(tree, kind) for kind in (loads.pairs, loads.flops, loads.bytes)), rows]
+        kinds = load_kinds(tree, loads)
         cut = planned_cut(tree, loads, kinds, devices, unit, extra_work)
         units = subtree_roots(tree, cut)
         if room is not None:
@@ -105,7 +120,7 @@ def place_tree(
                     f"on device {room.argmin()}"
                 )
         base = None
-        if np.ptp(shares):  # the top costs all devices the same, so that the faster ones have time to spare
+        if np.ptp(shares):  # the top costs all devices the same work, so faster ones have time to spare
             top = [loads.pairs[cut].sum() / devices, loads.flops[cut].sum() / devices]
             base = np.tile([*top, loads.replicated_bytes[cut].sum(), 0.0], (devices, 1))
         owner = pack(np.stack([kind[units] for kind in kinds], axis=1), shares, rows[units], room, base)
@@ -117,15 +132,14 @@ def place_tree(
         units = subtree_roots(tree, cut)
         owner = np.arange(len(units)) % devices
         if how == "range":
-            # A subtree goes where the middle one of its classes belongs.
+            # A subtree goes where its middle class belongs.
             ends = np.cumsum(classes[units])
             middle = (ends - classes[units] / 2) / max(1.0, ends[-1] if len(ends) else 1.0)
             owner = np.minimum((middle * devices).astype(np.int64), devices - 1)
-    owners = spread(tree, cut, units, owner)
     sizes = _sizes(rows[units], owner, devices, sizes_slack, shares)
     if room is not None:
         sizes = np.minimum(sizes, np.maximum(room, 0))
-    return Placement.explicit(np.repeat(owners, tree.node_sizes), devices, sizes)
+    return subtree_placement(tree, cut, units, owner, sizes)
 
 
 def _checked_shares(devices, shares):
@@ -138,25 +152,31 @@ def _checked_shares(devices, shares):
 
 
 def subtree_roots(tree, cut):
-    """int64 vector: the nodes right below the cut (bool `[num_nodes]`), in ascending order."""
+    """int64, ascending: the nodes right below the cut (bool `[num_nodes]`)."""
     below = ~cut
     below[1:] &= cut[tree.node_parent[1:]]
     return np.flatnonzero(below)
 
 
 def spread(tree, cut, units, owner):
-    """int16 `[num_nodes]`: the owner of every node, where `owner[i]` has the subtree under `units[i]`."""
+    """int16 `[num_nodes]`: the device of each node, where device `owner[i]` has the subtree of `units[i]`."""
     owners = np.full(tree.num_nodes, REPLICATED, np.int16)
     owners[units] = owner
-    for first, last in itertools.pairwise(tree.levels[1:]):
-        inherited = owners[tree.node_parent[first:last]]
-        level = owners[first:last]
-        np.copyto(level, inherited, where=inherited != REPLICATED)
+    inherit(tree, owners)
     return owners
 
 
+def subtree_placement(tree, cut, units, owner, sizes):
+    """The explicit `Placement` where device `owner[i]` has the subtree of `units[i]`."""
+    owners = spread(tree, cut, units, owner)
+    return Placement.explicit(np.repeat(owners, tree.node_sizes), len(sizes), sizes)
+
+
 def cut_and_units(tree, placement):
-    """The cut (bool `[num_nodes]`), the nodes right below it, and the device of each: what a placement says.
+    """What a placement says of a tree: the cut, the nodes right below it, and the device of each.
+
+    Returns:
+        bool `[num_nodes]`; int64 `[units]`, ascending; int16 `[units]`.
 
     Raises:
         ValueError: a node below the cut is replicated, or a subtree is split over devices.
@@ -177,17 +197,17 @@ def cut_and_units(tree, placement):
 
 
 def _cut(tree, order, nodes):
-    """The first `nodes` nodes of `order`, in which parents precede their children; the root at least."""
+    """bool `[num_nodes]`: the first `nodes` nodes of `order`, in which parents come before their children."""
     cut = np.zeros(tree.num_nodes, bool)
     cut[order[: max(1, nodes)]] = True
     return cut
 
 
 def planned_cut(tree, loads, kinds, devices, unit=UNIT, extra_work=EXTRA_WORK):
-    """See `place_tree`. A subtree is as large as the largest of its shares of the kinds of load."""
+    """The cut of "planned" in `place_tree`. The size of a subtree is its largest share of any load."""
     share = np.max([kind / kind[0] for kind in kinds], axis=0)
     large = np.flatnonzero(share > unit / devices) if devices > 1 else np.zeros(1, np.int64)
-    # Ties by number: a parent comes before its children, as its share is never smaller.
+    # Ties keep the order of the nodes, so a parent comes before its children: its share is never smaller.
     order = large[np.argsort(-share[large], kind="stable")] if len(large) else np.zeros(1, np.int64)
     rest = share.copy()
     rest[order] = 0.0
@@ -209,7 +229,7 @@ def _inner_children(tree):
 
 
 def _sizes(rows, owner, devices, slack, shares):
-    """Positions of each shard: what it holds, and room for a rebalance (see `place_tree`)."""
+    """The size of each shard: the rows that it has, and room for a rebalance (see `place_tree`)."""
     held = np.bincount(owner, rows, devices)
     if slack == 0 or devices == 1 or not len(rows):
         return held.astype(np.int64)

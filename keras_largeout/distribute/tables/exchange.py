@@ -1,8 +1,8 @@
-"""The exchange: from the ids of one replica to the rows it needs, wherever they lie, and back.
+"""The all-to-all lookup: from the ids of one replica to the rows it needs, on whatever device, and back.
 
-A replica makes its ids unique, sorts them by where their rows lie, and asks each shard for its run of them;
-the unique rows come back in that order. Nothing else crosses between devices, forward (ids, rows) or backward
-(a gradient a unique row).
+A replica drops duplicate ids and sorts the rest by position. So each shard is asked for one run of rows, and
+the rows come back in that order. Nothing else is sent between devices: forward ids and rows, backward one
+gradient per unique row.
 """
 
 import numpy as np
@@ -15,28 +15,27 @@ from keras_largeout.ops.exchange import partition_ids
 
 
 class Exchange:
-    """Where the rows of one table lie, as tensors: made once a table, used in every step.
+    """The placement of one table as tensors. Made once per table, used in every step.
 
     Args:
-        table: `ShardedTable` whose rows are cut over several devices (not columns, not replicated).
+        table: `ShardedTable` that is sharded row-wise or table-wise over several devices.
     """
 
     def __init__(self, table):
         self.table = table
         placement = table.placement
-        self.kind = {"range": "identity", "table": "identity"}.get(placement.kind, placement.kind)
         self._position_of = self._hot = self._in_use = None
         if not table.remote:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._in_use = plain_variable(True, trainable=False)
         with tf.init_scope():
-            if self.kind == "explicit":  # positions cover hot rows too
+            if placement.kind == "explicit":  # positions cover hot rows too
                 self._position_of = _mirrored(placement.table_positions)
             elif placement.hot is not None:
                 self._hot = _mirrored(placement.hot)
 
     def refresh(self):
-        """Takes over the table's placement, which has changed (but not its kind and sizes)."""
+        """Takes over the table's new placement, which has the same kind and sizes as the old one."""
         placement = self.table.placement
         for copies, values in ((self._position_of, "table_positions"), (self._hot, "hot")):
             for copy in () if copies is None else components(copies):
@@ -44,11 +43,11 @@ class Exchange:
                     copy.assign(getattr(placement, values))
 
     def retire(self):
-        """Makes functions fail that were traced with this exchange: rows are elsewhere now."""
+        """Makes functions fail that were traced with this exchange: the rows are elsewhere now."""
         self._in_use.assign(False)
 
     def partition(self, ids, out_of_range):
-        """The unique ids of this replica by where their rows lie: see `ops.exchange.partition_ids`."""
+        """The `Partition` of this replica's ids: see `ops.exchange.partition_ids`."""
         placement = self.table.placement
         if self.table.remote and self._position_of is not None:
             return self._partition_at_server(ids, out_of_range)
@@ -56,7 +55,7 @@ class Exchange:
         return partition_ids(
             ids,
             placement.offsets,
-            kind=self.kind,
+            kind=placement.kind,
             rows=placement.rows,
             devices=placement.devices,
             multiplier=placement.multiplier,
@@ -77,7 +76,7 @@ class Exchange:
             tf.debugging.Assert(self._in_use, [moved])
 
     def _partition_at_server(self, ids, out_of_range):
-        """Asks the server for the positions of just these ids; hot rows are then a first shard."""
+        """Asks the server for the positions of these ids only. Hot rows count as a first shard."""
         placement = self.table.placement
         rows = tf.constant(placement.rows, ids.dtype)
         inside = (ids >= 0) & (ids < rows)
@@ -98,12 +97,12 @@ class Exchange:
         return partition._replace(cuts=partition.cuts[1:])
 
     def rows(self, partition):
-        """The rows of the unique ids, `[unique, dim]`, in their order; differentiable."""
+        """The rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
         cuts, counter = partition.cuts, counter_of(self.table)
         pieces = []
         for key, part in self.table.array.parts.items():
-            number = 0 if key == HOT else key + 1
-            wanted = partition.local[cuts[number] : cuts[number + 1]]
+            run = 0 if key == HOT else key + 1
+            wanted = partition.local[cuts[run] : cuts[run + 1]]
             source = local(part.value)
             with on(source):
                 pieces.append(tf.gather(source, wanted))
@@ -117,7 +116,7 @@ def _mirrored(values):
 
 
 def gather_columns(table, ids):
-    """Rows of a table cut by columns: every device gives its columns of all the ids' rows."""
+    """Rows of a table that is sharded column-wise: every device gives its columns of the rows of all ids."""
     pieces = []
     for part in table.shards:
         source = local(part.value)

@@ -1,11 +1,13 @@
-"""Moving the rows of a table, with their slots, to other devices: in place, and in pieces.
+"""Moves the rows of a table, with their optimizer slots, to other devices: in place, one chunk at a time.
 
-A move is a permutation of positions (some of which may be empty). Many chains of it are followed at a time:
-the rows of some positions are taken out; then, over and over, the rows that lie where those belong are taken
-out and the others put there, until a chain comes to a place that is empty or whose row was taken out before.
-So every row that moves is read once and written once, and at no time are more than two pieces of rows in host
-memory, whatever the table and the permutation. Beside them there are four bytes a row for the permutation
-itself (eight above 2^31 rows).
+A move is a permutation of positions, some of which may be empty. It consists of chains: the row at position a
+belongs at b, the row at b belongs at c, and so on. Many chains are followed at a time. First the rows of some
+positions are taken out. Then, again and again, the rows at their targets are taken out, and the first ones
+are written there. A chain ends at a position that is empty, or whose row was taken out before.
+
+So every row that moves is read once and written once. There are never more than two chunks of rows in host
+memory, whatever the table and the permutation. The permutation itself takes 4 bytes per row (8 bytes above
+2^31 rows).
 """
 
 import numpy as np
@@ -19,13 +21,13 @@ _NOWHERE = -1
 
 
 def move_rows(table, placement):
-    """Moves the rows of a table and of its slots to where `placement` has them. The numbers stay the same.
+    """Moves the rows of a table and of its slots to their positions in `placement`.
 
-    The table still has its old placement afterwards: `table.move_to(placement)` has to follow.
+    Afterwards the table still has its old placement: the caller must call `table.move_to(placement)`.
 
     Args:
         table: `ShardedTable`.
-        placement: `Placement` that `table.check_move` accepts.
+        placement: a `Placement` that `table.check_move` accepts.
     """
     if table.placement.columns is not None or not any(table.placement.sizes):
         return
@@ -39,7 +41,7 @@ def move_rows(table, placement):
 
 
 class _Moving:
-    """Rows that were taken out of their positions, and where they belong."""
+    """The rows that are taken out at the moment, and their target positions."""
 
     def __init__(self, arrays, target):
         self.arrays, self.target, self.next = arrays, target, 0
@@ -50,14 +52,14 @@ class _Moving:
         return self.next == len(self.target) and not len(self.targets)
 
     def take_out(self, most):
-        """Takes out rows that were not moved yet, so that it are `most` in all."""
+        """Takes out rows that were not moved yet, until there are `most` rows in all."""
         start, self.next = self.next, min(self.next + most - len(self.targets), len(self.target))
         targets, rows = self._read(start + np.flatnonzero(self.target[start : self.next] != _NOWHERE))
         self.targets = np.concatenate([self.targets, targets])
         self.rows = [np.concatenate(values) for values in zip(self.rows, rows)]
 
     def put(self):
-        """Puts the rows where they belong, and takes out what lay there and was not taken out before."""
+        """Takes out the rows at the targets that were not taken out before, and writes the others there."""
         positions, rows = self.targets, self.rows
         occupied = positions[self.target[positions] != _NOWHERE]
         self.targets, self.rows = self._read(occupied)
@@ -71,7 +73,7 @@ class _Moving:
 
 
 def _targets(old, new):
-    """For each position of the shards where its row belongs; nowhere for those that are empty or stay."""
+    """The target of the row at each position of the shards; `_NOWHERE` where there is none, or it stays."""
     count = int(old.offsets[-1]) - old.num_hot
     target = np.full(count, _NOWHERE, np.int32 if count < 2**31 else np.int64)
     for start in range(0, old.rows, _STEP):
@@ -83,7 +85,7 @@ def _targets(old, new):
 
 
 class _Positions:
-    """The shards of an array as one, by position (hot rows do not count)."""
+    """The shards of an array as one array over positions, without hot rows: position 0 is the first after."""
 
     def __init__(self, array):
         self.shards = [(part.part, part.components[0]) for part in array.parts.values() if part.part != HOT]
@@ -104,7 +106,7 @@ class _Positions:
             chunks.write_at(shard, local, rows[here])
 
     def _split(self, positions):
-        for number, variable in self.shards:
-            here = np.flatnonzero((positions >= self.starts[number]) & (positions < self.stops[number]))
+        for shard, variable in self.shards:
+            here = np.flatnonzero((positions >= self.starts[shard]) & (positions < self.stops[shard]))
             if len(here):
-                yield variable, here, positions[here] - self.starts[number]
+                yield variable, here, positions[here] - self.starts[shard]

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
 from keras_largeout.distribute.tables.array import HOT, ShardedArray
@@ -14,7 +14,7 @@ from keras_largeout.distribute.tables.row_span import RowSpan
 #: `placement="auto"` replicates tables up to this size, and cuts larger ones.
 REPLICATED_BYTES = 1 << 20
 
-PLACEMENTS = ("auto", "replicated", "range", "modulo", "permutation", "columns")
+PLACEMENTS = ("auto", *SIMPLE_KINDS)
 
 
 def check_placement(placement):
@@ -58,15 +58,7 @@ def place(placement, shape, devices, itemsize=4, name=None):
     if placement == "auto":
         small = int(np.prod(shape, dtype=np.int64)) * itemsize <= REPLICATED_BYTES
         placement = "replicated" if small else "permutation"
-    if placement == "columns":
-        return Placement.by_columns(rows, shape[1] if len(shape) > 1 else 1, devices)
-    make = {
-        "replicated": Placement.replicated,
-        "range": Placement.by_range,
-        "modulo": Placement.by_modulo,
-        "permutation": Placement.by_permutation,
-    }
-    return make[placement](rows, devices)
+    return Placement.of_kind(placement, rows, shape[1] if len(shape) > 1 else 1, devices)
 
 
 def give_shards(layer, *tables):

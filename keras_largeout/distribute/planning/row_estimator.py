@@ -1,11 +1,14 @@
-"""What a table makes each device hold and do in a training step, under a placement.
+"""The estimator of lookup tables: the memory and the work that a table gives each device under a placement.
 
-The model of a lookup table: the `n = batch_size * ids_per_example` ids of a step are independent draws in
-proportion to the counts. Every device takes `1 / devices` of them and drops duplicates, so it asks for row i
-with probability `1 - (1 - p) ** (n / devices)`; the step as a whole touches it with `1 - (1 - p) ** n`.
-A row asked for is read, written to the output, and its gradient is read; a row touched is read and written by
-the update, with its slots. A replicated row costs every device the first for its own ids only, but the
-gradients of all devices and the update. (`NodeLoads` states the model of a tree.)
+The `n = batch_size * ids_per_example` ids of a step are taken to be independent draws in proportion to the
+counts. Every device looks up `1 / devices` of them and drops duplicates. So a device asks for row i with
+probability `1 - (1 - p_i) ** (n / devices)`, and the whole step touches it with `1 - (1 - p_i) ** n`.
+
+A row that is asked for is read, is written to the output, and its gradient is read. A row that is touched is
+read and written by the update, with its slots. Replicating a row costs each device the lookups of its own
+batch, plus the gradient and update traffic of all batches.
+
+`keras_largeout.trees.cost` states the units. (`NodeLoads` states the model of a tree.)
 """
 
 import dataclasses
@@ -13,20 +16,21 @@ import dataclasses
 import numpy as np
 
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_cost import class_frequencies, node_loads, tree_load
-from keras_largeout.trees.cost import passed_by_batch
+from keras_largeout.distribute.planning.tree_estimator import class_frequencies, node_loads, tree_load
+from keras_largeout.trees.cost import FLOAT32_BYTES, passed_by_batch
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceLoad:
-    """Numbers `[devices]` of one table, or of all.
+    """The storage and compute cost that one table, or all tables, give each device.
 
     Attributes:
-        memory: bytes of rows and slots.
-        rows: expected rows that a device looks up for itself and others (of a tree: rows that it touches).
-        flops: expected floating-point operations.
-        bytes: expected bytes through the device's memory.
-        received: expected bytes from other devices: rows, gradients, hidden vectors.
+        memory: float64 `[devices]`: bytes of rows and slots.
+        rows: float64 `[devices]`: rows per step that the device looks up for itself and for others. (Of a
+            tree: rows that it touches.)
+        flops: float64 `[devices]`: floating-point operations per step.
+        bytes: float64 `[devices]`: bytes per step that pass through the device's memory.
+        received: float64 `[devices]`: bytes per step from other devices: rows, gradients, hidden vectors.
     """
 
     memory: np.ndarray
@@ -41,20 +45,22 @@ class DeviceLoad:
 
     @classmethod
     def none(cls, devices):
+        """No load on any of `devices` devices."""
         return cls(*(np.zeros(devices) for _ in dataclasses.fields(cls)))
 
     def seconds(self, devices):
-        """float64 `[devices]`: bytes / bandwidth + flops / flops of each `Device`."""
+        """float64 `[devices]`: seconds per step, bytes / bandwidth + flops / flops of each `Device`."""
         return self.bytes / [d.bandwidth for d in devices] + self.flops / [d.flops for d in devices]
 
 
 @dataclasses.dataclass(frozen=True)
 class RowLoad:
-    """What one row costs: arrays `[rows]`, or `[1]` where all rows are alike.
+    """What each row costs per step: float64 `[rows]`, or `[1]` where all rows are alike.
 
     Attributes:
-        asked: expected requests, of all devices.
-        owned, replicated: bytes, of its owner, and of every device where all have it.
+        asked: how many devices ask for the row.
+        owned: bytes moved by the device that has the row, if one device has it.
+        replicated: bytes moved by each device, if every device has the row.
     """
 
     asked: np.ndarray
@@ -67,11 +73,13 @@ def row_load(spec, devices, batch_size):
     p = np.full(1, 1 / spec.rows) if spec.counts is None else spec.counts / spec.counts.sum()
     draws = batch_size * spec.ids_per_example
     asked = devices * passed_by_batch(p, draws / devices)
+    gradient = FLOAT32_BYTES
+    output = FLOAT32_BYTES
     update = 2 * spec.row_bytes * passed_by_batch(p, draws)
     return RowLoad(
         asked=asked,
-        owned=asked * spec.dim * (spec.itemsize + 8) + update,
-        replicated=asked * spec.dim * ((spec.itemsize + 4) / devices + 4) + update,
+        owned=asked * spec.dim * (spec.itemsize + output + gradient) + update,
+        replicated=asked * spec.dim * ((spec.itemsize + output) / devices + gradient) + update,
     )
 
 
@@ -79,12 +87,19 @@ def memory_of(spec, placement):
     """float64 `[devices]`: bytes of a table with its slots."""
     if placement.columns is not None:
         width = np.array([stop - start for start, stop in placement.columns], np.float64)
-        return spec.rows * (width * (spec.itemsize + 4 * spec.slots) + 4 * spec.row_slots)
+        slots, row_slots = FLOAT32_BYTES * spec.slots, FLOAT32_BYTES * spec.row_slots
+        return spec.rows * (width * (spec.itemsize + slots) + row_slots)
     return (placement.num_hot + np.array(placement.sizes, np.float64)) * spec.row_bytes
 
 
 def device_load(spec, placement, batch_size):
-    """The expected `DeviceLoad` of a table under a placement."""
+    """The expected `DeviceLoad` of a table.
+
+    Args:
+        spec: `TableSpec`.
+        placement: `Placement` of its rows.
+        batch_size: examples per step, over all devices.
+    """
     devices = placement.devices
     memory = memory_of(spec, placement)
     if spec.tree is not None:
@@ -93,11 +108,11 @@ def device_load(spec, placement, batch_size):
         )
         return DeviceLoad(memory, load.touched, load.flops, load.bytes, load.received)
     row = row_load(spec, devices, batch_size)
-    away = (devices - 1) / devices  # of what a device asks for, or is asked for, lies elsewhere
+    away = (devices - 1) / devices  # this fraction of what a device asks for is on other devices
     if placement.columns is not None:
         parts = np.array([stop - start for start, stop in placement.columns]) / spec.dim
         asked = np.full(devices, _sum(row.asked, spec.rows))
-        received = 4 * spec.dim * asked * (away * parts + (1 - parts) / devices)
+        received = FLOAT32_BYTES * spec.dim * asked * (away * parts + (1 - parts) / devices)
         return DeviceLoad(
             memory, asked, asked * spec.dim * parts, _sum(row.owned, spec.rows) * parts, received
         )
@@ -106,14 +121,14 @@ def device_load(spec, placement, batch_size):
     hot_bytes = _by_owner(row.replicated, placement)[1]
     rows = owned + hot / devices
     # Rows that it asks others for, gradients that others send it, gradients of replicated rows.
-    received = 4 * spec.dim * ((owned.sum() - owned) / devices + owned * away + hot * away)
+    received = FLOAT32_BYTES * spec.dim * ((owned.sum() - owned) / devices + owned * away + hot * away)
     return DeviceLoad(
         memory, rows, spec.dim * (owned + hot * np.ones(devices)), owned_bytes + hot_bytes, received
     )
 
 
 def expected_work(specs, devices, batch_size):
-    """Expected bytes and flops of tables together, where no row is replicated: an array of 2."""
+    """Expected bytes and flops per step of all `specs` together, no row replicated: float64 `[2]`."""
     work = np.zeros(2)
     for spec in specs:
         if spec.tree is not None:
@@ -127,7 +142,7 @@ def expected_work(specs, devices, batch_size):
 
 
 def device_shares(specs, devices, batch_size):
-    """float64 `[devices]`: how much each should get of tables, in proportion to its speed at their work."""
+    """float64 `[devices]`: each device's share of the tables, in proportion to its speed at their work."""
     if len({(d.bandwidth, d.flops) for d in devices}) == 1:
         return np.ones(len(devices))
     moved, flops = expected_work(specs, len(devices), batch_size)
@@ -139,7 +154,7 @@ def _sum(values, rows):
 
 
 def _by_owner(values, placement):
-    """Sums over the rows of each device, and over the replicated rows."""
+    """The sum of `values` (one per row) over the rows of each device, and over the replicated rows."""
     if len(values) == 1:
         counts = rows_held(placement)
         return values[0] * counts, values[0] * placement.num_hot
@@ -165,7 +180,7 @@ def rows_held(placement):
         held = np.bincount(placement.owners.astype(np.int16) + 1, minlength=placement.devices + 1)
         return held[1:]
     held = np.array(placement.sizes, np.int64)
-    if placement.hot is not None:  # their places in the shards are empty
+    if placement.hot is not None:  # their positions in the shards are empty
         plain = dataclasses.replace(placement, hot=None)
         held = held - np.bincount(plain.locate(placement.hot)[0], minlength=placement.devices)
     return held

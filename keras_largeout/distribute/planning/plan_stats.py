@@ -1,8 +1,8 @@
-"""A plan as text and as a picture."""
+"""The stats of a plan, as text and as a picture."""
 
 
 def size_text(count):
-    """Bytes as people read them."""
+    """A number of bytes as people read it, such as "1.02 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -14,7 +14,7 @@ def text(plan):
     """See `Plan`."""
     balance = "unknown" if plan.imbalance is None else f"{plan.imbalance:.2f}"
     lines = [
-        f"{len(plan.tables)} tables on {len(plan.devices)} devices, {plan.batch_size:g} examples a step: "
+        f"{len(plan.tables)} tables on {len(plan.devices)} devices, {plan.batch_size:g} examples per step: "
         f"expected max/mean {balance}",
         "",
         *_aligned(
@@ -77,16 +77,20 @@ def _aligned(head, rows, sides):
     ]
 
 
-def plot(plan, path):
-    """See `Plan.plot`."""
+def new_figure(caller, height):
+    """A matplotlib figure that is not one of pyplot's: it has no window and no global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "`Plan.plot` draws with matplotlib, which is not installed: pip install matplotlib"
+            f"`{caller}` draws with matplotlib, which is not installed: pip install matplotlib"
         ) from error
-    # A figure of its own, not pyplot's: no window, no global state.
-    figure = Figure(figsize=(10, 4 + 0.2 * len(plan.devices)), layout="constrained")
+    return Figure(figsize=(10, height), layout="constrained")
+
+
+def plot(plan, path):
+    """See `Plan.plot`."""
+    figure = new_figure("Plan.plot", 4 + 0.2 * len(plan.devices))
     names = [device.name for device in plan.devices]
     known = plan.expected is not None
     left, right = figure.subplots(1, 2, sharey=True)
@@ -101,9 +105,9 @@ def plot(plan, path):
     if known:
         _bars(right, names, time, shown)
         right.axvline(1e3 * plan.seconds.mean(), color="black", linewidth=1, label="mean")
-        right.set_xlabel(f"expected ms a step: max/mean {plan.imbalance:.2f}")
+        right.set_xlabel(f"expected ms per step: max/mean {plan.imbalance:.2f}")
     else:
-        right.set_xlabel("expected ms a step: unknown")
+        right.set_xlabel("expected ms per step: unknown")
     left.invert_yaxis()
     handles, labels = (right if known else left).get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize="small")
@@ -111,7 +115,7 @@ def plot(plan, path):
 
 
 def _largest(memory, time, most=9):
-    """The names of the tables that are shown one by one: colours are as many, and the rest is grey."""
+    """The names of the largest tables, one for each colour. The other tables are shown together, in grey."""
     weight = {
         name: sum(part[name].sum() / sum(v.sum() for v in part.values()) for part in (memory, time) if part)
         for name in memory
@@ -120,7 +124,7 @@ def _largest(memory, time, most=9):
 
 
 def _bars(axes, names, parts, shown):
-    """Stacked bars; all tables that are not `shown` are one."""
+    """Stacked bars. All tables that are not in `shown` are one of them."""
     start = 0
     for index, name in enumerate(shown):
         axes.barh(names, parts[name], left=start, label=name, color=f"C{index if index < 7 else index + 1}")

@@ -1,61 +1,60 @@
-"""What the nodes of a tree cost in a training step, and what that makes for each device."""
+"""The estimator of trees: what the nodes cost per training step, and what that makes for each device.
+
+`keras_largeout.trees.cost` has the numbers of the cost model and their units.
+"""
 
 import dataclasses
 
 import numpy as np
 
 from keras_largeout.distribute.planning.placement import REPLICATED
-from keras_largeout.trees.cost import BYTES_PER_VALUE, PRODUCTS, passed_by_batch, probabilities
+from keras_largeout.distribute.planning.specs import checked_counts
+from keras_largeout.trees.cost import (
+    COMPUTE_BYTES,
+    FLOAT32_BYTES,
+    FLOPS_PER_BYTE,
+    FLOPS_PER_MULTIPLY_ADD,
+    PRODUCTS,
+    UPDATE_BYTES,
+    passed_by_batch,
+    probabilities,
+)
 
-#: Floating-point operations that a device does in the time in which it moves one byte (an H200: 67e12 /
-#: 4.8e12; two cores: 160e9 / 10e9).
-FLOPS_PER_BYTE = 16
-#: Of the bytes that a value moves: a read and a write by the update, and the rest.
-_UPDATE_BYTES = 8
-_COMPUTE_BYTES = BYTES_PER_VALUE - _UPDATE_BYTES
-#: Targets in a step, a device, where nothing is said.
+#: Targets per step and device, where the caller gives none.
 TOKENS_PER_DEVICE = 3200
 
 
 def class_frequencies(tree, counts):
-    """`counts` as float64 `[num_classes]`; 1 / rank when None. Zeros are allowed, a sum of zero is not."""
+    """`counts` as float64 `[num_classes]`, checked; 1 / (class + 1) when None."""
     if counts is None:
         return 1.0 / np.arange(1, tree.num_classes + 1)
-    counts = np.asarray(counts)
-    if counts.shape != (tree.num_classes,) or counts.dtype.kind not in "iuf":
-        raise ValueError(
-            f"`counts` must be numbers of shape ({tree.num_classes},), one a class. "
-            f"Received: {counts.dtype} of shape {counts.shape}"
-        )
-    counts = counts.astype(np.float64)
-    total = counts.sum()
-    if not (counts.min() >= 0 and 0 < total < np.inf):
-        raise ValueError(
-            "`counts` must be finite, at least 0 and not all 0. "
-            f"Received: values from {counts.min():g} to {counts.max():g}"
-        )
-    return counts
+    return checked_counts(counts, tree.num_classes, "class")
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeLoads:
-    """Expected work of every node of a tree in one training step, float64 `[num_nodes]` each.
+    """The expected work of every node of a tree per training step. Arrays are float64 `[num_nodes]`.
 
-    The model: targets are drawn independently in proportion to the counts; a node with `c` children that a
-    target passes with probability p has `batch_tokens * p` (token, node) *pairs*, each of which costs
-    `6 * dim * c` flops (the product, and two gradients); with probability `1 - (1 - p) ** batch_tokens` the
-    step touches its `c` rows, and then moves `20 * dim` bytes for each (two reads, a gradient written, a read
-    and a write by the update), and `8 * dim` more for every slot of the optimizer. On a replicated node every
-    device computes with its own part of the batch, and updates all rows that any device touched.
+    The model: targets are independent draws in proportion to the counts. Let a target pass a node with
+    probability p, and let the node have `c` children. Then
+
+    - the step has `batch_tokens * p` (token, node) *pairs* at the node. Each costs `6 * dim * c` flops: the
+      forward product and two gradients.
+    - the step touches the `c` rows of the node with probability `1 - (1 - p) ** batch_tokens`. Then it moves
+      `20 * dim` bytes per row: two reads, a gradient written, and a read and a write by the update. Each
+      slot of the optimizer adds `8 * dim` bytes per row.
+
+    If a node is replicated, every device computes with its own batch, and updates the rows that any device
+    touched.
 
     Attributes:
-        pairs: pairs in the whole batch.
-        flops: of the whole batch.
-        bytes: of the whole batch, where one device owns the node.
-        replicated_bytes: on each device, where all have it.
-        touched: expected rows that the whole batch touches.
-        local: expected rows that the part of the batch on one device touches.
-        rows: children of each node.
+        pairs: pairs of the whole batch.
+        flops: flops of the whole batch.
+        bytes: bytes moved for the whole batch, if one device has the node.
+        replicated_bytes: bytes moved on each device, if every device has the node.
+        touched: how many rows the whole batch touches.
+        local: how many rows the batch of one device touches.
+        rows: how many children the node has.
     """
 
     pairs: np.ndarray
@@ -68,23 +67,32 @@ class NodeLoads:
 
     @property
     def work(self):
-        """Bytes, and flops at `FLOPS_PER_BYTE`."""
+        """Bytes, where `FLOPS_PER_BYTE` flops count as one."""
         return self.bytes + self.flops / FLOPS_PER_BYTE
 
 
 def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
-    """The `NodeLoads` of a tree; `counts` as `class_frequencies` returns them."""
+    """The `NodeLoads` of a tree.
+
+    Args:
+        tree: `Tree`.
+        counts: float64 `[num_classes]`, as `class_frequencies` returns them.
+        devices: int.
+        dim: int, width of the hidden vectors.
+        batch_tokens: number, targets per step over all devices.
+        slots: int, how many float32 slots the optimizer has for every value.
+    """
     mass = probabilities(tree, counts)[1]
     rows = tree.node_sizes
     pairs = batch_tokens * mass
     touched = rows * passed_by_batch(mass, batch_tokens)
     local = rows * passed_by_batch(mass, batch_tokens / devices)
-    update = _UPDATE_BYTES * (1 + slots)
+    update = UPDATE_BYTES * (1 + slots)
     return NodeLoads(
         pairs=pairs,
-        flops=2 * PRODUCTS * dim * pairs * rows,
-        bytes=dim * (_COMPUTE_BYTES + update) * touched,
-        replicated_bytes=dim * (_COMPUTE_BYTES * local + update * touched),
+        flops=FLOPS_PER_MULTIPLY_ADD * PRODUCTS * dim * pairs * rows,
+        bytes=dim * (COMPUTE_BYTES + update) * touched,
+        replicated_bytes=dim * (COMPUTE_BYTES * local + update * touched),
         touched=touched,
         local=local,
         rows=rows,
@@ -92,7 +100,7 @@ def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
 
 
 def subtree_sums(tree, values):
-    """float64 `[num_nodes]`: the sum of `values` (one a node) over the subtree under each node."""
+    """float64 `[num_nodes]`: the sum of `values` (one per node) over the subtree of each node."""
     sums = np.array(values, np.float64)
     levels = tree.levels
     for level in range(len(levels) - 2, 0, -1):
@@ -102,8 +110,21 @@ def subtree_sums(tree, values):
     return sums
 
 
+def load_kinds(tree, loads):
+    """What the partitioner makes even: pairs, flops, bytes and rows of each subtree.
+
+    Args:
+        tree: `Tree`.
+        loads: its `NodeLoads`.
+
+    Returns:
+        List of four float64 `[num_nodes]`.
+    """
+    return [subtree_sums(tree, kind) for kind in (loads.pairs, loads.flops, loads.bytes, loads.rows)]
+
+
 def node_owners(tree, placement):
-    """int16 `[num_nodes]`: the device that has the children of each node, -1 where all have them.
+    """int16 `[num_nodes]`: the device that has the children of each node; -1 where every device has them.
 
     Raises:
         ValueError: the placement is not one of this tree's rows, or splits the children of a node.
@@ -122,7 +143,7 @@ def node_owners(tree, placement):
 
 
 def _owners_of(tree, placement, nodes):
-    """`node_owners` of some nodes, without a look at all rows."""
+    """`node_owners` of some nodes, without reading the owners of all rows."""
     if placement.rows != tree.num_rows:
         raise ValueError(
             f"`placement` must be one of the tree's {tree.num_rows} rows. Received: {placement!r}"
@@ -138,19 +159,20 @@ def _owners_of(tree, placement, nodes):
 
 @dataclasses.dataclass(frozen=True)
 class TreeLoad:
-    """What each device has of a tree and is expected to do in a step; float64 `[devices]` each.
+    """What each device has of a tree, and is expected to do per step. Arrays are float64 `[devices]`.
 
-    Replicated nodes are counted where they are computed: a part of `1 / devices` of their pairs and flops on
-    every device. `NodeLoads` states the model.
+    Replicated nodes count where they are computed: each device has `1 / devices` of their pairs and flops.
+    `NodeLoads` states the model.
 
     Attributes:
         pairs: (token, node) pairs.
-        flops, bytes: of the computation, and through the device's memory.
+        flops: flops of the computation.
+        bytes: bytes that pass through the device's memory.
         touched: different rows that a step touches.
         rows: rows in the device's memory.
-        received: bytes that come from other devices: hidden vectors of tokens whose class lies in its
-            subtrees and gradients of those it sent away, both float32, and the gradients that other devices
-            have for replicated rows.
+        received: bytes from other devices. They are the float32 hidden vectors of tokens whose class is in
+            its subtrees, the gradients of those that it sent away, and the gradients that other devices have
+            for replicated rows.
     """
 
     pairs: np.ndarray
@@ -162,12 +184,12 @@ class TreeLoad:
 
     @property
     def imbalance(self):
-        """The largest over the mean, of each: a dict of floats."""
+        """dict from the name of each attribute to its max/mean over the devices."""
         return {field.name: max_over_mean(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def max_over_mean(loads):
-    """1.0 for an even load (and for none)."""
+    """float: the largest load over the mean one. 1.0 is even, and stands for no load at all too."""
     mean = np.mean(loads)
     return float(np.max(loads) / mean) if mean > 0 else 1.0
 
@@ -178,10 +200,10 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
     Args:
         tree: a `Tree`.
         placement: a `Placement` of its rows, as `place_tree` makes them.
-        counts: numbers `[num_classes]`, at least 0; 1 / rank when None.
-        dim: width of the hidden vectors.
-        batch_tokens: targets in a step, over all devices; 3200 a device when None.
-        slots: float32 slots that the optimizer has for every value.
+        counts: numbers `[num_classes]`, at least 0; 1 / (class + 1) when None.
+        dim: int, width of the hidden vectors.
+        batch_tokens: number, targets per step over all devices; 3200 per device when None.
+        slots: int, how many float32 slots the optimizer has for every value.
     """
     devices = placement.devices
     tokens = batch_tokens or TOKENS_PER_DEVICE * devices
@@ -203,12 +225,12 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
         bytes=owned(loads.bytes) + loads.replicated_bytes[top].sum(),
         touched=owned(loads.touched) + loads.touched[top].sum(),
         rows=owned(loads.rows) + loads.rows[top].sum(),
-        received=4.0 * dim * (hidden + returned + (devices - 1) * loads.local[top].sum()),
+        received=float(FLOAT32_BYTES) * dim * (hidden + returned + (devices - 1) * loads.local[top].sum()),
     )
 
 
 def class_nodes(tree, classes):
-    """int64, of the shape of `classes`: the node whose child each of some classes is."""
+    """int64, the shape of `classes`: the node that each class is a child of."""
     return np.searchsorted(tree.node_start, tree.class_row[classes], side="right") - 1
 
 
@@ -221,8 +243,8 @@ def count_pairs(tree, placement, targets):
         targets: integers of any shape, classes.
 
     Returns:
-        int64 `[devices]`, the pairs of the nodes that a device owns, and an int, those of replicated nodes,
-        which the devices share in the proportion in which they share the batch.
+        int64 `[devices]`, the pairs at nodes that only this device has; and an int, the pairs at replicated
+        nodes, of which each device computes those of its own batch.
     """
     counts = np.zeros(placement.devices + 1, np.int64)
     nodes = class_nodes(tree, np.asarray(targets, np.int64).ravel())

@@ -208,7 +208,9 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   const TreeWork& work = plan.work;
   if (tokens == 0) return 0;
   // Tokens without pairs get no other value.
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
+  if (table.dim > 0) {
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
+  }
   if (saved.pairs == 0) return 0;
   const auto allocate = [&](int64_t n) { return static_cast<float*>(scratch->Allocate(n * sizeof(float))); };
   float* pair_scale = allocate(saved.pairs);

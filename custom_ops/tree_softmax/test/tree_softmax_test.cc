@@ -160,6 +160,15 @@ LARGEOUT_TEST(EmptyBatch) {
   }
 }
 
+// Rows without elements: the biases alone decide, or all children are alike.
+LARGEOUT_TEST(WidthZero) {
+  Random random(6);
+  CheckProblem(Problem<float>(RandomTree(507, 100, &random), 0, 37, 1));
+  CheckProblem(Problem<float>(HeadTailTree(700, 90, 9, 5), 0, 301, 2));  // split groups
+  CheckProblem(Problem<float>(HuffmanTree(1000, 2), 0, 252, 3, false));
+  CheckProblem(Problem<bfloat16>(TwoLevelTree(600, 2), 0, 301, 4));
+}
+
 LARGEOUT_TEST(BadTargetsAndTrees) {
   const TestTree tree = HuffmanTree(50, 4);
   SerialParallel serial;

@@ -172,6 +172,15 @@ LARGEOUT_TEST(Forests) {
   CheckProblem(CudaProblem<float>(Forest(TwoLevelTree(1200, 6), 1), 100, 150, 2, false, false));
 }
 
+// Rows without elements: the biases alone decide, or all children are alike.
+LARGEOUT_TEST(WidthZero) {
+  Random random(6);
+  CheckProblem(CudaProblem<float>(RandomTree(507, 100, &random), 0, 37, 1));
+  CheckProblem(CudaProblem<float>(HeadTailTree(700, 90, 9, 5), 0, 301, 2));  // wide nodes
+  CheckProblem(CudaProblem<float>(HuffmanTree(1000, 2), 0, 252, 3, false));
+  CheckProblem(CudaProblem<bfloat16>(TwoLevelTree(600, 2), 0, 301, 4));
+}
+
 LARGEOUT_TEST(EmptyBatchAndSkippedTokens) {
   for (const int64_t scratch : {-1, 1000}) {
     const auto none = CudaStep(CudaProblem<float>(HuffmanTree(10, 3), 4, 0, 1), scratch);

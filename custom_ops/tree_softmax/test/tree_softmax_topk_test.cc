@@ -49,6 +49,7 @@ LARGEOUT_TEST(TopKIsExact) {
     }
   }
   CheckTopK(Problem<float>(TwoLevelTree(1, 1), 4, 2, 1), 1);
+  CheckTopK(Problem<float>(HuffmanTree(123, 3), 0, 5, 1), 20);  // the biases alone decide
   SetIsa(Isa::kV4);
 }
 

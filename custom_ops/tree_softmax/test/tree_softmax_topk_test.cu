@@ -68,6 +68,7 @@ LARGEOUT_TEST(TopKIsExact) {
                        3);  // more children than fit at once
   }
   CheckTopK<int32_t>(CudaProblem<float>(TwoLevelTree(1, 1), 4, 2, 1), 1);
+  CheckTopK<int32_t>(CudaProblem<float>(HuffmanTree(123, 3), 0, 5, 1), 20);  // the biases alone decide
   CheckTopK<int32_t>(CudaProblem<bfloat16>(HuffmanTree(900, 8), 8, 6, 2),
                      700);  // the k best in device memory
 }

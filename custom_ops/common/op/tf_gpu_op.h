@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "common/cuda/cuda.h"
+#include "common/op/call_op.h"
 #include "common/op/tf_op.h"
 
 namespace largeout {
@@ -23,6 +24,26 @@ inline absl::Status GpuStatus(int error) {
   }
   return absl::InternalError(absl::StrCat("CUDA: ", CudaErrorName(error)));
 }
+
+// One call of a facade for GPUs. TensorFlow keeps memory of the device, so `kept` is not asked for any.
+template <>
+class OpCall<GpuCall> {
+ public:
+  explicit OpCall(tensorflow::OpKernelContext* context, KeptMemory* = nullptr)
+      : context_(context), stream_(ContextStream(context)), scratch_(context) {}
+
+  tensorflow::OpKernelContext* context() const { return context_; }
+  GpuCall get() { return {stream_, &scratch_}; }
+  absl::Status Status(int error) const {
+    return error == kNoMemory && !scratch_.status().ok() ? scratch_.status() : GpuStatus(error);
+  }
+  int Copy(const void* from, int64_t bytes, void* to) { return CopyOnDeviceCuda(from, bytes, to, stream_); }
+
+ private:
+  tensorflow::OpKernelContext* context_;
+  const GpuStream stream_;
+  OpScratch scratch_;
+};
 
 // Memory of one call. TensorFlow hands it out again in the order of the stream, so it may go when the call
 // returns.

@@ -91,5 +91,3 @@ LARGEOUT_TEST(LevelsAreLoweredToTheMachine) {
 }
 
 }  // namespace largeout
-
-int main() { return largeout::TestMain(); }

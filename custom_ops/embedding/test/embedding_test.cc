@@ -162,5 +162,3 @@ LARGEOUT_TEST(FindsTheFirstBadSplit) {
 }
 
 }  // namespace largeout
-
-int main() { return largeout::TestMain(); }

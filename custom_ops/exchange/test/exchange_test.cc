@@ -114,5 +114,3 @@ LARGEOUT_TEST(FindsTheFirstBadHotRow) {
 }
 
 }  // namespace largeout
-
-int main() { return largeout::TestMain(); }

@@ -8,20 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/op/shapes_op.h"
 #include "common/op/tf_op.h"
 #include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
 
 namespace largeout {
-
-inline absl::Status CheckShape(const tensorflow::Tensor& tensor, const char* name,
-                               const tensorflow::TensorShape& shape, bool or_empty = false) {
-  if (tensor.shape() == shape || (or_empty && tensor.shape() == tensorflow::TensorShape({0})))
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape ", shape.DebugString(),
-                                                 or_empty ? " or [0]" : "", ". Received: shape ",
-                                                 tensor.shape().DebugString()));
-}
 
 // The variables of a layer behind three consecutive handles, with the slots of an update. Locked while this
 // object lives: for reading, those that are updated for writing; in the order of addresses, as every op locks

@@ -245,5 +245,3 @@ LARGEOUT_TEST(RulesAreFoundByName) {
 }
 
 }  // namespace largeout
-
-int main() { return largeout::TestMain(); }

@@ -206,7 +206,7 @@ struct TreeTotals {
 };
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
                   TreeTotals* totals);
 
 // Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities

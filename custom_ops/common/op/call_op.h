@@ -17,7 +17,7 @@ namespace largeout {
 // ones are not kept.
 class KeptMemory {
  public:
-  absl::Status Take(tensorflow::OpKernelContext* context, int64_t bytes, tensorflow::Tensor* out) {
+  absl::Status Take(int64_t bytes, tensorflow::OpKernelContext* context, tensorflow::Tensor* out) {
     constexpr int64_t kKeptBytes = int64_t{256} << 20;
     constexpr size_t kKeptPieces = 4;
     tensorflow::mutex_lock lock(mu_);
@@ -60,7 +60,7 @@ class OpScratch final : public Scratch {
   void* Allocate(int64_t bytes) override {
     tensorflow::Tensor piece;
     status_ = kept_ != nullptr
-                  ? kept_->Take(context_, bytes, &piece)
+                  ? kept_->Take(bytes, context_, &piece)
                   : context_->allocate_temp(tensorflow::DT_UINT8, {std::max<int64_t>(bytes, 1)}, &piece);
     if (!status_.ok()) return nullptr;
     pieces_.push_back(piece);

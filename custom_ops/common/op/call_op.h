@@ -17,9 +17,10 @@ namespace largeout {
 // ones are not kept.
 class KeptMemory {
  public:
-  absl::Status Take(tensorflow::OpKernelContext* context, int64_t bytes, tensorflow::Tensor* out) {
+  absl::Status Take(int64_t bytes, tensorflow::OpKernelContext* context, tensorflow::Tensor* out) {
     constexpr int64_t kKeptBytes = int64_t{256} << 20;
     constexpr size_t kKeptPieces = 4;
+    bytes = std::max<int64_t>(bytes, 1);
     tensorflow::mutex_lock lock(mu_);
     // The smallest free piece that is large enough; otherwise one that is too small makes room for the new
     // one.
@@ -35,7 +36,7 @@ class KeptMemory {
     }
     const bool keep = bytes <= kKeptBytes && (small != nullptr || pieces_.size() < kKeptPieces);
     if (keep && small != nullptr) *small = tensorflow::Tensor();
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8, {std::max<int64_t>(bytes, 1)}, out));
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8, {bytes}, out));
     AdviseHugePages(out->data(), out->TotalBytes());
     if (keep && small != nullptr) {
       *small = *out;
@@ -60,7 +61,7 @@ class OpScratch final : public Scratch {
   void* Allocate(int64_t bytes) override {
     tensorflow::Tensor piece;
     status_ = kept_ != nullptr
-                  ? kept_->Take(context_, bytes, &piece)
+                  ? kept_->Take(bytes, context_, &piece)
                   : context_->allocate_temp(tensorflow::DT_UINT8, {std::max<int64_t>(bytes, 1)}, &piece);
     if (!status_.ok()) return nullptr;
     pieces_.push_back(piece);

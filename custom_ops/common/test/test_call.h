@@ -13,7 +13,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "common/scratch.h"
@@ -30,6 +32,12 @@ class TestCall;
 
 template <typename Device, typename X>
 using ArrayOf = typename TestCall<typename Device::Call>::template Array<X>;
+
+// Sizes of a case: fewer on GPUs, where every array is an allocation.
+template <typename Device>
+std::vector<int64_t> SizesFor(const std::vector<int64_t>& cpu, const std::vector<int64_t>& gpu) {
+  return std::is_same_v<typename Device::Call, CpuCall> ? cpu : gpu;
+}
 
 template <typename X>
 class OnHost {
@@ -50,8 +58,8 @@ class TestCall<CpuCall> final : public Scratch {
   template <typename X>
   using Array = OnHost<X>;
 
-  explicit TestCall(int threads = 1) : threads_(threads > 1 ? new ThreadParallel(threads) : nullptr) {}
-  CpuCall get() { return {threads_ ? static_cast<Parallel*>(threads_.get()) : &serial_, this}; }
+  explicit TestCall(int threads = 1) : parallel_(Pool(threads)) {}
+  CpuCall get() { return {parallel_, this}; }
 
   // Every piece is new and full of NaN, so that reading what nobody wrote shows.
   void* Allocate(int64_t bytes) override {
@@ -61,8 +69,14 @@ class TestCall<CpuCall> final : public Scratch {
   }
 
  private:
-  SerialParallel serial_;
-  std::unique_ptr<ThreadParallel> threads_;
+  static Parallel* Pool(int threads) {
+    static SerialParallel serial;
+    static std::map<int, ThreadParallel> pools;
+    return threads == 1 ? static_cast<Parallel*>(&serial)
+                        : &pools.try_emplace(threads, threads).first->second;
+  }
+
+  Parallel* parallel_;
   std::vector<std::unique_ptr<void, decltype(&std::free)>> pieces_;
 };
 

@@ -4,7 +4,7 @@
 #   *_simd.cc          hot loops, compiled once per instruction-set level      -> the same library
 #   cuda/*.cu          CUDA kernels (LARGEOUT_WITH_CUDA)                       -> the same library
 #   op/*_op.cc         TensorFlow glue, collected for the op library           -> LARGEOUT_OP_SOURCES
-#   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU
+#   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU; their mains: common/test/*_main.*
 #   test/*_bench.cc    a program each; *_bench.cu likewise
 set(LARGEOUT_KERNELS "" CACHE INTERNAL "")
 set(LARGEOUT_OP_SOURCES "" CACHE INTERNAL "")
@@ -30,6 +30,14 @@ function(largeout_program name)
     target_link_libraries(${name} PRIVATE CUDA::cudart_static)
   endif()
 endfunction()
+
+# A library: a test with a main of its own keeps it.
+if(LARGEOUT_TESTS)
+  add_library(largeout_test_main STATIC common/test/test_main.cc)
+  if(LARGEOUT_WITH_CUDA)
+    add_library(largeout_cuda_test_main STATIC common/test/cuda_test_main.cu)
+  endif()
+endif()
 
 function(largeout_family family)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${family})
@@ -73,6 +81,7 @@ function(largeout_family family)
     foreach(test IN LISTS tests)
       get_filename_component(name ${test} NAME_WE)
       largeout_program(${name} ${test})
+      target_link_libraries(${name} PRIVATE largeout_test_main)
       add_test(NAME ${name} COMMAND ${name})
     endforeach()
     foreach(bench IN LISTS benches)
@@ -84,6 +93,7 @@ function(largeout_family family)
         get_filename_component(name ${program} NAME_WE)
         largeout_program(${name}_cuda ${program})
         if(name MATCHES "_test$")
+          target_link_libraries(${name}_cuda PRIVATE largeout_cuda_test_main)
           add_test(NAME ${name}_cuda COMMAND ${name}_cuda)
           set_tests_properties(${name}_cuda PROPERTIES SKIP_RETURN_CODE 77)
         endif()

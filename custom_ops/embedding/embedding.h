@@ -53,6 +53,12 @@ int64_t FirstBadId(const Id* ids, int64_t n, int64_t rows);
 // the last one num_ids), or -1.
 int64_t FirstBadSplit(const int64_t* row_splits, int64_t count, int64_t num_ids);
 
+// The first thing wrong with a batch: a row_split, else an id. Its position (-1: none) and its value.
+struct BadBags {
+  int64_t split = -1, id = -1;
+  int64_t value = 0;
+};
+
 // table [rows, dim], out [num_bags, dim]; T is float or bfloat16. Bags are split over threads by the number of their
 // ids; one bag is never split.
 template <typename T, typename Id>

@@ -47,6 +47,15 @@ struct PlacementView {
   int64_t num_hot;
 };
 
+// The first thing wrong with a batch: an element of hot, else an id outside [0, rows), else an id whose position_of lies
+// outside [0, offsets[shards]). Its index, the others are -1.
+struct PartitionFault {
+  int64_t hot = -1, id = -1, position = -1;
+  int64_t row = 0;    // hot[hot] or ids[id]; of a position: the id
+  int64_t value = 0;  // of a position: position_of[row]
+  bool any() const { return hot >= 0 || id >= 0 || position >= 0; }
+};
+
 // The first k at which hot [num_hot] is not ascending or outside [0, rows), or -1.
 int64_t FirstBadHot(const int64_t* hot, int64_t num_hot, int64_t rows);
 

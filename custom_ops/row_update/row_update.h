@@ -59,6 +59,12 @@ constexpr UpdateRuleInfo kUpdateRuleInfo[kUpdateRules] = {
 // The rule called `name` in *rule; false if there is none.
 bool FindUpdateRule(const char* name, UpdateRule* rule);
 
+// An index outside the table: its position (-1: none) and its value.
+struct BadIndex {
+  int64_t position = -1;
+  int64_t index = 0;
+};
+
 // Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or bfloat16;
 // n < 2^31. Duplicates are allowed; indices that strictly increase, as our gradients deliver them, are
 // neither sorted nor summed. Returns -1, or the position of the first index outside [0, rows): nothing is

@@ -21,7 +21,8 @@ std::vector<TreeTask> LossTasks(const TreeGroups& groups, int64_t dim) {
   int64_t run_cost = kTaskCost;  // of the run that the last task is; full: start another
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t pairs = groups.pairs(g), block = TokenBlock(groups.size[g], dim);
-    const int64_t cost = groups.size[g] * dim * (pairs + kElementCost);
+    // Rows of no elements cost something too: the first group must start a task.
+    const int64_t cost = std::max<int64_t>(1, groups.size[g] * dim * (pairs + kElementCost));
     if (pairs > block) {
       for (int64_t begin = 0; begin < pairs; begin += block) {
         tasks.push_back({g, g + 1, groups.start[g] + begin, groups.start[g] + std::min(pairs, begin + block)});

@@ -72,6 +72,21 @@ template <typename T>
 void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                      int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel);
 
+// The sizes of a batch's paths: P, G and S of above; or what is wrong with them.
+struct TreePaths {
+  TreeStatus status = TreeStatus::kOk;
+  int64_t bad_position = -1, bad_target = -1;  // of TreePairs, and the target there
+  int64_t pairs = 0, groups = 0, probs = 0;
+};
+
+// What the loss leaves behind. Sizes: tokens, and the P, G and S of above.
+struct TreeLossOutputs {
+  float* loss;                                                // [tokens]
+  int32_t *pair_token, *pair_row, *group_node, *group_start;  // [P] [P] [G] [G + 1], or all null: not wanted
+  float* pair_lse;                                            // [P]
+  float* probs;                                               // [S], or null: they are not saved
+};
+
 // The saved tensors, as the gradient reads them.
 struct TreeSaved {
   const int32_t *pair_token, *pair_row, *group_node, *group_start;
@@ -83,6 +98,12 @@ struct TreeSaved {
 // Writes U to *unique_rows, and the size that probs must have to *prob_count.
 bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t* unique_rows,
                     int64_t* prob_count);
+
+// Its answer, and these sizes.
+struct TreeTouched {
+  bool ok = true;
+  int64_t rows = 0, probs = 0;
+};
 
 // With g = (prob - onehot(row)) * grad_loss[t] * weights[t]: d_hidden[t] = sum of g * table row over the path's nodes, 0 for
 // skipped tokens; row_grads = sum of g * hidden[t] over a node's tokens; bias_grads = sum of g. Every output element is

@@ -141,12 +141,13 @@ class Gradient {
   }
 
   void AddSumTasks(const TreeRange& range, std::vector<SumTask>* sums) const {
-    const int64_t blocks = (dim_ + kSumColumns - 1) / kSumColumns;
+    // One block even where rows have no elements: the bias is summed with the first.
+    const int64_t blocks = std::max<int64_t>(1, (dim_ + kSumColumns - 1) / kSumColumns);
     const int64_t columns = ((dim_ + blocks - 1) / blocks + 15) / 16 * 16;
     for (int64_t row = 0; row < groups_.size[range.group]; row += kSumRows) {
-      for (int64_t column = 0; column < dim_; column += columns) {
-        sums->push_back({range, row, std::min(groups_.size[range.group], row + kSumRows), column,
-                         std::min(dim_, column + columns)});
+      for (int64_t block = 0; block < blocks; ++block) {
+        sums->push_back({range, row, std::min(groups_.size[range.group], row + kSumRows), block * columns,
+                         std::min(dim_, (block + 1) * columns)});
       }
     }
   }

@@ -33,7 +33,8 @@ TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const Tre
       run_cost = kTaskCost;
       continue;
     }
-    const int64_t cost = size * dim * (2 * pairs + 2 * kElementCost);
+    // Rows of no elements cost something too: the first group of a wave must start a task.
+    const int64_t cost = std::max<int64_t>(1, size * dim * (2 * pairs + 2 * kElementCost));
     if (run_cost + cost > kTaskCost) {
       tasks.push_back({g, g + 1, groups.start[g], groups.start[g + 1]});
       task_range.push_back(-1);

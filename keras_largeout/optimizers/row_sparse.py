@@ -252,12 +252,14 @@ class RowSparse:
         row_update(rule, weight, slots, rows, values, hyper, copy_on_read=False)
 
     def in_one_pass(self, weight):
-        """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix, and not under XLA."""
+        """Whether `row_update` serves a dense variable: a large float32 matrix on a CPU, not under XLA."""
         return (
             weight.dtype == tf.float32
             and len(weight.shape) > 1
             and weight.shape[0] >= ONE_PASS_ROWS
             and weight.shape.num_elements() >= ONE_PASS_SIZE
+            # On a GPU the indices would be copied there and waited for, in every step.
+            and tf.DeviceSpec.from_string(weight.device).device_type != "GPU"
             and not in_xla()
         )
 

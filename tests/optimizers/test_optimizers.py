@@ -1,5 +1,7 @@
 """One table of optimizers that pass the same tests: dense weights as in Keras, rows as in the reference."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -255,6 +257,14 @@ def test_large_dense_weights_take_one_pass(rng, name, jit_compile):
                 each(dense)
         assert_close(ours + a.variables, truth + b.variables, 5e-6, option)
         assert a.in_one_pass(ours[0].value) and not a.in_one_pass(ours[2].value)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("", True), ("/job:ps/device:CPU:1", True), ("/device:GPU:0", False)]
+)
+def test_weights_on_a_gpu_are_not_updated_in_one_pass(device, expected):
+    weight = SimpleNamespace(dtype=tf.float32, shape=tf.TensorShape([64, 8192]), device=device)
+    assert klo.SGD().in_one_pass(weight) == expected
 
 
 def test_amsgrad_is_kerass_own():

@@ -2,7 +2,7 @@
 //
 // A launcher takes raw device pointers, sizes and a stream, launches on that stream, and returns the first CUDA error as
 // an int (0: success; CudaErrorName names it). Scratch memory comes from the caller: a function XWorkspaceCuda(sizes) says
-// how many bytes, or the launcher takes a GpuScratch. A launcher that must know a count on the host says so in its
+// how many bytes, or the launcher takes a Scratch. A launcher that must know a count on the host says so in its
 // contract; no other one synchronises.
 #ifndef LARGEOUT_COMMON_CUDA_H_
 #define LARGEOUT_COMMON_CUDA_H_
@@ -10,17 +10,27 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/scratch.h"
+
 struct CUstream_st;
 
 namespace largeout {
 
 using GpuStream = CUstream_st*;
+
+// The twin of CpuCall.
+struct GpuCall {
+  GpuStream stream;
+  Scratch* scratch;
+};
+
 const char* CudaErrorName(int error);
 
 // Copies from the device to the host and waits for it.
 int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream);
 
-// Copies from the host (ordinary memory, which may be reused at once) to the device, in the order of the stream.
+// Copies from the host to the device, in the order of the stream. Ordinary memory may be reused at once, pinned memory
+// only when the stream has come past the copy.
 int CopyToDeviceCuda(const void* host, int64_t bytes, void* device, GpuStream stream);
 
 // Copies from device memory to device memory, in the order of the stream.

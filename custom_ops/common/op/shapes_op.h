@@ -1,4 +1,4 @@
-// What the shape functions of several families check.
+// What the shape functions and the kernels of several families check.
 #ifndef LARGEOUT_COMMON_SHAPES_OP_H_
 #define LARGEOUT_COMMON_SHAPES_OP_H_
 
@@ -19,6 +19,16 @@ inline absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* c
   return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", c->Value(size), "]",
                                                  or_empty ? " or [0]" : "", ". Received: [", c->Value(found),
                                                  "]"));
+}
+
+// The same in a kernel, for any shape.
+inline absl::Status CheckShape(const tensorflow::Tensor& tensor, const char* name,
+                               const tensorflow::TensorShape& shape, bool or_empty = false) {
+  if (tensor.shape() == shape || (or_empty && tensor.shape() == tensorflow::TensorShape({0})))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape ", shape.DebugString(),
+                                                 or_empty ? " or [0]" : "", ". Received: shape ",
+                                                 tensor.shape().DebugString()));
 }
 
 }  // namespace largeout

@@ -1,5 +1,4 @@
-// What the TensorFlow glue shares (only *_op.cc files include it): the context's threads as a Parallel, tables behind
-// resource handles, and types.
+// What the TensorFlow glue shares: the context's threads as a Parallel, types, and the shapes of variables.
 #ifndef LARGEOUT_COMMON_TF_OP_H_
 #define LARGEOUT_COMMON_TF_OP_H_
 
@@ -12,7 +11,6 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/kernels/training_op_helpers.h"
 
 namespace largeout {
 
@@ -46,22 +44,6 @@ const typename KernelType<T>::type* Data(const tensorflow::Tensor& tensor) {
 template <typename T>
 typename KernelType<T>::type* Data(tensorflow::Tensor* tensor) {
   return reinterpret_cast<typename KernelType<T>::type*>(tensor->flat<T>().data());
-}
-
-// The variable behind input `index`, checked to be initialised and of type `dtype`. `what` names it in errors.
-inline absl::Status LookupTable(tensorflow::OpKernelContext* context, int index, tensorflow::DataType dtype, const char* what,
-                                tensorflow::core::RefCountPtr<tensorflow::Var>* variable) {
-  absl::Status found = tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, index), variable);
-  if (!found.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("`", what, "` must be an initialized variable on the device of the op. Received: ", found.message()));
-  }
-  if ((*variable)->tensor()->dtype() != dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("`", what, "` must be of type ", tensorflow::DataTypeString(dtype),
-                                                   ". Received: ",
-                                                   tensorflow::DataTypeString((*variable)->tensor()->dtype())));
-  }
-  return absl::OkStatus();
 }
 
 // The shape of the variable behind a resource input; unknown where the graph does not know it.

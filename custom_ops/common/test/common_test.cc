@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "common/bfloat16.h"
-#include "common/test/check.h"
 #include "common/isa.h"
 #include "common/parallel.h"
 #include "common/sort.h"
+#include "common/test/check.h"
+#include "common/test/test_call.h"
 
 namespace largeout {
 
@@ -18,6 +19,18 @@ LARGEOUT_TEST(GroupsAreStableAndSkipNegatives) {
   CHECK_TRUE((g.unique == std::vector<int64_t>{0, 3, 7, int64_t{1} << 40}));
   CHECK_TRUE((g.starts == std::vector<int64_t>{0, 1, 3, 5, 6}));
   CHECK_TRUE((g.order == std::vector<int32_t>{6, 2, 5, 0, 3, 4}));
+}
+
+LARGEOUT_TEST(ScratchIsAlignedAndStays) {
+  TestCall<CpuCall> call(2);
+  CHECK_TRUE(call.get().parallel->threads() == 2);
+  char* first = call.get().scratch->Take<char>(100);
+  first[99] = 7;
+  for (int64_t n : {0, 1, 64, 100000}) {
+    const int32_t* next = call.get().scratch->Take<int32_t>(n);
+    CHECK_TRUE(next != nullptr && reinterpret_cast<uintptr_t>(next) % 64 == 0);
+  }
+  CHECK_TRUE(first[99] == 7);
 }
 
 LARGEOUT_TEST(GroupsOfNothing) {
@@ -91,5 +104,3 @@ LARGEOUT_TEST(LevelsAreLoweredToTheMachine) {
 }
 
 }  // namespace largeout
-
-int main() { return largeout::TestMain(); }

@@ -1,12 +1,14 @@
-// What tests of CUDA kernels share: checked calls, and arrays in device memory.
+// What tests of CUDA kernels share: checked calls, arrays in device memory, and calls of facades.
 #ifndef LARGEOUT_COMMON_CUDA_TESTING_CUH_
 #define LARGEOUT_COMMON_CUDA_TESTING_CUH_
 
 #include <cstdio>
+#include <memory>
 #include <vector>
 
-#include "common/test/check.h"
 #include "common/cuda/cuda.h"
+#include "common/test/check.h"
+#include "common/test/test_call.h"
 
 #define CUDA_OK(call)                                                                       \
   do {                                                                                      \
@@ -37,6 +39,26 @@ class OnGpu {
  private:
   X* data_ = nullptr;
   int64_t n_;
+};
+
+template <>
+class TestCall<GpuCall> final : public Scratch {
+ public:
+  template <typename X>
+  using Array = OnGpu<X>;
+
+  explicit TestCall(int /*threads*/ = 1) {}
+  GpuCall get() { return {nullptr, this}; }
+
+  // Every piece is new and full of NaN, so that reading what nobody wrote shows.
+  void* Allocate(int64_t bytes) override {
+    pieces_.push_back(std::make_unique<OnGpu<char>>(bytes));
+    CUDA_OK(cudaMemset(pieces_.back()->get(), 0xff, bytes));
+    return pieces_.back()->get();
+  }
+
+ private:
+  std::vector<std::unique_ptr<OnGpu<char>>> pieces_;
 };
 
 }  // namespace largeout

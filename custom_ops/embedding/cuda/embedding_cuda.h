@@ -18,12 +18,7 @@
 
 namespace largeout {
 
-// FirstBadSplit and FirstBadId (of embedding.h); -1: none.
-struct BadBags {
-  int64_t split = -1, id = -1;
-};
-
-// rows < 0: ids are not checked. checks: 2 int64 of device memory. Waits for the stream: an error has to reach the host.
+// The positions of *bad, not its value. rows < 0: ids are not checked. checks: 2 int64 of device memory. Waits for the stream: an error has to reach the host.
 template <typename Id>
 int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad);
 

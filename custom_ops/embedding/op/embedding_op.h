@@ -1,9 +1,8 @@
-// What the CPU and GPU kernels of the embedding ops validate alike: attributes, shapes, and the words of their errors.
+// What the kernels of the embedding ops validate on any device: attributes, shapes, and the words of their errors.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_OP_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_OP_H_
 
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "common/op/tf_op.h"
@@ -49,7 +48,7 @@ class EmbeddingAttributes {
       return invalid("`weights` must be empty ([0]) or have the shape of `ids`, ", ids.DebugString(),
                      ". Received: shape ", weights.DebugString());
     }
-    *bags = {Ids<Id>(in.ids), ids.num_elements(), nullptr, 1,
+    *bags = {Data<Id>(in.ids), ids.num_elements(), nullptr, 1,
              ids.num_elements(), weighted ? in.weights.flat<float>().data() : nullptr};
     *leading = ids;
     if (splits.dim_size(0) > 0) {
@@ -58,7 +57,7 @@ class EmbeddingAttributes {
                        splits.DebugString(), " and ids of shape ", ids.DebugString(),
                        combines_ ? "" : " without combiner");
       }
-      bags->row_splits = reinterpret_cast<const int64_t*>(in.row_splits.flat<tensorflow::int64>().data());
+      bags->row_splits = Data<int64_t>(in.row_splits);
       bags->bag_size = 0;
       bags->num_bags = splits.dim_size(0) - 1;
       *leading = tensorflow::TensorShape({bags->num_bags});
@@ -72,13 +71,6 @@ class EmbeddingAttributes {
   }
 
  private:
-  template <typename Id>
-  using IdType = std::conditional_t<sizeof(Id) == 4, tensorflow::int32, tensorflow::int64>;
-  template <typename Id>
-  static const Id* Ids(const tensorflow::Tensor& ids) {
-    return reinterpret_cast<const Id*>(ids.flat<IdType<Id>>().data());
-  }
-
   bool combines_ = false, error_ = true;
   Combiner combiner_ = Combiner::kSum;
 };
@@ -110,41 +102,6 @@ inline absl::Status NumRows(const tensorflow::Tensor& num_rows, int64_t* rows) {
   return absl::InvalidArgumentError(absl::StrCat("`num_rows` must not be negative. Received: ", *rows));
 }
 
-inline absl::Status CheckTableRank(const tensorflow::Tensor& table) {
-  if (table.dims() == 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("`table` must have shape [rows, dim]. Received: shape ", table.shape().DebugString()));
-}
-
-// Where an op finds its table: input 0 is the handle of a variable, locked as long as this lives, or the table itself.
-template <typename T>
-class HandleTable {
- public:
-  absl::Status Open(tensorflow::OpKernelContext* context) {
-    TF_RETURN_IF_ERROR(LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "table", &variable_));
-    lock_.emplace(*variable_->mu());
-    return CheckTableRank(tensor());
-  }
-  const tensorflow::Tensor& tensor() const { return *variable_->tensor(); }
-
- private:
-  tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
-  std::optional<tensorflow::tf_shared_lock> lock_;
-};
-
-template <typename T>
-class TensorTable {
- public:
-  absl::Status Open(tensorflow::OpKernelContext* context) {
-    tensor_ = &context->input(0);
-    return CheckTableRank(tensor());
-  }
-  const tensorflow::Tensor& tensor() const { return *tensor_; }
-
- private:
-  const tensorflow::Tensor* tensor_ = nullptr;
-};
-
 // grad must be [leading..., dim]; dim < 0: any.
 inline absl::Status CheckGradShape(const tensorflow::TensorShape& grad, const tensorflow::TensorShape& leading, int64_t dim) {
   bool fits = grad.dims() == leading.dims() + 1 && (dim < 0 || grad.dim_size(leading.dims()) == dim);
@@ -153,11 +110,6 @@ inline absl::Status CheckGradShape(const tensorflow::TensorShape& grad, const te
   return absl::InvalidArgumentError(absl::StrCat("`grad` must have the shape of the lookup's output, ", leading.DebugString(),
                                                  " + [", dim < 0 ? "dim" : absl::StrCat(dim),
                                                  "]. Received: shape ", grad.DebugString()));
-}
-
-inline tensorflow::TensorShape WithDim(tensorflow::TensorShape shape, int64_t dim) {
-  shape.AddDim(dim);
-  return shape;
 }
 
 }  // namespace largeout

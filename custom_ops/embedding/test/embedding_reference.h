@@ -1,10 +1,11 @@
-// The formulas of embedding.h in float64, for embedding_test.cc and embedding_test.cu, with random batches to try them on.
+// The formulas of embedding.h in float64, with random batches to try them on.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_REFERENCE_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_REFERENCE_H_
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "common/bfloat16.h"
@@ -40,6 +41,11 @@ struct Batch {
       ids.push_back(static_cast<Id>(random->Below(2) == 0 ? random->Below(3) : random->Below(rows + 4) - 2));
       if (weighted) weights.push_back(static_cast<float>(random->Unit() + 0.25));
     }
+  }
+  // Dense bags of these ids.
+  Batch(std::vector<Id> ids, int64_t size, std::vector<float> weights = {})
+      : ids(std::move(ids)), weights(std::move(weights)), bag_size(size) {
+    num_bags = this->size() / size;
   }
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
   Bags<Id> bags() const {

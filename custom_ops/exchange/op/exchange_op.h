@@ -1,5 +1,5 @@
-// What the CPU and GPU kernels of PartitionIds validate alike: attributes, shapes, offsets, and the words of
-// their errors.
+// What the kernels of PartitionIds validate on any device: attributes, shapes, offsets, and the words of their
+// errors.
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_OP_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_OP_H_
 
@@ -132,16 +132,17 @@ class PartitionAttributes {
   bool error_ = true;
 };
 
-inline absl::Status BadPosition(int64_t row, int64_t position, int64_t positions) {
-  return absl::InvalidArgumentError(absl::StrCat("`position_of` must lie in [0, ", positions,
-                                                 "), the end of `offsets`", ". Received: position_of[", row,
-                                                 "] = ", position));
-}
-
-inline absl::Status BadHot(int64_t index, int64_t row, int64_t rows) {
-  return absl::InvalidArgumentError(absl::StrCat("`hot` must be ascending and lie in [0, ", rows,
-                                                 "), the rows of the table", ". Received: hot[", index,
-                                                 "] = ", row));
+inline absl::Status BadPartition(const PartitionFault& fault, const tensorflow::TensorShape& ids,
+                                 const PlacementView& placement) {
+  if (fault.hot >= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("`hot` must be ascending and lie in [0, ", placement.rows,
+                                                   "), the rows of the table. Received: hot[", fault.hot,
+                                                   "] = ", fault.row));
+  }
+  if (fault.id >= 0) return BadId(ids, fault.id, fault.row, placement.rows);
+  return absl::InvalidArgumentError(
+      absl::StrCat("`position_of` must lie in [0, ", placement.offsets[placement.shards],
+                   "), the end of `offsets`. Received: position_of[", fault.row, "] = ", fault.value));
 }
 
 }  // namespace largeout

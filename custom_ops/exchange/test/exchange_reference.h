@@ -1,5 +1,4 @@
-// The formulas of exchange.h one id at a time, for exchange_test.cc and exchange_test.cu, with random
-// placements to try them on.
+// The formulas of exchange.h one id at a time, with random placements to try them on.
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_REFERENCE_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_REFERENCE_H_
 

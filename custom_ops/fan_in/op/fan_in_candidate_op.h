@@ -15,12 +15,13 @@ class FanInCandidateGradOp : public FanInLossOpBase<Device> {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
     const tensorflow::Tensor &candidates = context->input(12), &first_tensor = context->input(13);
+    OpCall<typename Device::Call> call(context, &this->kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_));
     const FanInBatch batch = this->BatchOf(in.inputs);
     FanInPositives positives;
-    OP_REQUIRES_OK(context, this->Open(&variables, in, false, 0, batch, &positives));
+    OP_REQUIRES_OK(context, this->Open(&call, &variables, in, 0, batch, &positives));
     OP_REQUIRES_OK(context, saved.Check(batch, this->loss_, variables.classes()));
     OP_REQUIRES_OK(context, CheckShape(first_tensor, "first_row", {}));
     OP_REQUIRES(context, candidates.dims() == 2,
@@ -34,13 +35,13 @@ class FanInCandidateGradOp : public FanInLossOpBase<Device> {
                                  variables.classes(), ". Received: ", rows, " rows from row ", first)));
     tensorflow::Tensor* gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, candidates.shape(), &gradient));
-    Device device(context, batch, &this->memory_);
+    Device device(call.get(), batch);
     int64_t bad, bad_candidate;
-    OP_REQUIRES_OK(context, device.LayOut(in.inputs));
-    OP_REQUIRES_OK(context, device.CandidateGradient(
+    OP_REQUIRES_OK(context, LayOut(call, in.inputs, &device));
+    OP_REQUIRES_OK(context, call.Status(device.CandidateGradient(
                                 variables.Layer<T, Id>(batch.inputs), this->Gradients(saved, positives),
                                 candidates.flat<int32_t>().data(), first, rows, candidates.dim_size(1),
-                                Data<float>(gradient), &bad, &bad_candidate));
+                                Data<float>(gradient), &bad, &bad_candidate)));
     OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
     OP_REQUIRES(context, bad_candidate < 0,
                 absl::InvalidArgumentError(absl::StrCat("`candidates` must be in [0, ", batch.inputs,

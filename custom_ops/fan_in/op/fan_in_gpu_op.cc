@@ -1,8 +1,8 @@
 // The GPU kernels of logits, top-k, losses and their gradients. Labels, and what decides on shapes or is read
 // by the glue, lie on the host.
 #if LARGEOUT_CUDA
-#include "fan_in/op/fan_in_gpu_op.h"
-
+#include "common/op/tf_gpu_op.h"
+#include "fan_in/cuda/fan_in_gpu.h"
 #include "fan_in/op/fan_in_candidate_op.h"
 #include "fan_in/op/fan_in_logits_op.h"
 #include "fan_in/op/fan_in_loss_op.h"

@@ -1,5 +1,4 @@
-// The kernels of logits and top-k on any device: validate, allocate, call. Device: FanInCpu (fan_in_cpu_op.h)
-// or FanInGpu (fan_in_gpu_op.h).
+// The kernels of logits and top-k on any device: validate, allocate, call. Device: FanInCpu or FanInGpu.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_LOGITS_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_LOGITS_OP_H_
 
@@ -17,24 +16,26 @@ class FanInLogitsOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& inputs = context->input(0);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
+    OpCall<typename Device::Call> call(context, &kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 1, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, use_bias_));
-    OP_REQUIRES_OK(context, variables.Lock(false));
+    OP_REQUIRES_OK(context, variables.Lock(&call));
     OP_REQUIRES_OK(context, variables.Check(inputs.dim_size(1)));
     const FanInBatch batch(inputs.dim_size(0), inputs.dim_size(1));
     tensorflow::Tensor* logits;
     OP_REQUIRES_OK(context, context->allocate_output(0, {batch.size, variables.classes()}, &logits));
-    Device device(context, batch, &memory_);
+    Device device(call.get(), batch);
     int64_t bad;
-    OP_REQUIRES_OK(context, device.LayOut(inputs));
-    OP_REQUIRES_OK(context, device.Logits(variables.Layer<T, Id>(batch.inputs), Data<float>(logits), &bad));
+    OP_REQUIRES_OK(context, LayOut(call, inputs, &device));
+    OP_REQUIRES_OK(
+        context, call.Status(device.Logits(variables.Layer<T, Id>(batch.inputs), Data<float>(logits), &bad)));
     OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
   }
 
  private:
   bool use_bias_;
-  typename Device::Memory memory_;
+  KeptMemory kept_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -48,10 +49,11 @@ class FanInLogitsGradOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &inputs = context->input(0), &d_logits = context->input(4);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
+    OpCall<typename Device::Call> call(context, &kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 1, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, use_bias_));
-    OP_REQUIRES_OK(context, variables.Lock(false));
+    OP_REQUIRES_OK(context, variables.Lock(&call));
     OP_REQUIRES_OK(context, variables.Check(inputs.dim_size(1)));
     const FanInBatch batch(inputs.dim_size(0), inputs.dim_size(1));
     const int64_t classes = variables.classes();
@@ -62,17 +64,15 @@ class FanInLogitsGradOp : public tensorflow::OpKernel {
     tensorflow::Tensor* d_inputs;
     OP_REQUIRES_OK(context, AllocateInputGradient(context, batch, input_gradient_, &d_inputs));
     OP_REQUIRES_OK(context, AllocateGradients<T>(context, variables, use_bias_, true, &step));
-    Device device(context, batch, &memory_);
-    int64_t bad;
-    OP_REQUIRES_OK(context, device.LayOut(inputs));
-    OP_REQUIRES_OK(context, device.Backward(variables.Layer<T, Id>(batch.inputs), gradients, step,
-                                            input_gradient_ ? d_inputs : nullptr, &bad));
-    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
+    Device device(call.get(), batch);
+    OP_REQUIRES_OK(context, LayOut(call, inputs, &device));
+    OP_REQUIRES_OK(context, Backward(call, &device, variables.Layer<T, Id>(batch.inputs), gradients, step,
+                                     input_gradient_, d_inputs));
   }
 
  private:
   bool use_bias_, input_gradient_;
-  typename Device::Memory memory_;
+  KeptMemory kept_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -86,10 +86,11 @@ class FanInTopKOp : public tensorflow::OpKernel {
     const tensorflow::Tensor &inputs = context->input(0), &k_tensor = context->input(1);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
     OP_REQUIRES_OK(context, CheckShape(k_tensor, "k", {}));
+    OpCall<typename Device::Call> call(context, &kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 2, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, use_bias_));
-    OP_REQUIRES_OK(context, variables.Lock(false));
+    OP_REQUIRES_OK(context, variables.Lock(&call));
     OP_REQUIRES_OK(context, variables.Check(inputs.dim_size(1)));
     const int64_t k = k_tensor.scalar<int32_t>()();
     OP_REQUIRES(context, k >= 0 && k <= variables.classes(),
@@ -99,22 +100,21 @@ class FanInTopKOp : public tensorflow::OpKernel {
     tensorflow::Tensor *scores, *ids;
     OP_REQUIRES_OK(context, context->allocate_output(0, {batch.size, k}, &scores));
     OP_REQUIRES_OK(context, context->allocate_output(1, {batch.size, k}, &ids));
-    Device device(context, batch, &memory_);
-    OP_REQUIRES_OK(context, device.LayOut(inputs));
+    Device device(call.get(), batch);
+    OP_REQUIRES_OK(context, LayOut(call, inputs, &device));
     const auto layer = variables.Layer<T, Id>(batch.inputs);
     int64_t bad;
-    if (ids->dtype() == tensorflow::DT_INT32) {
-      OP_REQUIRES_OK(context, device.TopK(layer, k, Data<float>(scores), ids->flat<int32_t>().data(), &bad));
-    } else {
-      OP_REQUIRES_OK(
-          context, device.TopK(layer, k, Data<float>(scores), reinterpret_cast<int64_t*>(ids->data()), &bad));
-    }
+    OP_REQUIRES_OK(context,
+                   call.Status(ids->dtype() == tensorflow::DT_INT32
+                                   ? device.TopK(layer, k, Data<float>(scores), Data<int32_t>(ids), &bad)
+                                   : device.TopK(layer, k, Data<float>(scores),
+                                                 static_cast<int64_t*>(ids->data()), &bad)));
     OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
   }
 
  private:
   bool use_bias_;
-  typename Device::Memory memory_;
+  KeptMemory kept_;
 };
 
 }  // namespace largeout

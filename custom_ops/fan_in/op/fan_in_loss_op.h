@@ -1,5 +1,5 @@
 // The kernels of the losses, their gradients and the fused step on any device: validate, allocate, call.
-// Device: FanInCpu (fan_in_cpu_op.h) or FanInGpu (fan_in_gpu_op.h).
+// Device: FanInCpu or FanInGpu.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_LOSS_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_LOSS_OP_H_
 
@@ -22,9 +22,9 @@ class FanInLossOpBase : public tensorflow::OpKernel {
 
  protected:
   // What every kernel here begins with, once its variables are found: locks, checks, labels.
-  absl::Status Open(FanInVariables* variables, const FanInLossInputs& in, bool update, int of_weights,
-                    const FanInBatch& batch, FanInPositives* positives) const {
-    TF_RETURN_IF_ERROR(variables->Lock(update));
+  absl::Status Open(OpCall<typename Device::Call>* call, FanInVariables* variables, const FanInLossInputs& in,
+                    int of_weights, const FanInBatch& batch, FanInPositives* positives) const {
+    TF_RETURN_IF_ERROR(variables->Lock(call));
     TF_RETURN_IF_ERROR(CheckInputs(in.inputs));
     TF_RETURN_IF_ERROR(variables->Check(batch.inputs, of_weights));
     TF_RETURN_IF_ERROR(in.Check(variables->classes()));
@@ -46,7 +46,7 @@ class FanInLossOpBase : public tensorflow::OpKernel {
 
   bool use_bias_;
   FanInLoss loss_;
-  typename Device::Memory memory_;
+  KeptMemory kept_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -56,12 +56,13 @@ class FanInLossOp : public FanInLossOpBase<Device> {
 
   void Compute(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
+    OpCall<typename Device::Call> call(context, &this->kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_));
     const FanInBatch batch = this->BatchOf(in.inputs);
     FanInPositives positives;
-    OP_REQUIRES_OK(context, this->Open(&variables, in, false, 0, batch, &positives));
+    OP_REQUIRES_OK(context, this->Open(&call, &variables, in, 0, batch, &positives));
     const bool softmax = this->loss_ == FanInLoss::kSoftmax, hinge = this->loss_ == FanInLoss::kSquaredHinge;
     tensorflow::Tensor *loss, *lse, *mass, *active;
     OP_REQUIRES_OK(context, context->allocate_output(0, {batch.size}, &loss));
@@ -69,13 +70,14 @@ class FanInLossOp : public FanInLossOpBase<Device> {
     OP_REQUIRES_OK(context, context->allocate_output(2, {softmax ? batch.size : 0}, &mass));
     OP_REQUIRES_OK(context, context->allocate_output(
                                 3, {hinge ? FanInActiveBytes(batch, variables.classes()) : 0}, &active));
-    Device device(context, batch, &this->memory_);
+    Device device(call.get(), batch);
     int64_t bad;
-    OP_REQUIRES_OK(context, device.LayOut(in.inputs));
-    OP_REQUIRES_OK(context, device.LossForward(variables.Layer<T, Id>(batch.inputs), this->loss_, positives,
-                                               {Data<float>(loss), Data<float>(lse), Data<float>(mass),
-                                                active->flat<uint8_t>().data()},
-                                               &bad));
+    OP_REQUIRES_OK(context, LayOut(call, in.inputs, &device));
+    OP_REQUIRES_OK(
+        context,
+        call.Status(device.LossForward(
+            variables.Layer<T, Id>(batch.inputs), this->loss_, positives,
+            {Data<float>(loss), Data<float>(lse), Data<float>(mass), active->flat<uint8_t>().data()}, &bad)));
     OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
   }
 };
@@ -91,25 +93,23 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
   void Compute(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
+    OpCall<typename Device::Call> call(context, &this->kept_);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_));
     const FanInBatch batch = this->BatchOf(in.inputs);
     FanInPositives positives;
-    OP_REQUIRES_OK(context, this->Open(&variables, in, false, 0, batch, &positives));
+    OP_REQUIRES_OK(context, this->Open(&call, &variables, in, 0, batch, &positives));
     OP_REQUIRES_OK(context, saved.Check(batch, this->loss_, variables.classes()));
     FanInStep<typename KernelType<T>::type> step;
     tensorflow::Tensor* d_inputs;
     OP_REQUIRES_OK(context, AllocateInputGradient(context, batch, input_gradient_, &d_inputs));
     OP_REQUIRES_OK(context,
                    AllocateGradients<T>(context, variables, this->use_bias_, weight_gradient_, &step));
-    Device device(context, batch, &this->memory_);
-    int64_t bad;
-    OP_REQUIRES_OK(context, device.LayOut(in.inputs));
-    OP_REQUIRES_OK(context,
-                   device.Backward(variables.Layer<T, Id>(batch.inputs), this->Gradients(saved, positives),
-                                   step, input_gradient_ ? d_inputs : nullptr, &bad));
-    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
+    Device device(call.get(), batch);
+    OP_REQUIRES_OK(context, LayOut(call, in.inputs, &device));
+    OP_REQUIRES_OK(context, Backward(call, &device, variables.Layer<T, Id>(batch.inputs),
+                                     this->Gradients(saved, positives), step, input_gradient_, d_inputs));
   }
 
  private:
@@ -137,19 +137,14 @@ class FanInStepOp : public FanInLossOpBase<Device> {
     const FanInSaved saved(context, 8);
     const tensorflow::Tensor &hyper = context->input(12 + all_slots()),
                              &seed = context->input(13 + all_slots());
+    OpCall<typename Device::Call> call(context, &this->kept_);
     FanInVariables variables;
-    OP_REQUIRES_OK(context,
-                   variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
-                                  tensorflow::DataTypeToEnum<Id>::value, this->use_bias_, 12, all_slots()));
-    // From here on dense reads of these variables copy, so that none of them can see an update half done.
-    for (tensorflow::Var* variable : variables.updated()) {
-      OP_REQUIRES_OK(context, variable == variables.weights_variable()
-                                  ? Device::template OwnMemory<T>(context, variable)
-                                  : Device::template OwnMemory<float>(context, variable));
-    }
+    OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
+                                           tensorflow::DataTypeToEnum<Id>::value, this->use_bias_,
+                                           FanInVariables::kWeights, 12, all_slots()));
     const FanInBatch batch = this->BatchOf(in.inputs);
     FanInPositives positives;
-    OP_REQUIRES_OK(context, this->Open(&variables, in, true, info().slots, batch, &positives));
+    OP_REQUIRES_OK(context, this->Open(&call, &variables, in, info().slots, batch, &positives));
     OP_REQUIRES_OK(context, saved.Check(batch, this->loss_, variables.classes()));
     OP_REQUIRES_OK(context, CheckShape(hyper, "hyper", {info().hyper}));
     OP_REQUIRES_OK(context, CheckShape(seed, "seed", {2}));
@@ -157,22 +152,19 @@ class FanInStepOp : public FanInLossOpBase<Device> {
     OP_REQUIRES_OK(context, AllocateInputGradient(context, batch, input_gradient_, &d_inputs));
     FanInStep<typename KernelType<T>::type> step;
     step.rule = rule_;
-    step.weights = Data<T>(variables.weights_variable()->tensor());
-    step.bias = this->use_bias_ ? Data<float>(variables.bias_variable()->tensor()) : nullptr;
+    step.weights = Data<T>(variables.weights());
+    step.bias = this->use_bias_ ? Data<float>(variables.bias()) : nullptr;
     for (int i = 0; i < info().slots; ++i) {
-      step.slots[i] = Data<float>(variables.slot(i)->tensor());
-      if (this->use_bias_) step.bias_slots[i] = Data<float>(variables.slot(info().slots + i)->tensor());
+      step.slots[i] = Data<float>(variables.slot(i));
+      if (this->use_bias_) step.bias_slots[i] = Data<float>(variables.slot(info().slots + i));
     }
     step.hyper = Data<float>(hyper);
     step.key = FanInKey(seed.vec<int64_t>()(0), seed.vec<int64_t>()(1));
     step.first_class = in.first_class();
-    Device device(context, batch, &this->memory_);
-    int64_t bad;
-    OP_REQUIRES_OK(context, device.LayOut(in.inputs));
-    OP_REQUIRES_OK(context,
-                   device.Backward(variables.Layer<T, Id>(batch.inputs), this->Gradients(saved, positives),
-                                   step, input_gradient_ ? d_inputs : nullptr, &bad));
-    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
+    Device device(call.get(), batch);
+    OP_REQUIRES_OK(context, LayOut(call, in.inputs, &device));
+    OP_REQUIRES_OK(context, Backward(call, &device, variables.Layer<T, Id>(batch.inputs),
+                                     this->Gradients(saved, positives), step, input_gradient_, d_inputs));
   }
 
  private:

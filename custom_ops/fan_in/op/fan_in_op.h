@@ -1,92 +1,43 @@
-// What the CPU and GPU kernels of fan_in share: finding, locking and checking variables and inputs. Looks at
-// shapes only, never at the memory of tensors that may lie on a GPU.
+// What the kernels of fan_in share: finding, locking and checking variables and inputs. Looks at shapes only,
+// never at the memory of tensors that may lie on a GPU.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_OP_H_
 
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "common/op/tf_op.h"
+#include "common/op/locked_variables_op.h"
+#include "common/op/shapes_op.h"
 #include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
 
 namespace largeout {
 
-inline absl::Status CheckShape(const tensorflow::Tensor& tensor, const char* name,
-                               const tensorflow::TensorShape& shape, bool or_empty = false) {
-  if (tensor.shape() == shape || (or_empty && tensor.shape() == tensorflow::TensorShape({0})))
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape ", shape.DebugString(),
-                                                 or_empty ? " or [0]" : "", ". Received: shape ",
-                                                 tensor.shape().DebugString()));
-}
-
-// The variables of a layer behind three consecutive handles, with the slots of an update. Locked while this
-// object lives: for reading, those that are updated for writing; in the order of addresses, as every op locks
-// them.
+// The variables of a layer behind three consecutive handles, with the slots of an update.
 class FanInVariables {
  public:
-  using Pointer = tensorflow::core::RefCountPtr<tensorflow::Var>;
-
-  ~FanInVariables() {
-    for (auto it = locked_.rbegin(); it != locked_.rend(); ++it) {
-      if (it->second) {
-        it->first->mu()->unlock();
-      } else {
-        it->first->mu()->unlock_shared();
-      }
-    }
-  }
+  enum Update { kNothing, kWeights, kAll };  // weights, bias and slots; or the indices too
 
   // weights, indices and bias at inputs at .. at + 2; slots at slots_at .. slots_at + slots.
   absl::Status Find(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype,
-                    tensorflow::DataType index_dtype, bool use_bias, int slots_at = 0, int slots = 0) {
-    TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "weights", &weights_));
-    TF_RETURN_IF_ERROR(LookupTable(context, at + 1, index_dtype, "indices", &indices_));
-    if (use_bias) TF_RETURN_IF_ERROR(LookupTable(context, at + 2, tensorflow::DT_FLOAT, "bias", &bias_));
-    slots_.resize(slots);
+                    tensorflow::DataType index_dtype, bool use_bias, Update update = kNothing,
+                    int slots_at = 0, int slots = 0) {
+    const auto access = update == kNothing ? LockedVariables::kRead : LockedVariables::kWrite;
+    TF_RETURN_IF_ERROR(variables_.Find(context, at, dtype, "weights", access));
+    TF_RETURN_IF_ERROR(variables_.Find(context, at + 1, index_dtype, "indices",
+                                       update == kAll ? LockedVariables::kWrite : LockedVariables::kRead));
+    if (use_bias) TF_RETURN_IF_ERROR(variables_.Find(context, at + 2, tensorflow::DT_FLOAT, "bias", access));
+    first_slot_ = variables_.size();
     for (int i = 0; i < slots; ++i) {
-      TF_RETURN_IF_ERROR(LookupTable(context, slots_at + i, tensorflow::DT_FLOAT, "slots", &slots_[i]));
+      TF_RETURN_IF_ERROR(variables_.Find(context, slots_at + i, tensorflow::DT_FLOAT, "slots", access));
     }
     return absl::OkStatus();
   }
 
-  // weights, indices and `slots` slots of the weights at inputs 0, 1, 2 ..: what rewiring changes.
-  absl::Status FindRewired(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
-                           tensorflow::DataType index_dtype, int slots) {
-    return Find(context, 0, dtype, index_dtype, false, 2, slots);
-  }
-
-  // The variables that an update writes: weights, bias, slots.
-  std::vector<tensorflow::Var*> updated() const {
-    std::vector<tensorflow::Var*> all = {weights_.get()};
-    if (bias_) all.push_back(bias_.get());
-    for (const Pointer& slot : slots_) all.push_back(slot.get());
-    return all;
-  }
-
-  absl::Status Lock(bool update, bool update_indices = false) {
-    std::vector<std::pair<tensorflow::Var*, bool>> wanted = {{indices_.get(), update_indices}};
-    for (tensorflow::Var* variable : updated()) wanted.emplace_back(variable, update);
-    std::sort(wanted.begin(), wanted.end());
-    for (size_t i = 1; i < wanted.size(); ++i) {
-      if (wanted[i].first == wanted[i - 1].first) {
-        return absl::InvalidArgumentError(
-            "`weights`, `indices`, `bias` and `slots` must be different variables. Received: one of them "
-            "twice");
-      }
-    }
-    for (const auto& [variable, write] : wanted) {
-      if (write) {
-        variable->mu()->lock();
-      } else {
-        variable->mu()->lock_shared();
-      }
-      locked_.emplace_back(variable, write);
-    }
-    return absl::OkStatus();
+  // Locked from here until this object goes. From then on dense reads of those that are updated copy, so that
+  // none of them can see an update half done.
+  template <typename Call>
+  absl::Status Lock(OpCall<Call>* call) {
+    TF_RETURN_IF_ERROR(variables_.CheckDifferent("`weights`, `indices`, `bias` and `slots`"));
+    variables_.Lock();
+    return variables_.Own(call);
   }
 
   // With the locks held: the shapes of the variables. The first `of_weights` slots are those of the weights.
@@ -99,10 +50,9 @@ class FanInVariables {
     }
     TF_RETURN_IF_ERROR(CheckShape(indices(), "indices", shape));
     const tensorflow::TensorShape vector({shape.dim_size(0)});
-    if (bias_) TF_RETURN_IF_ERROR(CheckShape(*bias_->tensor(), "bias", vector));
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      TF_RETURN_IF_ERROR(
-          CheckShape(*slots_[i]->tensor(), "slots", static_cast<int>(i) < of_weights ? shape : vector));
+    if (bias() != nullptr) TF_RETURN_IF_ERROR(CheckShape(*bias(), "bias", vector));
+    for (int i = first_slot_; i < variables_.size(); ++i) {
+      TF_RETURN_IF_ERROR(CheckShape(variables_[i], "slots", i - first_slot_ < of_weights ? shape : vector));
     }
     if (num_inputs >= 0 && fan_in() > num_inputs) {
       return absl::InvalidArgumentError(
@@ -113,27 +63,31 @@ class FanInVariables {
     return absl::OkStatus();
   }
 
-  const tensorflow::Tensor& weights() const { return *weights_->tensor(); }
-  const tensorflow::Tensor& indices() const { return *indices_->tensor(); }
-  tensorflow::Var* weights_variable() const { return weights_.get(); }
-  tensorflow::Var* indices_variable() const { return indices_.get(); }
-  tensorflow::Var* bias_variable() const { return bias_.get(); }
-  tensorflow::Var* slot(int i) const { return slots_[i].get(); }
+  const tensorflow::Tensor& weights() const { return variables_[0]; }
+  const tensorflow::Tensor& indices() const { return variables_[1]; }
+  const tensorflow::Tensor* bias() const { return first_slot_ > 2 ? &variables_[2] : nullptr; }
+  // Those that are updated.
+  tensorflow::Tensor* weights() { return variables_.writable(0); }
+  tensorflow::Tensor* indices() { return variables_.writable(1); }
+  tensorflow::Tensor* bias() { return first_slot_ > 2 ? variables_.writable(2) : nullptr; }
+  tensorflow::Tensor* slot(int i) { return variables_.writable(first_slot_ + i); }
   int64_t classes() const { return weights().dim_size(0); }
   int64_t fan_in() const { return weights().dim_size(1); }
 
   // T and Id are TensorFlow's types.
   template <typename T, typename Id>
   auto Layer(int64_t num_inputs) const {
-    return FanInLayer<typename KernelType<T>::type, Id>{
-        Data<T>(weights()), Data<Id>(indices()), bias_ ? Data<float>(*bias_->tensor()) : nullptr, classes(),
-        fan_in(),           num_inputs};
+    return FanInLayer<typename KernelType<T>::type, Id>{Data<T>(weights()),
+                                                        Data<Id>(indices()),
+                                                        bias() != nullptr ? Data<float>(*bias()) : nullptr,
+                                                        classes(),
+                                                        fan_in(),
+                                                        num_inputs};
   }
 
  private:
-  Pointer weights_, indices_, bias_;
-  std::vector<Pointer> slots_;
-  std::vector<std::pair<tensorflow::Var*, bool>> locked_;
+  LockedVariables variables_;
+  int first_slot_ = 0;
 };
 
 // `bad`: the result of a kernel.
@@ -235,6 +189,28 @@ struct FanInSaved {
 
   const tensorflow::Tensor &grad_loss, &lse, &mass, &active;
 };
+
+// Lays the inputs out on the device of the call.
+template <typename Device>
+absl::Status LayOut(const OpCall<typename Device::Call>& call, const tensorflow::Tensor& inputs,
+                    Device* device) {
+  return call.Status(inputs.dtype() == tensorflow::DT_FLOAT ? device->LayOut(Data<float>(inputs))
+                                                            : device->LayOut(Data<Eigen::bfloat16>(inputs)));
+}
+
+// The backward pass; d_inputs has no elements where no gradient of the inputs is wanted.
+template <typename Device, typename T, typename Id>
+absl::Status Backward(const OpCall<typename Device::Call>& call, Device* device,
+                      const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                      const FanInStep<T>& step, bool input_gradient, tensorflow::Tensor* d_inputs) {
+  int64_t bad;
+  TF_RETURN_IF_ERROR(call.Status(device->Backward(layer, gradients, step, input_gradient, &bad)));
+  TF_RETURN_IF_ERROR(BadIndex(bad, layer.inputs));
+  if (!input_gradient) return absl::OkStatus();
+  return call.Status(d_inputs->dtype() == tensorflow::DT_FLOAT
+                         ? device->LayBack(Data<float>(d_inputs))
+                         : device->LayBack(Data<Eigen::bfloat16>(d_inputs)));
+}
 
 // Output 0 of the backward ops, [0, 0] where no gradient of the inputs is wanted.
 inline absl::Status AllocateInputGradient(tensorflow::OpKernelContext* context, const FanInBatch& batch,

@@ -1,5 +1,5 @@
 // The kernels of connections, pruning and regrowth on any device: validate, allocate, call. Device:
-// FanInRewireCpu (fan_in_rewire_cpu_op.cc) or FanInRewireGpu (fan_in_rewire_gpu_op.cc).
+// FanInRewireCpu or FanInRewireGpu.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_REGROW_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_REGROW_OP_H_
 
@@ -30,8 +30,10 @@ class FanInConnectionsOp : public tensorflow::OpKernel {
                     " and ", first_class)));
     tensorflow::Tensor* indices;
     OP_REQUIRES_OK(context, context->allocate_output(0, {rows, fan_in}, &indices));
-    OP_REQUIRES_OK(context, Device::Connections(context, rows, fan_in, inputs, key, first_class,
-                                                indices->flat<Id>().data()));
+    OpCall<typename Device::Call> call(context);
+    OP_REQUIRES_OK(context, call.Status(Device(call.get())
+                                            .Connections(rows, fan_in, inputs, key, first_class,
+                                                         indices->flat<Id>().data())));
   }
 };
 
@@ -48,20 +50,21 @@ class FanInCandidatesOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
     OP_REQUIRES_OK(context, ReadScalar(context, 4, "count", &count));
     OP_REQUIRES_OK(context, ReadKey(context, 5, &key));
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const tensorflow::Tensor& indices = *variable->tensor();
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Find(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices"));
+    variables.Lock();
+    const tensorflow::Tensor& indices = variables[0];
     OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
     OP_REQUIRES_OK(context, CheckRows(first, rows, indices.dim_size(0)));
     OP_REQUIRES_OK(context, CheckNumInputs(inputs, indices.dtype(), indices.dim_size(1), count));
     tensorflow::Tensor* candidates;
     OP_REQUIRES_OK(context, context->allocate_output(0, {rows, count}, &candidates));
+    OpCall<typename Device::Call> call(context);
     int64_t bad;
     OP_REQUIRES_OK(
-        context, Device::Candidates(context, Data<Id>(indices), indices.dim_size(1), inputs, key, first_class,
-                                    first, rows, count, candidates->flat<int32_t>().data(), &bad));
+        context, call.Status(Device(call.get())
+                                 .Candidates(Data<Id>(indices), indices.dim_size(1), inputs, key, first_class,
+                                             first, rows, count, candidates->flat<int32_t>().data(), &bad)));
     OP_REQUIRES_OK(context, BadRow(bad, inputs));
   }
 };
@@ -82,17 +85,19 @@ class FanInKeyCountsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ReadScalar(context, 1, "prefix", &prefix));
     OP_REQUIRES_OK(context, ReadKey(context, 2, &key));
     OP_REQUIRES_OK(context, ReadScalar(context, 3, "first_class", &first_class));
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<T>::value, "weights", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const tensorflow::Tensor& weights = *variable->tensor();
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Find(context, 0, tensorflow::DataTypeToEnum<T>::value, "weights"));
+    variables.Lock();
+    const tensorflow::Tensor& weights = variables[0];
     OP_REQUIRES_OK(context, CheckMatrix(weights, "weights"));
     tensorflow::Tensor* counts;
     OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
-    OP_REQUIRES_OK(context, Device::KeyCounts(context, Data<T>(weights), weights.dim_size(0),
-                                              weights.dim_size(1), key, first_class,
-                                              static_cast<uint64_t>(prefix), digit_, Data<int64_t>(counts)));
+    OpCall<typename Device::Call> call(context);
+    OP_REQUIRES_OK(context,
+                   call.Status(Device(call.get())
+                                   .KeyCounts(Data<T>(weights), weights.dim_size(0), weights.dim_size(1), key,
+                                              first_class, static_cast<uint64_t>(prefix), digit_,
+                                              Data<int64_t>(counts))));
   }
 
  private:
@@ -117,15 +122,11 @@ class FanInRewireOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ReadKey(context, at + 5, &r.key));
     const tensorflow::Tensor &candidates = context->input(at + 6), &scores = context->input(at + 7);
     FanInVariables variables;
-    OP_REQUIRES_OK(context, variables.FindRewired(context, tensorflow::DataTypeToEnum<T>::value,
-                                                  tensorflow::DataTypeToEnum<Id>::value, slots_));
-    // From here on dense reads of these variables copy, so that none of them can see an update half done.
-    OP_REQUIRES_OK(context, Device::template OwnMemory<T>(context, variables.weights_variable()));
-    OP_REQUIRES_OK(context, Device::template OwnMemory<Id>(context, variables.indices_variable()));
-    for (int i = 0; i < slots_; ++i) {
-      OP_REQUIRES_OK(context, Device::template OwnMemory<float>(context, variables.slot(i)));
-    }
-    OP_REQUIRES_OK(context, variables.Lock(true, true));
+    OP_REQUIRES_OK(context, variables.Find(context, 0, tensorflow::DataTypeToEnum<T>::value,
+                                           tensorflow::DataTypeToEnum<Id>::value, false, FanInVariables::kAll,
+                                           2, slots_));
+    OpCall<typename Device::Call> call(context);
+    OP_REQUIRES_OK(context, variables.Lock(&call));
     OP_REQUIRES_OK(context, variables.Check(-1, slots_));
     r.fan_in = variables.fan_in();
     OP_REQUIRES_OK(context, CheckRows(r.first_row, r.rows, variables.classes()));
@@ -141,15 +142,16 @@ class FanInRewireOp : public tensorflow::OpKernel {
     tensorflow::Tensor* changes;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &changes));
     std::vector<float*> slots(slots_);
-    for (int i = 0; i < slots_; ++i) slots[i] = Data<float>(variables.slot(i)->tensor());
-    r.weights = Data<T>(variables.weights_variable()->tensor());
-    r.indices = Data<Id>(variables.indices_variable()->tensor());
+    for (int i = 0; i < slots_; ++i) slots[i] = Data<float>(variables.slot(i));
+    r.weights = Data<T>(variables.weights());
+    r.indices = Data<Id>(variables.indices());
     r.slots = slots.data(), r.num_slots = slots_;
     r.candidates = candidates.flat<int32_t>().data(), r.scores = Data<float>(scores);
     r.num_candidates = candidates.dim_size(1);
     int64_t bad;
     bool bad_candidate;
-    OP_REQUIRES_OK(context, Device::Rewire(context, r, Data<int64_t>(changes), &bad, &bad_candidate));
+    OP_REQUIRES_OK(context,
+                   call.Status(Device(call.get()).Rewire(r, Data<int64_t>(changes), &bad, &bad_candidate)));
     OP_REQUIRES_OK(context, BadRow(bad, r.inputs, bad_candidate ? "candidates" : "indices"));
   }
 
@@ -165,20 +167,22 @@ class FanInDegreesOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override {
     int64_t inputs;
     OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context,
-                   LookupTable(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices", &variable));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const tensorflow::Tensor& indices = *variable->tensor();
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Find(context, 0, tensorflow::DataTypeToEnum<Id>::value, "indices"));
+    variables.Lock();
+    const tensorflow::Tensor& indices = variables[0];
     OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
     OP_REQUIRES(
         context, inputs >= 0 && inputs <= INT32_MAX,
         absl::InvalidArgumentError(absl::StrCat("`num_inputs` must be in [0, 2^31). Received: ", inputs)));
     tensorflow::Tensor* degrees;
     OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
+    OpCall<typename Device::Call> call(context);
     int64_t bad;
-    OP_REQUIRES_OK(context, Device::Degrees(context, Data<Id>(indices), indices.dim_size(0),
-                                            indices.dim_size(1), inputs, Data<int64_t>(degrees), &bad));
+    OP_REQUIRES_OK(
+        context, call.Status(Device(call.get())
+                                 .Degrees(Data<Id>(indices), indices.dim_size(0), indices.dim_size(1), inputs,
+                                          Data<int64_t>(degrees), &bad)));
     OP_REQUIRES_OK(context, BadRow(bad, inputs));
   }
 };

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "common/test/check.h"
-#include "fan_in/fan_in.h"
+#include "common/test/levels.h"
+#include "common/test/test_call.h"
+#include "fan_in/fan_in_cpu.h"
 #include "fan_in/fan_in_random.h"
 
 namespace largeout {
@@ -134,15 +136,12 @@ struct FanInOutput {
   std::vector<uint8_t> active;
 
   bool operator==(const FanInOutput& o) const {
-    bool same = Same(logits, o.logits) && Same(loss, o.loss) && Same(lse, o.lse) && Same(mass, o.mass) &&
-                Same(d_x, o.d_x) && Same(bias, o.bias) && Same(weights, o.weights) && Same(active, o.active);
+    bool same = SameBits(logits, o.logits) && SameBits(loss, o.loss) && SameBits(lse, o.lse) &&
+                SameBits(mass, o.mass) && SameBits(d_x, o.d_x) && SameBits(bias, o.bias) &&
+                SameBits(weights, o.weights) && SameBits(active, o.active);
     for (int i = 0; i < kFanInMaxSlots; ++i)
-      same = same && Same(slots[i], o.slots[i]) && Same(bias_slots[i], o.bias_slots[i]);
+      same = same && SameBits(slots[i], o.slots[i]) && SameBits(bias_slots[i], o.bias_slots[i]);
     return same;
-  }
-  template <typename V>
-  static bool Same(const std::vector<V>& a, const std::vector<V>& b) {
-    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0);
   }
 };
 
@@ -158,61 +157,6 @@ inline std::vector<float> HyperOf(FanInRule rule, float decay) {
   if (rule == FanInRule::kSgd) return {0.1f, decay};
   if (rule == FanInRule::kAdagrad) return {0.1f, decay, 1e-3f};
   return {0.1f, decay, 0.1f, 0.01f, 1e-3f};
-}
-
-// Forward and backward as a training step calls them.
-template <typename T, typename Id>
-FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const FanInOptions& options,
-                            Parallel* parallel) {
-  const FanInBatch& batch = p.batch;
-  FanInOutput<T> out;
-  std::vector<float> blocks(batch.floats(), NAN), d_blocks(batch.floats(), NAN);
-  FanInLayOut(batch, p.x.data(), blocks.data(), parallel);
-  out.logits.assign(batch.size * p.classes, NAN);
-  CHECK_TRUE(FanInLogits(p.layer(), batch, blocks.data(), out.logits.data(), parallel) == -1);
-  FanInPositives positives;
-  int64_t position;
-  CHECK_TRUE(SortLabels(p.label_lists(), batch, p.classes, &positives, &position) == FanInLabelStatus::kOk);
-  const bool softmax = loss == FanInLoss::kSoftmax;
-  out.loss.assign(batch.size, NAN), out.lse.assign(softmax ? batch.size : 0, NAN),
-      out.mass.assign(out.lse.size(), NAN);
-  out.active.assign(loss == FanInLoss::kSquaredHinge ? FanInActiveBytes(batch, p.classes) : 0, 0xff);
-  CHECK_TRUE(FanInLossForward(p.layer(), batch, blocks.data(), loss, positives,
-                              {out.loss.data(), out.lse.data(), out.mass.data(), out.active.data()},
-                              parallel) == -1);
-  std::vector<float> given;
-  FanInGradients gradients;
-  if (options.given) {
-    std::vector<double> exact;
-    p.Losses(loss, p.Logits(), &exact);
-    given.assign(exact.begin(), exact.end());
-    gradients.logits = given.data();
-  } else {
-    gradients.loss = loss, gradients.positives = &positives, gradients.grad_loss = p.grad_loss.data();
-    gradients.lse = out.lse.data(), gradients.mass = out.mass.data();
-    gradients.active = out.active.empty() ? nullptr : out.active.data();
-  }
-  std::vector<float> scratch(FanInBackwardScratch(p.classes, p.fan_in, batch, options.inputs), NAN);
-  const std::vector<float> hyper = HyperOf(options.rule, options.decay);
-  FanInLayer<T, Id> layer = p.layer();
-  FanInStep<T> step;
-  step.rule = options.rule, step.hyper = hyper.data(), step.key = FanInKey(3, 4),
-  step.first_class = p.first_class;
-  out.bias = p.bias, out.weights = p.weights;
-  for (int i = 0; i < kFanInMaxSlots; ++i) {
-    out.slots[i] = p.slots[i], out.bias_slots[i] = p.bias_slots[i];
-    step.slots[i] = out.slots[i].data(), step.bias_slots[i] = out.bias_slots[i].data();
-  }
-  step.weights = out.weights.data(), step.bias = out.bias.empty() ? nullptr : out.bias.data();
-  if (options.rule != FanInRule::kNone) layer.weights = out.weights.data(), layer.bias = step.bias;
-  if (!options.weights) step.weights = nullptr, step.bias = nullptr;
-  CHECK_TRUE(FanInBackward(layer, batch, blocks.data(), gradients, step,
-                           options.inputs ? d_blocks.data() : nullptr, scratch.data(), parallel) == -1);
-  if (options.inputs) {
-    out.d_x.assign(batch.size * p.inputs, NAN);
-    FanInLayBack(batch, d_blocks.data(), out.d_x.data(), parallel);
-  }
-  return out;
 }
 
 }  // namespace largeout

@@ -4,19 +4,12 @@
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_CUDA_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "common/bfloat16.h"
 #include "common/cuda/cuda.h"
 #include "row_update/row_update.h"
 
 namespace largeout {
-
-// An index outside the table: its position (-1: none) and its value.
-struct BadIndex {
-  int64_t position;
-  int64_t index;
-};
 
 // Bytes of device memory that RowUpdateCuda needs for n indices of id_size bytes; *error is a CUDA error.
 size_t RowUpdateWorkspaceCuda(int64_t n, int id_size, int* error);

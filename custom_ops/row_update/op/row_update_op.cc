@@ -1,12 +1,11 @@
-// Registration, and the kernel for the CPU.
-#include "row_update/op/row_update_op.h"
-
+// RowUpdate as TensorFlow sees it: name, shapes, documentation. Its kernel: row_update_kernel_op.h.
 #include <string>
+
+#include "common/op/tf_op.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
@@ -70,77 +69,7 @@ indices: [n], the rows; duplicates are summed first.
 values: [n, ...], their gradients.
 hyper: the rule's numbers, in the order of row_update.h.
 copy_on_read: From now on every read of these variables as a whole copies them: for tables, which nobody reads so. False:
-  reads share their memory, and an update copies a variable while a read of it is in use. (On GPUs always true.)
+  reads share their memory, and an update copies a variable while a read of it is in use.
 )");
 
-namespace {
-
-template <typename T, typename G, typename Id>
-class RowUpdateOp final : public RowUpdateOpBase {
-  using Device = Eigen::ThreadPoolDevice;
-
- public:
-  explicit RowUpdateOp(tensorflow::OpKernelConstruction* context) : RowUpdateOpBase(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("copy_on_read", &copy_on_read_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &indices = context->input(1 + info().slots), &values = context->input(2 + info().slots),
-                 &hyper = context->input(3 + info().slots);
-    Update update;
-    OP_REQUIRES_OK(context, update.Find(context, tensorflow::DataTypeToEnum<T>::value, info().slots));
-    if (copy_on_read_) {
-      // From here on dense reads of these variables copy, so that none of them can see an update half done.
-      OP_REQUIRES_OK(context,
-                     tensorflow::EnsureSparseVariableAccess<Device, T>(context, update.variable.get()));
-      for (const auto& slot : update.slots) {
-        OP_REQUIRES_OK(context, tensorflow::EnsureSparseVariableAccess<Device, float>(context, slot.get()));
-      }
-    }
-    Locks locks(update.all);
-    if (!copy_on_read_) {
-      OP_REQUIRES_OK(context, Own<T>(context, update.variable.get()));
-      for (const auto& slot : update.slots) OP_REQUIRES_OK(context, Own<float>(context, slot.get()));
-    }
-    OP_REQUIRES_OK(context, update.CheckShapes(info(), indices, values, hyper));
-    Tensor* table = update.variable->tensor();
-    const int64_t rows = table->dim_size(0), dim = rows == 0 ? 0 : table->NumElements() / rows;
-    float* slots[kMaxSlots] = {};
-    for (size_t i = 0; i < update.slots.size(); ++i) slots[i] = Data<float>(update.slots[i]->tensor());
-    ContextParallel parallel(context);
-    const Id* ids = indices.flat<Id>().data();
-    const int64_t bad = RowUpdate(rule_, Data<T>(table), rows, dim, slots, ids, indices.NumElements(),
-                                  Data<G>(values), hyper.flat<float>().data(), &parallel);
-    OP_REQUIRES(context, bad < 0, IndexError(bad, ids[bad < 0 ? 0 : bad], rows));
-  }
-
- private:
-  // Gives a locked variable memory of its own where a read shares it.
-  template <typename V>
-  static absl::Status Own(OpKernelContext* context, tensorflow::Var* variable) {
-    if (variable->copy_on_read_mode.load()) return absl::OkStatus();
-    return tensorflow::PrepareToUpdateVariable<Device, V>(context, variable->tensor(), false);
-  }
-
-  bool copy_on_read_;
-};
-
-#define REGISTER(T, G, Id)                                     \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>RowUpdate")           \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("dtype")      \
-                              .TypeConstraint<G>("Tvalues")    \
-                              .TypeConstraint<Id>("Tindices"), \
-                          RowUpdateOp<T, G, Id>)
-#define REGISTER_IDS(T, G) \
-  REGISTER(T, G, int32_t); \
-  REGISTER(T, G, int64_t)
-REGISTER_IDS(float, float);
-REGISTER_IDS(float, Eigen::bfloat16);
-REGISTER_IDS(Eigen::bfloat16, float);
-REGISTER_IDS(Eigen::bfloat16, Eigen::bfloat16);
-#undef REGISTER_IDS
-#undef REGISTER
-
-}  // namespace
 }  // namespace largeout

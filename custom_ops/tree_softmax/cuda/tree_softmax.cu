@@ -148,7 +148,7 @@ int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradO
 template <typename T>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, int64_t scratch_bytes, GpuScratch* scratch,
+                        const TreeLossOutputs& outputs, int64_t scratch_bytes, Scratch* scratch,
                         GpuStream stream) {
   if (tokens == 0) {
     if (outputs.group_start != nullptr) {
@@ -204,11 +204,13 @@ template <typename T>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
-                        T* row_grads, float* bias_grads, GpuScratch* scratch, GpuStream stream) {
+                        T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream) {
   const TreeWork& work = plan.work;
   if (tokens == 0) return 0;
   // Tokens without pairs get no other value.
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
+  if (table.dim > 0) {
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
+  }
   if (saved.pairs == 0) return 0;
   const auto allocate = [&](int64_t n) { return static_cast<float*>(scratch->Allocate(n * sizeof(float))); };
   float* pair_scale = allocate(saved.pairs);
@@ -267,10 +269,10 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
 #define LARGEOUT_INSTANTIATE(T)                                                                             \
   template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,          \
                                       const float*, const float*, int64_t, const TreeLossOutputs&, int64_t, \
-                                      GpuScratch*, GpuStream);                                              \
+                                      Scratch*, GpuStream);                                              \
   template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,          \
                                       const float*, const float*, const float*, int64_t, const TreeSaved&,  \
-                                      int64_t, float*, int64_t*, T*, float*, GpuScratch*, GpuStream);
+                                      int64_t, float*, int64_t*, T*, float*, Scratch*, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

@@ -24,14 +24,6 @@
 
 namespace largeout {
 
-// Device memory from the caller, 256-byte aligned, alive until the work that was launched with it has run.
-// Null: none left (the function that asked returns cudaErrorMemoryAllocation).
-class GpuScratch {
- public:
-  virtual ~GpuScratch() = default;
-  virtual void* Allocate(int64_t bytes) = 0;
-};
-
 struct TreeOffsets;  // tree_softmax_work.cuh
 
 // How the groups of a batch are cut into pieces for the GPU. Device pointers, and sizes on the host.
@@ -65,21 +57,14 @@ struct TreeLossPlan {
 // Waits for the stream twice: for the number of pairs, and for the numbers of groups and probabilities.
 template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                     int64_t dim, GpuScratch* scratch, GpuStream stream, TreeLossPlan* plan);
-
-struct TreeLossOutputs {
-  float* loss;                                                // [tokens]
-  int32_t *pair_token, *pair_row, *group_node, *group_start;  // [P] [P] [G] [G + 1], or all null: not wanted
-  float* pair_lse;                                            // [P]
-  float* probs;                                               // [S], or null
-};
+                     int64_t dim, Scratch* scratch, GpuStream stream, TreeLossPlan* plan);
 
 // plan.status must be kOk. scratch_bytes bounds (up to the 64 x children of one slice) the logits of wide
 // nodes that are in memory at once when outputs.probs is null.
 template <typename T>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, int64_t scratch_bytes, GpuScratch* scratch,
+                        const TreeLossOutputs& outputs, int64_t scratch_bytes, Scratch* scratch,
                         GpuStream stream);
 
 struct TreeGradPlan {
@@ -89,14 +74,14 @@ struct TreeGradPlan {
 
 // Waits for the stream once. `saved` is in device memory. For bfloat16 tables set round_rows.
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
-                     bool round_rows, GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan);
+                     bool round_rows, Scratch* scratch, GpuStream stream, TreeGradPlan* plan);
 
 // As TreeSoftmaxGrad. plan.ok must be true.
 template <typename T>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
-                        T* row_grads, float* bias_grads, GpuScratch* scratch, GpuStream stream);
+                        T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream);
 
 // As TreeTopK; *ok is its answer. One block a query, its open nodes in a heap of 1024 entries in shared
 // memory. A query whose heap overflows is searched again with a heap of `nodes` entries in device memory,
@@ -105,7 +90,7 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
 template <typename T, typename Id>
 int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
                  const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
-                 GpuScratch* scratch, GpuStream stream, bool* ok);
+                 Scratch* scratch, GpuStream stream, bool* ok);
 
 // bfloat16 <-> float32 for hidden vectors and their gradients.
 int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream);

@@ -151,7 +151,7 @@ __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, 
   owner[i] = static_cast<int32_t>(low);
 }
 
-int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, GpuScratch* scratch, GpuStream stream,
+int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, Scratch* scratch, GpuStream stream,
              const int32_t** list) {
   if (pieces == 0) return 0;
   if (pieces > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
@@ -205,7 +205,7 @@ __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens
 
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
                   TreeTotals* totals) {
   const int64_t n = max_groups + 1;
   const unsigned blocks = static_cast<unsigned>(CeilDiv(n, kThreads));
@@ -275,7 +275,7 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
 }
 
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
-                     bool round_rows, GpuScratch* scratch, GpuStream stream, TreeGradPlan* plan) {
+                     bool round_rows, Scratch* scratch, GpuStream stream, TreeGradPlan* plan) {
   *plan = TreeGradPlan();
   plan->work.pairs = saved.pairs;
   if (saved.pairs == 0 || saved.groups == 0) {

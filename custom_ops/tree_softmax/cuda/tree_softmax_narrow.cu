@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   float* grads = all_grads + warp * kSlice * 8;  // [pair][child]
   int* tokens = all_tokens + warp * kSlice;
   const int64_t dim = batch.table.dim;
-  const int64_t parts = CeilDiv(dim, 32 * kVec);
+  const int64_t parts = RowPieces(dim, 32 * kVec);
   const int64_t begin = batch.offsets[level_start[level]].narrow_slices * parts;
   const int64_t end = batch.offsets[level_start[level + 1]].narrow_slices * parts;
   for (int64_t unit = begin + blockIdx.x * static_cast<int64_t>(kWarps) + warp; unit < end;
@@ -224,7 +224,7 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
   // The number of slices of one level is not known here: at most this many blocks, which take turns.
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
                        RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
-  const int64_t units = work.narrow_slices * CeilDiv(batch.table.dim, aligned ? 128 : 32);
+  const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(units, kWarps), 132 * 8));
   if (aligned) {
     NarrowGradients<T, 4>

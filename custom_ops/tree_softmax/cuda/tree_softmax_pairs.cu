@@ -140,7 +140,7 @@ int BitsOf(int64_t n) {
 
 template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                     int64_t dim, GpuScratch* scratch, GpuStream stream, TreeLossPlan* plan) {
+                     int64_t dim, Scratch* scratch, GpuStream stream, TreeLossPlan* plan) {
   *plan = TreeLossPlan();
   if (tokens == 0) return 0;
   LARGEOUT_SCRATCH(PairTotals, pair_totals, 1);
@@ -222,8 +222,8 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
 }
 
 template int PlanTreeLossCuda<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t, int64_t,
-                                       GpuScratch*, GpuStream, TreeLossPlan*);
+                                       Scratch*, GpuStream, TreeLossPlan*);
 template int PlanTreeLossCuda<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t, int64_t,
-                                       GpuScratch*, GpuStream, TreeLossPlan*);
+                                       Scratch*, GpuStream, TreeLossPlan*);
 
 }  // namespace largeout

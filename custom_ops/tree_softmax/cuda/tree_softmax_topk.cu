@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, typename Id>
 int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
                  const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
-                 GpuScratch* scratch, GpuStream stream, bool* ok) {
+                 Scratch* scratch, GpuStream stream, bool* ok) {
   *ok = true;
   if (queries == 0 || k == 0) return 0;
   if (queries > 0x7fffffff || k > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
@@ -233,7 +233,7 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
 
 #define LARGEOUT_TREE_TOPK(T, Id)                                                                        \
   template int TreeTopKCuda<T, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, const float*, \
-                                   int64_t, int64_t, float*, Id*, GpuScratch*, GpuStream, bool*);
+                                   int64_t, int64_t, float*, Id*, Scratch*, GpuStream, bool*);
 LARGEOUT_TREE_TOPK(float, int32_t)
 LARGEOUT_TREE_TOPK(float, int64_t)
 LARGEOUT_TREE_TOPK(bfloat16, int32_t)

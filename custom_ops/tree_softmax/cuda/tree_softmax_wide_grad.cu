@@ -181,6 +181,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 template <typename T>
 int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream) {
+  if (batch.table.dim == 0) return 0;  // d_hidden has no elements
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, out.d_hidden);
   const int64_t units = work.wide_slices * CeilDiv(batch.table.dim, kTileDims);
   WideHidden<T><<<static_cast<unsigned>(std::min<int64_t>(units, 132 * 24)), kTileThreads, 0, stream>>>(
@@ -194,7 +195,7 @@ int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk
   if (work.weight_tiles == 0) return 0;
   const bool aligned = RowsAligned(batch.table.dim, batch.hidden, out.row_grads, out.partials);
   const dim3 grid(static_cast<unsigned>(work.weight_tiles),
-                  static_cast<unsigned>(CeilDiv(batch.table.dim, kTileDims)));
+                  static_cast<unsigned>(RowPieces(batch.table.dim, kTileDims)));
   WideRows<T>
       <<<grid, kTileThreads, 0, stream>>>(batch, work.weight_group, work.keep_partials, chunk, out, aligned);
   return static_cast<int>(cudaGetLastError());

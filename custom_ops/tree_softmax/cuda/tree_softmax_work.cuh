@@ -25,6 +25,12 @@ struct TreeOffsets {
 
 __host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The pieces that a row of `dim` elements is cut into. A row without elements is one piece: the bias is summed
+// with the first.
+__host__ __device__ constexpr int64_t RowPieces(int64_t dim, int64_t size) {
+  return dim > 0 ? CeilDiv(dim, size) : 1;
+}
+
 __host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
   return c >= kNarrowChildren || (c >= 32 && n >= 16);
 }
@@ -32,7 +38,7 @@ __host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
 // Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
 // pairs. It depends on nothing but the sizes, so the order of summation is the same everywhere.
 __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t dim) {
-  const int64_t tiles = CeilDiv(c, kTileRows) * CeilDiv(dim, kTileDims);
+  const int64_t tiles = CeilDiv(c, kTileRows) * RowPieces(dim, kTileDims);
   const int64_t most = tiles >= 512 ? 1 : 512 / tiles;
   const int64_t splits = CeilDiv(n, 256) < most ? CeilDiv(n, 256) : most;
   return CeilDiv(CeilDiv(n, splits), kSlice) * kSlice;
@@ -200,7 +206,7 @@ struct TreeTotals {
 };
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  bool with_levels, GpuScratch* scratch, GpuStream stream, TreeWork* work,
+                  bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
                   TreeTotals* totals);
 
 // Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities

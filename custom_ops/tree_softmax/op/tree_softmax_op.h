@@ -1,26 +1,24 @@
-// Checks and inputs that the CPU and GPU kernels of tree_softmax share. Looks at shapes only, never at the
-// memory of tensors.
+// Checks and inputs of the kernels of tree_softmax. Looks at shapes only, never at the memory of tensors that
+// may lie on a GPU.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
+#include <utility>
+#include <vector>
 
-#include "common/op/tf_op.h"
+#include "common/op/locked_variables_op.h"
+#include "common/op/shapes_op.h"
 #include "tree_softmax/tree_softmax.h"
 
 namespace largeout {
 
-// The table and bias at two consecutive inputs: tensors, or variables behind handles, which are locked
-// against updates while this object lives (in the order of addresses, as updates lock them).
-class LockedTable {
+// The table and bias at two consecutive inputs: both variables, which are locked against updates while this
+// object lives, or both tensors.
+class TreeVariables {
  public:
-  ~LockedTable() {
-    if (second_ != nullptr) second_->mu()->unlock_shared();
-    if (first_ != nullptr) first_->mu()->unlock_shared();
-  }
-
   absl::Status Open(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
     const bool handle = context->input_dtype(at) == tensorflow::DT_RESOURCE;
     if (use_bias && handle != (context->input_dtype(at + 1) == tensorflow::DT_RESOURCE)) {
@@ -29,25 +27,14 @@ class LockedTable {
           tensorflow::DataTypeString(context->input_dtype(at)), " and ",
           tensorflow::DataTypeString(context->input_dtype(at + 1))));
     }
-    if (!handle) return OpenTensors(context, at, dtype, use_bias);
-    TF_RETURN_IF_ERROR(LookupTable(context, at, dtype, "table", &table_variable_));
-    if (use_bias)
-      TF_RETURN_IF_ERROR(LookupTable(context, at + 1, tensorflow::DT_FLOAT, "bias", &bias_variable_));
-    tensorflow::Var *first = table_variable_.get(), *second = bias_variable_.get();
-    if (second != nullptr && std::less<tensorflow::Var*>()(second, first)) std::swap(first, second);
-    first->mu()->lock_shared();
-    first_ = first;
-    if (second != nullptr && second != first) {
-      second->mu()->lock_shared();
-      second_ = second;
-    }
-    table_ = table_variable_->tensor();
-    bias_ = use_bias ? bias_variable_->tensor() : nullptr;
+    TF_RETURN_IF_ERROR(variables_.Find(context, at, dtype, "table"));
+    if (use_bias) TF_RETURN_IF_ERROR(variables_.Find(context, at + 1, tensorflow::DT_FLOAT, "bias"));
+    variables_.Lock();
     return absl::OkStatus();
   }
 
-  const tensorflow::Tensor& table() const { return *table_; }
-  const tensorflow::Tensor* bias() const { return bias_; }
+  const tensorflow::Tensor& table() const { return variables_[0]; }
+  const tensorflow::Tensor* bias() const { return variables_.size() > 1 ? &variables_[1] : nullptr; }
 
   // hidden [T, d] against table [R, d], bias [R].
   absl::Status Check(const tensorflow::Tensor& hidden) const {
@@ -73,46 +60,33 @@ class LockedTable {
     return absl::OkStatus();
   }
 
- private:
-  absl::Status OpenTensors(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype,
-                           bool use_bias) {
-    if (context->input_dtype(at) != dtype ||
-        (use_bias && context->input_dtype(at + 1) != tensorflow::DT_FLOAT)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`table` must be of type ", tensorflow::DataTypeString(dtype),
-          ", `bias` of type float. Received: ", tensorflow::DataTypeString(context->input_dtype(at)), " and ",
-          tensorflow::DataTypeString(context->input_dtype(at + 1))));
-    }
-    table_ = &context->input(at);
-    bias_ = use_bias ? &context->input(at + 1) : nullptr;
-    return absl::OkStatus();
+  // What the kernels take of it; T is TensorFlow's type.
+  template <typename T>
+  TreeTable<typename KernelType<T>::type> Table() const {
+    return {Data<T>(table()), bias() != nullptr ? Data<float>(*bias()) : nullptr, table().dim_size(1)};
   }
 
-  const tensorflow::Tensor *table_ = nullptr, *bias_ = nullptr;
-  tensorflow::core::RefCountPtr<tensorflow::Var> table_variable_, bias_variable_;
-  tensorflow::Var *first_ = nullptr, *second_ = nullptr;
+ private:
+  LockedVariables variables_;
 };
 
-// What the kernels take of it; T is TensorFlow's type.
-template <typename T>
-TreeTable<typename KernelType<T>::type> TableOf(const LockedTable& variables) {
-  return {Data<T>(variables.table()), variables.bias() != nullptr ? Data<float>(*variables.bias()) : nullptr,
-          variables.table().dim_size(1)};
-}
+// The int32 arrays of the tree, which lie in host memory, where the kernels of a device read them.
+template <typename Call>
+class TreeOnDevice;
+template <>
+class TreeOnDevice<CpuCall> {
+ public:
+  using Wanted = std::initializer_list<std::pair<int, const int32_t**>>;  // an input, and where to say where it is
+  static absl::Status Get(tensorflow::OpKernelContext* context, const Wanted& wanted,
+                          std::vector<tensorflow::Tensor>*) {
+    for (const auto& [at, data] : wanted) *data = Data<int32_t>(context->input(at));
+    return absl::OkStatus();
+  }
+};
 
 // Null for weights of shape [0]: all 1.
 inline const float* WeightsOf(const tensorflow::Tensor& weights) {
   return weights.NumElements() > 0 ? Data<float>(weights) : nullptr;
-}
-
-inline absl::Status CheckVector(const tensorflow::Tensor& tensor, int64_t size, const char* name,
-                                bool or_empty = false) {
-  if (tensor.dims() == 1 && (tensor.dim_size(0) == size || (or_empty && tensor.dim_size(0) == 0))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must have the shape [", size, "]",
-                                                 or_empty ? " or [0]" : "", ". Received: shape ",
-                                                 tensor.shape().DebugString()));
 }
 
 // The tree at inputs at .. at + 4 (class_row, node_start, node_row, node_parent, row_hint) of a table with
@@ -135,9 +109,9 @@ inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64
     return absl::InvalidArgumentError(absl::StrCat("`table` must have classes + nodes - 1 = ", classes, " + ",
                                                    nodes, " - 1 rows. Received: ", rows));
   }
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 1), nodes + 1, "node_start"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 3), nodes, "node_parent"));
-  TF_RETURN_IF_ERROR(CheckVector(row_hint, (rows + 15) / 16, "row_hint"));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 1), "node_start", {nodes + 1}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 3), "node_parent", {nodes}));
+  TF_RETURN_IF_ERROR(CheckShape(row_hint, "row_hint", {(rows + 15) / 16}));
   *tree = {Data<int32_t>(class_row),
            Data<int32_t>(context->input(at + 1)),
            Data<int32_t>(node_row),
@@ -152,12 +126,12 @@ inline absl::Status OpenTree(tensorflow::OpKernelContext* context, int at, int64
 // The saved tensors at inputs at .. at + 5: their ranks and sizes (CheckTreeSaved looks at the values).
 inline absl::Status OpenSaved(tensorflow::OpKernelContext* context, int at, TreeSaved* saved) {
   const int64_t pairs = context->input(at).NumElements(), groups = context->input(at + 2).NumElements();
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at), pairs, "pair_token"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 1), pairs, "pair_row"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 2), groups, "group_node"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 3), groups + 1, "group_start"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 4), pairs, "pair_lse"));
-  TF_RETURN_IF_ERROR(CheckVector(context->input(at + 5), context->input(at + 5).NumElements(), "probs"));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at), "pair_token", {pairs}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 1), "pair_row", {pairs}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 2), "group_node", {groups}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 3), "group_start", {groups + 1}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 4), "pair_lse", {pairs}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 5), "probs", {context->input(at + 5).NumElements()}));
   const tensorflow::Tensor& probs = context->input(at + 5);
   *saved = {Data<int32_t>(context->input(at)),
             Data<int32_t>(context->input(at + 1)),
@@ -170,19 +144,19 @@ inline absl::Status OpenSaved(tensorflow::OpKernelContext* context, int at, Tree
   return absl::OkStatus();
 }
 
-// What went wrong with the paths of the targets. target: the one at `position`.
-inline absl::Status BadPairs(TreeStatus status, int64_t classes, int64_t target, int64_t position) {
-  switch (status) {
+// What went wrong with the paths of the targets.
+inline absl::Status BadPaths(const TreePaths& paths, int64_t classes) {
+  switch (paths.status) {
     case TreeStatus::kOk:
       return absl::OkStatus();
     case TreeStatus::kBadTarget:
       return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", classes,
-                                                     "), the classes of the tree. ", "Received: ", target,
-                                                     " at position ", position));
+                                                     "), the classes of the tree. ", "Received: ",
+                                                     paths.bad_target, " at position ", paths.bad_position));
     case TreeStatus::kBadTree:
       return absl::InvalidArgumentError(absl::StrCat(
           "`class_row`, `node_start`, `node_row`, `node_parent` and `row_hint` must describe one tree. ",
-          "Received: arrays in which the path of class ", target, " does not lead to the root"));
+          "Received: arrays in which the path of class ", paths.bad_target, " does not lead to the root"));
     default:
       return absl::InvalidArgumentError(
           "`targets` must have less than 2^31 (token, node) pairs. Received: more");
@@ -198,7 +172,7 @@ inline absl::Status BadSaved() {
 // k, node_start and row_child at inputs 1, 4 and 5 of TreeTopK, for a table with `rows` rows.
 inline absl::Status OpenTopK(tensorflow::OpKernelContext* context, int64_t rows, TreeArrays* tree,
                              int64_t* k) {
-  TF_RETURN_IF_ERROR(CheckVector(context->input(5), rows, "row_child"));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(5), "row_child", {rows}));
   const tensorflow::Tensor &starts = context->input(4), &k_tensor = context->input(1);
   const int64_t nodes = starts.NumElements() - 1, classes = rows - nodes + 1;
   if (starts.dims() != 1 || nodes < 1 || classes < 1) {

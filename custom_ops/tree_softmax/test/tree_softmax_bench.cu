@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSets = 3;
 
-class ArenaScratch final : public GpuScratch {
+class ArenaScratch final : public Scratch {
  public:
   explicit ArenaScratch(BenchArena* arena) : arena_(arena) {}
   void* Allocate(int64_t bytes) override { return arena_->Take(bytes); }

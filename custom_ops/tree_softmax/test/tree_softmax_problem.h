@@ -4,12 +4,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "common/test/check.h"
-#include "tree_softmax/tree_softmax.h"
+#include "common/test/levels.h"
+#include "common/test/test_call.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
+#include "tree_softmax/tree_softmax_cpu.h"
 
 namespace largeout {
 
@@ -46,16 +49,55 @@ struct Problem {
 template <typename T>
 std::vector<double> NodeLogProbs(const Problem<T>& p, int64_t node, int64_t token) {
   std::vector<double> x;
-  double sum = 0.0;
+  double top = -std::numeric_limits<double>::infinity(), sum = 0.0;
   for (int64_t r = p.arrays.node_start[node]; r < p.arrays.node_start[node + 1]; ++r) {
     double dot = p.bias.empty() ? 0.0 : p.bias[r];
     for (int64_t k = 0; k < p.dim; ++k) dot += double{ToFloat(p.table[r * p.dim + k])} * p.hidden[token * p.dim + k];
     x.push_back(dot);
-    sum += std::exp(dot);
+    top = std::max(top, dot);
   }
-  for (double& v : x) v -= std::log(sum);
+  for (const double v : x) sum += std::exp(v - top);
+  for (double& v : x) v -= top + std::log(sum);
   return x;
 }
+
+// A tree, and a batch on it, in the memory of a device.
+template <typename Device>
+struct TreeOn {
+  explicit TreeOn(const TestTree& tree)
+      : class_row(tree.class_row),
+        node_start(tree.node_start),
+        node_row(tree.node_row),
+        node_parent(tree.node_parent),
+        row_hint(tree.row_hint),
+        row_child(tree.row_child),
+        sizes(tree.arrays()) {}
+  TreeArrays arrays() const {
+    return {class_row.get(), node_start.get(), node_row.get(), node_parent.get(),
+            row_hint.get(),  sizes.classes,    sizes.nodes,    sizes.rows};
+  }
+  const ArrayOf<Device, int32_t> class_row, node_start, node_row, node_parent, row_hint, row_child;
+  const TreeArrays sizes;  // only the sizes are used
+};
+
+template <typename Device, typename T>
+struct ProblemOn : TreeOn<Device> {
+  explicit ProblemOn(const Problem<T>& p)
+      : TreeOn<Device>(p.tree),
+        table_data(p.table),
+        hidden(p.hidden),
+        bias(p.bias),
+        weights_data(p.weights),
+        grad_loss(p.grad_loss),
+        targets(p.targets),
+        table{table_data.get(), p.bias.empty() ? nullptr : bias.get(), p.dim},
+        weights(p.weights.empty() ? nullptr : weights_data.get()) {}
+  const ArrayOf<Device, T> table_data;
+  const ArrayOf<Device, float> hidden, bias, weights_data, grad_loss;
+  const ArrayOf<Device, int32_t> targets;
+  const TreeTable<T> table;
+  const float* const weights;
+};
 
 }  // namespace largeout
 

@@ -1,0 +1,145 @@
+// Tests of FanInCpu and FanInGpu: on CPUs logits, losses and gradients against float64, at every
+// instruction-set level, with the same bits for 1 and 3 threads; on GPUs against the CPU's, with the same
+// bits on every run.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_CASES_H_
+#define LARGEOUT_FAN_IN_FAN_IN_CASES_H_
+
+#include "fan_in/test/fan_in_step.h"
+
+namespace largeout {
+
+template <typename Device>
+void EveryLossAndShape() {
+  uint64_t seed = 1;
+  for (const FanInLoss loss : kFanInAllLosses) {
+    for (const int64_t fan_in : {1, 3, 16, 32, 37, 70}) {
+      for (const int64_t size : {1, 16, 17, 32, 45, 100}) {
+        const int64_t classes = fan_in == 3 ? 507 : 123, inputs = (fan_in == 70 ? 70 : 40) + size;
+        CheckProblem<Device>(
+            FanInProblem<float, uint16_t>(classes, fan_in, inputs, size, ++seed, size != 16, size != 32),
+            loss, {});
+      }
+    }
+    CheckProblem<Device>(FanInProblem<float, uint32_t>(1, 5, 5, 3, ++seed), loss, {});
+    CheckProblem<Device>(FanInProblem<bfloat16, uint16_t>(252, 8, 70, 40, ++seed), loss, {});
+    CheckProblem<Device>(FanInProblem<bfloat16, uint32_t>(65, 24, 33, 9, ++seed), loss, {});
+  }
+}
+
+// Several ranges of classes (on GPUs each with a sum of input gradients), several chunks, several spans of
+// several blocks, mostly without gradients (a bias far below the margin).
+template <typename Device>
+void ManyClasses() {
+  for (const FanInLoss loss : kFanInAllLosses) {
+    for (const int64_t classes : {9000, 9001})
+      CheckProblem<Device>(FanInProblem<float, uint16_t>(classes, 2, 50, 20, 7, true, true, -3.f), loss, {});
+  }
+  const FanInProblem<float, uint32_t> wide(5000, 40, 41, 150, 8, true, true, -20.f);
+  CheckProblem<Device>(wide, FanInLoss::kSquaredHinge, {});
+  CheckProblem<Device>(wide, FanInLoss::kSquaredHinge, {FanInRule::kAdam});
+  CheckProblem<Device>(FanInProblem<bfloat16, uint16_t>(2500, 3, 20, 4500, 9, true, true, -2.f),
+                       FanInLoss::kSquaredHinge, {FanInRule::kSgd});
+}
+
+template <typename Device>
+void EveryRule() {
+  uint64_t seed = 100;
+  for (const FanInRule rule :
+       {FanInRule::kSgd, FanInRule::kAdagrad, FanInRule::kAdam, FanInRule::kLazyAdam}) {
+    for (const int64_t size : {9, 32, 70}) {
+      for (const float bias : {0.f, -4.f}) {
+        const FanInProblem<float, uint16_t> p(300, 11, 64, size, ++seed, true, true, bias);
+        CheckProblem<Device>(p, FanInLoss::kSquaredHinge, {rule});
+        CheckProblem<Device>(p, FanInLoss::kSquaredHinge, {rule, false, true, 0.01f});
+        CheckProblem<Device>(p, FanInLoss::kSoftmax, {rule, false, size != 32});
+      }
+      ++seed;
+      for (const float decay : {0.f, 0.01f}) {
+        CheckProblem<Device>(FanInProblem<float, uint32_t>(150, 7, 64, size, seed, false),
+                             FanInLoss::kBinaryCrossentropy, {rule, false, true, decay});
+      }
+      CheckProblem<Device>(FanInProblem<bfloat16, uint16_t>(150, 17, 64, size, ++seed),
+                           FanInLoss::kBinaryCrossentropy, {rule});
+    }
+  }
+}
+
+template <typename Device>
+void GivenGradients() {
+  const FanInOptions given{FanInRule::kNone, true};
+  for (const int64_t size : {3, 32, 50}) {
+    CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 9, 64, size, size),
+                         FanInLoss::kBinaryCrossentropy, given);
+    CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 9, 64, size, size, false, true, 0.f),
+                         FanInLoss::kSquaredHinge, given);
+    CheckProblem<Device>(FanInProblem<bfloat16, uint32_t>(200, 9, 64, size, size, false, true, 0.f),
+                         FanInLoss::kSquaredHinge, given);
+  }
+}
+
+// An input twice in a class counts twice (and is summed by one warp of a GPU).
+template <typename Device>
+void DuplicateConnections() {
+  FanInProblem<float, uint16_t> p(3000, 40, 60, 20, 3);
+  for (size_t i = 0; i < p.indices.size(); ++i) p.indices[i] = static_cast<uint16_t>(p.indices[i] % 5);
+  CheckProblem<Device>(p, FanInLoss::kBinaryCrossentropy, {});
+}
+
+template <typename Device>
+void NothingAtAll() {
+  for (const FanInRule rule : {FanInRule::kNone, FanInRule::kSgd, FanInRule::kAdam}) {
+    for (const FanInLoss loss : kFanInAllLosses) {
+      CheckProblem<Device>(FanInProblem<float, uint16_t>(100, 4, 20, 0, 1), loss, {rule});
+      CheckProblem<Device>(FanInProblem<float, uint16_t>(0, 4, 20, 5, 1), loss, {rule});
+    }
+  }
+  const FanInProblem<float, uint16_t> p(100, 4, 20, 0, 1);
+  const auto gradient = ComputeFanIn<Device>(p, FanInLoss::kSoftmax, {});
+  CHECK_TRUE(gradient.loss.empty() && gradient.weights == std::vector<float>(400) &&
+             gradient.bias == std::vector<float>(100));
+  const auto sgd = ComputeFanIn<Device>(p, FanInLoss::kSquaredHinge, {FanInRule::kSgd});
+  CHECK_TRUE(sgd.weights == p.weights && sgd.bias == p.bias);
+}
+
+// Inputs of bfloat16 do what the same values do as float32; their gradients are rounded.
+template <typename Device>
+void BFloat16Inputs() {
+  for (const int64_t size : {5, 33}) {
+    FanInProblem<float, uint16_t> p(90, 70, 70, size, 1);  // every class has every input
+    std::vector<bfloat16> x(p.x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      FromFloat(p.x[i], &x[i]);
+      p.x[i] = ToFloat(x[i]);
+    }
+    const FanInOutput<float> want = ComputeFanIn<Device>(p, FanInLoss::kBinaryCrossentropy, {});
+    const LayerOn<Device, float, uint16_t> on(p);
+    const ArrayOf<Device, bfloat16> short_x(x), d_x(Unwritten<bfloat16>(size * 70));
+    const ArrayOf<Device, float> logits(Unwritten<float>(size * 90)), d_weights(90 * 70), d_bias(90);
+    TestCall<typename Device::Call> call;
+    Device device(call.get(), p.batch);
+    FanInStep<float> step;
+    step.weights = d_weights.get(), step.bias = d_bias.get();
+    int64_t bad;
+    CHECK_TRUE(device.LayOut(short_x.get()) == 0 && device.Logits(on.layer, logits.get(), &bad) == 0);
+    CHECK_TRUE(device.Backward(on.layer, on.gradients(FanInLoss::kBinaryCrossentropy), step, true, &bad) ==
+               0);
+    CHECK_TRUE(device.LayBack(d_x.get()) == 0);
+    CHECK_TRUE(SameBits(logits.Host(), want.logits) && SameBits(d_weights.Host(), want.weights));
+    std::vector<bfloat16> rounded(want.d_x.size());
+    for (size_t i = 0; i < rounded.size(); ++i) FromFloat(want.d_x[i], &rounded[i]);
+    CHECK_TRUE(SameBits(d_x.Host(), rounded));
+  }
+}
+
+#define LARGEOUT_FAN_IN_CASES(Device)         \
+  LARGEOUT_CASE(EveryLossAndShape, Device)    \
+  LARGEOUT_CASE(ManyClasses, Device)          \
+  LARGEOUT_CASE(EveryRule, Device)            \
+  LARGEOUT_CASE(GivenGradients, Device)       \
+  LARGEOUT_CASE(DuplicateConnections, Device) \
+  LARGEOUT_CASE(NothingAtAll, Device)         \
+  LARGEOUT_CASE(BFloat16Inputs, Device)
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_CASES_H_

@@ -1,0 +1,101 @@
+// What ops and tests call on GPUs: the launchers of tree_softmax_cuda.h behind the methods of
+// tree_softmax_cpu.h, which says what they do. FindPaths waits for the stream twice (and once more for a bad
+// target), Check and TopK once.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
+
+#include <type_traits>
+
+#include "tree_softmax/cuda/tree_softmax_cuda.h"
+
+namespace largeout {
+
+class TreeSoftmaxGpu {
+ public:
+  using Call = GpuCall;
+  explicit TreeSoftmaxGpu(const Call& call) : stream_(call.stream), scratch_(call.scratch) {}
+
+  template <typename Id>
+  int FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens, int64_t dim,
+                TreePaths* paths) {
+    LARGEOUT_RETURN_IF_ERROR(
+        PlanTreeLossCuda(tree, targets, weights, tokens, dim, scratch_, stream_, &loss_));
+    *paths = {loss_.status, loss_.bad_position, 0, loss_.pairs, loss_.groups, loss_.probs};
+    if (loss_.bad_position < 0) return 0;
+    Id target;
+    LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(targets + loss_.bad_position, sizeof(target), &target, stream_));
+    paths->bad_target = static_cast<int64_t>(target);
+    return 0;
+  }
+
+  template <typename T, typename H>
+  int Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+           int64_t tokens, const TreeLossOutputs& out, int64_t scratch_bytes) {
+    const float* floats;
+    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, &floats));
+    return TreeSoftmaxLossCuda(loss_, tree, table, floats, weights, tokens, out, scratch_bytes, scratch_,
+                               stream_);
+  }
+
+  template <typename T>
+  int Check(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+            TreeTouched* touched) {
+    constexpr bool kRoundRows = !std::is_same<T, float>::value;
+    LARGEOUT_RETURN_IF_ERROR(
+        PlanTreeGradCuda(tree, saved, tokens, dim, kRoundRows, scratch_, stream_, &gradient_));
+    *touched = {gradient_.ok, gradient_.work.rows, gradient_.work.probs};
+    return 0;
+  }
+
+  template <typename T, typename H>
+  int Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+               const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
+               H* d_hidden, int64_t* rows, T* row_grads, float* bias_grads) {
+    const int64_t n = tokens * table.dim;
+    const float* floats;
+    float* gradient;
+    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, n, &floats));
+    LARGEOUT_RETURN_IF_ERROR(FloatsFor(d_hidden, n, &gradient));
+    LARGEOUT_RETURN_IF_ERROR(TreeSoftmaxGradCuda(gradient_, tree, table, floats, weights, grad_loss, tokens,
+                                                 saved, scratch_bytes, gradient, rows, row_grads, bias_grads,
+                                                 scratch_, stream_));
+    if constexpr (!std::is_same<H, float>::value) return FromFloatsCuda(gradient, n, d_hidden, stream_);
+    return 0;
+  }
+
+  template <typename T, typename H, typename Id>
+  int TopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const H* hidden,
+           int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok) {
+    const float* floats;
+    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, queries * table.dim, &floats));
+    return TreeTopKCuda(tree, row_child, table, floats, queries, k, log_probs, ids, scratch_, stream_, ok);
+  }
+
+ private:
+  int Floats(const float* in, int64_t, const float** out) {
+    *out = in;
+    return 0;
+  }
+  int Floats(const bfloat16* in, int64_t n, const float** out) {
+    float* copy = scratch_->Take<float>(n);
+    *out = copy;
+    return copy == nullptr ? kNoMemory : ToFloatsCuda(in, n, copy, stream_);
+  }
+  int FloatsFor(float* out, int64_t, float** floats) {
+    *floats = out;
+    return 0;
+  }
+  int FloatsFor(bfloat16*, int64_t n, float** floats) {
+    *floats = scratch_->Take<float>(n);
+    return *floats == nullptr ? kNoMemory : 0;
+  }
+
+  const GpuStream stream_;
+  Scratch* const scratch_;
+  TreeLossPlan loss_;
+  TreeGradPlan gradient_;
+};
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_

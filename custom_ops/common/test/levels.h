@@ -16,11 +16,14 @@ constexpr bool kOnCpu = std::is_same<typename Device::Call, CpuCall>::value;
 
 template <typename Device, typename Body>
 void ForEachLevel(const Body& body) {
-  if (!kOnCpu<Device>) return body();
-  for (const Isa isa : {Isa::kGeneric, Isa::kV3, Isa::kV4}) {
-    if (SetIsa(isa) == isa) body();
+  if constexpr (kOnCpu<Device>) {
+    for (const Isa isa : {Isa::kGeneric, Isa::kV3, Isa::kV4}) {
+      if (SetIsa(isa) == isa) body();
+    }
+    SetIsa(Isa::kV4);
+  } else {
+    body();
   }
-  SetIsa(Isa::kV4);
 }
 
 // n values that no kernel writes (NaN, or -1), so that what it leaves out shows.

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.replicas.average import mean_of_replicas
+from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._check import hidden_vectors
 from keras_largeout.model import Model

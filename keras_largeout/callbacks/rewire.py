@@ -13,7 +13,7 @@ GROW = ("random", "gradient")
 
 
 class Rewire(keras.callbacks.Callback):
-    """Prunes the weakest connections of a `SparseOutput` every so many steps, and regrows as many elsewhere.
+    """Prunes the weakest connections of a `SparseOutput` now and then, and regrows as many elsewhere.
 
     A regrown connection starts at weight zero, with zero optimizer slots, at an input that its label was not
     connected to (where almost all inputs are taken: at one that it gives up). Everything follows from the
@@ -26,8 +26,8 @@ class Rewire(keras.callbacks.Callback):
     Args:
         head: the `SparseOutput`.
         fraction: float in (0, 1], of the connections that are exchanged each time.
-        every: int > 0, steps of the model's optimizer between two times. (With gradient accumulation one step
-            is several batches.)
+        every: int > 0, how many steps of the model's optimizer lie between two exchanges. (With gradient
+            accumulation one step is several batches.)
         prune: `"magnitude"`: the connections of smallest |weight| of each label. `"global_magnitude"`: those
             of all labels together: some labels exchange more than others, and all keep `fan_in` of them.
         grow: `"random"`: to inputs drawn uniformly. `"gradient"`: to those of `candidates` inputs, drawn for
@@ -39,12 +39,22 @@ class Rewire(keras.callbacks.Callback):
             4 * fan_in.
 
     Attributes:
-        history: list of `{"step", "changed"}`, one for each time.
+        history: list of `{"step", "changed"}`, one per exchange.
 
     Raises:
-        ValueError: an argument outside its range, such as a fraction that is less than half a connection of
-            `fan_in`; in `fit`, a head that is frozen or not in the model, or `until` as a share where the
-            number of steps is not known.
+        ValueError: an argument outside its range, such as a `fraction` of less than half a connection; in
+            `fit`, a head that is frozen or not in the model, or `until` as a share where the number of steps
+            is not known.
+
+    Example:
+
+    ```python
+    head = kl.layers.SparseOutput(670_091, optimizer="adam")
+    model = keras.Model(inputs, head(x))
+    model.compile("adam", loss=head.loss)
+    rewire = kl.callbacks.Rewire(head, fraction=0.1, every=1000, until=0.75)
+    model.fit(data, epochs=10, callbacks=[rewire])
+    ```
 
     Sources: Mocanu et al., "Scalable training of artificial neural networks with adaptive sparse
     connectivity", Nature Communications 2018 (magnitude, random growth); Evci et al., "Rigging the lottery",

@@ -7,7 +7,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.average import mean_of_replicas
+from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
 _MARK = "_largeout_heads"  # of a tensor: weak references to the heads that it went through

@@ -15,10 +15,10 @@ from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._label_weights import LabelWeights, check_stored
-from keras_largeout.layers.fused_optimizer import FusedOptimizer
 from keras_largeout.layers.head import Head
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import label_lists
+from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -32,7 +32,7 @@ class SparseOutput(Head):
 
     The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. Targets are the ids of
     the labels that a position has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
-    or a `tf.SparseTensor` `[batch, labels]`; or one label a position, `[...]`. A label given twice counts
+    or a `tf.SparseTensor` `[batch, labels]`; or one label per position, `[...]`. A label given twice counts
     once. A `tf.SparseTensor` `[batch, num_classes]` (or with float values) is taken as a multi-hot matrix,
     its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
     nor sparse batches, whatever the layers; that of `kl.Model` does.)
@@ -48,14 +48,17 @@ class SparseOutput(Head):
             `"binary_crossentropy"`: softplus(-z) of its labels, softplus(z) of all others;
             `"softmax"`: logsumexp(z) - z of its label (of each of its labels, if there are several).
         use_bias: bool, whether every label has a bias.
-        optimizer: None: the model's optimizer trains the layer, from gradients `[num_classes, fan_in]`. Or
-            `"sgd"`, `"adagrad"`, `"adam"`, a Keras optimizer of these (without momentum, clipping and the
-            like; learning-rate schedules count the layer's own steps) or `optimizers.LazyAdam`: the layer
-            is updated by a copy of it in its backward pass, label by label, and no gradient array ever
-            exists. The model's optimizer then does not see these weights: not its clipping or accumulation
-            either, nor do callbacks that set its learning rate (give a schedule here, or set
-            `head.optimizer.learning_rate`); it must not scale the loss. Adam moves all labels in every step,
-            LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
+        optimizer: None: the model's optimizer trains the layer, from gradients `[num_classes, fan_in]`.
+            Otherwise the layer is trained by an optimizer of its own, fused into its backward pass: it is
+            updated label by label, and no gradient array ever exists. `"sgd"`, `"adagrad"`, `"adam"`, a Keras
+            optimizer of these (without momentum, clipping and the like; learning-rate schedules count the
+            layer's own steps) or `optimizers.LazyAdam`; the layer makes a copy of it. `compile` gets the
+            optimizer of the other weights and does not see these: neither its clipping nor its accumulation
+            acts on them, and callbacks that set its learning rate do not reach them (give a schedule here,
+            or set `head.optimizer.learning_rate`). It must not scale the loss. Adam moves all labels in every
+            step, LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
+            (The `optimizer` of a `TableConfig` is another thing: it is not fused, and the model must be
+            compiled with a `keras.optimizers.MultiOptimizer` that has it.)
         label_weights: optional array `[num_classes]`, the weight of a label where it is one (such as
             1 / propensity). Saved with the weights; in a config it is just True, and a layer made from a
             config must load weights before it is trained. (`class_weight` of `fit` means nothing for lists.)
@@ -73,10 +76,12 @@ class SparseOutput(Head):
         the same: the hidden vectors.
 
     Attributes:
-        optimizer: the layer's own optimizer, or None.
+        optimizer: the layer's own optimizer, which counts its steps and keeps its slots, or None.
 
     Raises:
-        ValueError: an argument outside its range; `fan_in` above the width of the inputs.
+        ValueError: an argument outside its range; an `optimizer` that cannot be fused; `fan_in` above the
+            width of the inputs; when the layer is called, a model whose optimizer scales the loss beside an
+            `optimizer` of the layer's own.
 
     Example:
 
@@ -273,7 +278,7 @@ class SparseOutput(Head):
     # Prediction.
 
     def log_prob(self, hidden, y):
-        """log p(y | hidden): of the softmax over all labels, or of label y being one ("binary_crossentropy").
+        """log p(y | hidden): of the softmax over all labels, or of y being a label ("binary_crossentropy").
 
         Args:
             hidden: float `[..., dim]`.

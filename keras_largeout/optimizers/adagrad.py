@@ -13,15 +13,21 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
 
     Args: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
 
-    Reference:
+    Raises:
+        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,
+            XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each row by
+            itself.
 
-    - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3
+    Example:
+
+    ```python
+    model.compile(keras_largeout.optimizers.Adagrad(0.05), loss=head.loss)
+    ```
+
+    Source: [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3.
     """
 
-    slots_of_a_table = (1, 0)
-
-    def row_rule(self, index):
-        return "adagrad", [self._accumulators[index]]
+    row_rule, slot_names = "adagrad", ("accumulator",)
 
     def row_hyper(self, learning_rate, decay):
         return adagrad_hyper(learning_rate, self.epsilon, decay)

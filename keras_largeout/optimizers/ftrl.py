@@ -11,15 +11,22 @@ class Ftrl(RowSparse, keras.optimizers.Ftrl):
     Args: those of `keras.optimizers.Ftrl`; the shrinkage acts on the rows of the batch. What the others mean
         for rows: see `RowSparse`.
 
-    Reference:
+    Raises:
+        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,
+            XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each row by
+            itself.
 
-    - [McMahan et al., 2013](https://research.google.com/pubs/archive/41159.pdf), algorithm 1
+    Example:
+
+    ```python
+    optimizer = keras_largeout.optimizers.Ftrl(0.05, l1_regularization_strength=1e-3)
+    model.compile(optimizer, "binary_crossentropy")
+    ```
+
+    Source: [McMahan et al., 2013](https://research.google.com/pubs/archive/41159.pdf), algorithm 1.
     """
 
-    slots_of_a_table = (2, 0)
-
-    def row_rule(self, index):
-        return "ftrl", [self._accumulators[index], self._linears[index]]
+    row_rule, slot_names = "ftrl", ("accumulator", "linear")
 
     def row_hyper(self, learning_rate, decay):
         return ftrl_hyper(

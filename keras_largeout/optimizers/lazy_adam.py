@@ -1,7 +1,6 @@
 import keras
 
 from keras_largeout.ops.row_update import adam_alpha, lazy_adam_hyper
-from keras_largeout.optimizers.row_slices import name_of
 from keras_largeout.optimizers.row_sparse import RowSparse
 
 
@@ -20,26 +19,32 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     Args: those of `keras.optimizers.Adam`; `amsgrad` is for dense weights alone. What the others mean for
         rows: see `RowSparse`.
 
-    Reference:
+    Raises:
+        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `amsgrad`,
+            `use_ema`, XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each
+            row by itself.
 
-    - [Kingma and Ba, 2014](http://arxiv.org/abs/1412.6980), section 2
+    Example:
+
+    ```python
+    model.compile(keras_largeout.optimizers.LazyAdam(1e-3), loss=head.loss)
+    ```
+
+    Source: [Kingma and Ba, 2014](http://arxiv.org/abs/1412.6980), section 2.
     """
 
-    slots_of_a_table = (2, 0)
+    row_rule, slot_names = "lazy_adam", ("momentum", "velocity")
 
-    def check_rows(self, variable):
-        super().check_rows(variable)
+    def check_rows(self, weight):
+        super().check_rows(weight)
         if self.amsgrad:
             raise ValueError(
                 "`amsgrad` must be False for weights that are updated by rows. "
-                f"Received: amsgrad={self.amsgrad} and row gradients for {name_of(variable)}"
+                f"Received: amsgrad={self.amsgrad} and row gradients for {weight.name}"
             )
 
-    def in_one_pass(self, weight):
-        return not self.amsgrad and super().in_one_pass(weight)
-
-    def row_rule(self, index):
-        return "lazy_adam", [self._momentums[index], self._velocities[index]]
+    def in_one_pass(self, copy):
+        return not self.amsgrad and super().in_one_pass(copy)
 
     def row_hyper(self, learning_rate, decay):
         alpha = adam_alpha(learning_rate, self.beta_1, self.beta_2, self.iterations + 1)

@@ -9,7 +9,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     It looks for infinities and NaN in the rows that a sparse gradient lists (Keras's own makes a dense copy
     of the gradient first, of the size of the table), and on all replicas (Keras's own: on the first).
 
-    Args: those of `keras.optimizers.LossScaleOptimizer`.
+    Args: those of `keras.optimizers.LossScaleOptimizer`. `compile` makes one by itself under the policy
+        mixed_float16; a model with a table takes it for this one.
+
+    Raises:
+        ValueError: an argument that Keras refuses.
 
     Example:
 
@@ -18,6 +22,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     inner = keras_largeout.optimizers.LazyAdam(1e-3)
     model.compile(keras_largeout.optimizers.LossScaleOptimizer(inner), loss=head.loss)
     ```
+
+    Source: [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), section 3.2 (loss scaling).
     """
 
     def check_finite(self, grads):

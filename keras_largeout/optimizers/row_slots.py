@@ -1,23 +1,23 @@
 """The state that row updates add to a Keras optimizer: slots of tables, and rows kept while accumulating."""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import components, on, plain_variable
+from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.distribute.tables.row_span import RowSpan
-from keras_largeout.optimizers.row_slices import RowSlices, native
+from keras_largeout.optimizers.row_slices import RowSlices
+from keras_largeout.optimizers.weight import native, weight_of
 
 
 class RowAccumulator:
     """The row gradients of the batches so far: as many rows as they had, whatever the size of the weight."""
 
-    def __init__(self, variable):
-        row_shape = tuple(variable.shape)[1:]
-        self.variable = variable
-        if hasattr(variable, "new_slot"):
-            variable.kept = self  # it follows the rows when they move
-        with tf.init_scope(), on(components(native(variable))[0]):
+    def __init__(self, weight):
+        row_shape = tuple(weight.variable.shape)[1:]
+        self.weight = weight
+        if weight.is_table:
+            weight.variable.kept = self  # it follows the rows when they move
+        with tf.init_scope(), on(weight.copies[0]):
             self.indices = plain_variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
             values = tf.zeros([0, *row_shape])
             self.values = plain_variable(values, shape=[None, *row_shape], trainable=False)
@@ -41,56 +41,67 @@ class RowAccumulator:
 
 
 class RowSlots:
-    """Slots of tables, and the `RowAccumulator` of each weight by its index.
+    """The weights of an optimizer, their slots, and the `RowAccumulator` of each by its index.
 
     Keys in a weights file, the same on any number of devices: `table{number}_{slot}` and a chunk of rows,
     tables numbered in the order of the weights; `accumulated{number}_indices`, `_values`, logical rows. The
     stacks of one family have one number, and their tables go by name, `table{number}_{table}_{slot}`,
     whatever stack they are in.
+
+    Args:
+        variables: those that the optimizer trains.
     """
 
-    def __init__(self):
-        self._arrays = set()  # ids of the arrays that have slots of this optimizer
-        self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
-        self.slots = {}
+    def __init__(self, variables=()):
+        self.weights = [weight_of(variable) for variable in variables]
         self.accumulators = {}
+        # Keras hands a mirrored variable to an update as the copy of one device.
+        self._found = {id(v): weight for weight in self.weights for v in (weight.native, *weight.copies)}
+        self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
 
-    def _number(self, variable):
-        owner = getattr(variable, "array", variable)
-        family = owner.table.family if owner is not variable else None
-        return self._numbers.setdefault(id(owner if family is None else family), len(self._numbers))
+    def get(self, variable):
+        """The `Weight` of a variable, or of its copy on one device; None for an unknown one."""
+        return self._found.get(id(native(variable)))
 
-    def _spans(self, kind, variable):
-        """`(key in a file, first row, end)` of each table that lies in the same array as `variable`."""
-        key = f"{kind}{self._number(variable)}"
-        sections = variable.array.table.sections if hasattr(variable, "array") else ()
-        if not sections:
-            return [(key, 0, variable.array.shape[0] if hasattr(variable, "array") else variable.shape[0])]
-        return [(f"{key}_{section.name}", section.start, section.stop) for section in sections]
+    def __getitem__(self, variable):
+        """The same. Raises ValueError for an unknown one."""
+        weight = self.get(variable)
+        if weight is None:
+            raise ValueError(
+                f"Unknown variable: {getattr(variable, 'path', variable.name)}. An optimizer updates those "
+                "that it was built with: make a new one for others."
+            )
+        return weight
 
-    def add_table(self, variable, name, initializer, per_row):
-        """Makes the slot `name` beside a part of a table, and returns it."""
-        initializer = keras.initializers.get(initializer)
-        fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
-        if id(variable.array) not in self._arrays:  # another optimizer may have trained it
-            self._arrays.add(id(variable.array))
-            variable.array.forget_slots()
-        slot = variable.new_slot(name, fill=fill, per_row=per_row)
-        for key, start, stop in self._spans("table", variable):
-            self.slots[f"{key}_{name}"] = RowSpan(slot.array, start, stop)
-        return slot
+    def add_accumulators(self):
+        for index, weight in enumerate(self.weights):
+            if len(weight.variable.shape) > 0:
+                self.accumulators[index] = weight.kept = RowAccumulator(weight)
 
-    def add_accumulators(self, variables):
-        for index, variable in enumerate(variables):
-            if len(variable.shape) > 0:
-                self.accumulators[index] = RowAccumulator(variable)
+    def _keys(self, kind, weight):
+        """`(key in a file, first row, end)` of what is saved of the owner of `weight`."""
+        family = weight.owner.table.family if weight.is_table else None
+        saved_as_one = weight.owner if family is None else family
+        number = self._numbers.setdefault(id(saved_as_one), len(self._numbers))
+        return [(f"{kind}{number}{suffix}", start, stop) for suffix, start, stop in weight.spans()]
+
+    @property
+    def slots(self):
+        """dict from keys in a file to the `RowSpan`s of tables' slots."""
+        return {
+            f"{key}_{name}": RowSpan(slot.array, start, stop)
+            for weight in self.weights
+            if weight.is_table
+            for name, slot in weight.slots.items()
+            for key, start, stop in self._keys("table", weight)
+        }
 
     def save(self, store):
         for key, slot in self.slots.items():
             slot.save(store, key)
-        for accumulators in self._by_table():
+        for accumulators in self._by_owner():
             indices, values = _join(accumulators)
-            for key, start, stop in self._spans("accumulated", accumulators[0].variable):
+            for key, start, stop in self._keys("accumulated", accumulators[0].weight):
                 here = (indices >= start) & (indices < stop)
                 store[f"{key}_indices"], store[f"{key}_values"] = indices[here] - start, values[here]
 
@@ -98,54 +109,37 @@ class RowSlots:
         """Reads what `save` wrote. A file without accumulated rows leaves none."""
         for key, slot in self.slots.items():
             slot.load(store, key)
-        for accumulators in self._by_table():
-            spans = self._spans("accumulated", accumulators[0].variable)
-            if any(f"{key}_indices" not in store for key, _, _ in spans):
+        for accumulators in self._by_owner():
+            keys = self._keys("accumulated", accumulators[0].weight)
+            if any(f"{key}_indices" not in store for key, _, _ in keys):
                 continue
-            indices = [np.array(store[f"{key}_indices"], "int64") + start for key, start, _ in spans]
+            indices = [np.array(store[f"{key}_indices"], "int64") + start for key, start, _ in keys]
             indices = np.concatenate(indices)
-            values = np.concatenate([np.array(store[f"{key}_values"], "float32") for key, _, _ in spans])
+            values = np.concatenate([np.array(store[f"{key}_values"], "float32") for key, _, _ in keys])
             for accumulator in accumulators:
-                here, local = _local(accumulator.variable, indices)
-                columns = _columns(accumulator.variable)
+                here, local = accumulator.weight.held(indices)
+                columns = accumulator.weight.columns
                 accumulator.set(local, values[here] if columns is None else values[here, slice(*columns)])
 
-    def _by_table(self):
+    def _by_owner(self):
         """The accumulators of the parts of each table together."""
-        tables = {}
+        owners = {}
         for accumulator in self.accumulators.values():
-            owner = getattr(accumulator.variable, "array", accumulator.variable)
-            tables.setdefault(id(owner), []).append(accumulator)
-        return tables.values()
+            owners.setdefault(id(accumulator.weight.owner), []).append(accumulator)
+        return owners.values()
 
 
 def _join(accumulators):
     """The logical rows that the parts of one table keep, and their values."""
-    rows = [_logical(a.variable, a.indices.numpy()) for a in accumulators]
+    weights = [a.weight for a in accumulators]
+    rows = [a.weight.logical(a.indices.numpy()) for a in accumulators]
     values = [a.values.numpy() for a in accumulators]
-    if _columns(accumulators[0].variable) is None:
+    if weights[0].columns is None:
         return np.concatenate(rows), np.concatenate(values)
     # Each part has some columns of the same rows.
     unique, places = np.unique(np.concatenate(rows), return_inverse=True)
-    joined = np.zeros((len(unique), accumulators[0].variable.array.shape[1]), "float32")
+    joined = np.zeros((len(unique), weights[0].owner.shape[1]), "float32")
     places = np.split(places, np.cumsum([len(r) for r in rows])[:-1])
-    for accumulator, place, piece in zip(accumulators, places, values):
-        np.add.at(joined[:, slice(*_columns(accumulator.variable))], place, piece)
+    for weight, place, piece in zip(weights, places, values):
+        np.add.at(joined[:, slice(*weight.columns)], place, piece)
     return unique, joined
-
-
-def _columns(variable):
-    """The columns that this weight has of its table's rows; None for all of them."""
-    return variable.array.columns_of(variable.part) if hasattr(variable, "array") else None
-
-
-def _logical(variable, indices):
-    """The rows of the table that the rows `indices` of this weight are."""
-    return variable.array.logical(variable.part, indices) if hasattr(variable, "array") else indices
-
-
-def _local(variable, rows):
-    """Which of `rows` this weight has, and their indices there."""
-    if not hasattr(variable, "array"):
-        return slice(None), rows
-    return variable.array.held(variable.part, rows)

@@ -2,17 +2,16 @@ import keras
 from keras import ops
 
 from keras_largeout.ops.row_update import adagrad_hyper
-from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.row_sparse import RowSparse
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
-    """Adagrad with one accumulator a row.
+    """Adagrad with one accumulator per row.
 
     `accumulator += mean(g^2)`, then `row -= lr * g / sqrt(accumulator + epsilon)`. The optimizer of most
     recommenders: a table of `dim` columns needs 1 / `dim` of Adagrad's memory. Dense weights are treated
-    alike, with the first axis as rows; vectors and scalars have one accumulator an element.
+    alike, with the first axis as rows; vectors and scalars have one accumulator per element.
 
     Args:
         learning_rate: float, schedule or callable.
@@ -20,14 +19,23 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         epsilon: float, a small constant under the root.
         **kwargs: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
 
-    References:
+    Raises:
+        ValueError: a negative `initial_accumulator_value`, or an argument that Keras refuses; when weights
+            that are updated by rows are seen: a table whose columns lie on several devices, `use_ema`, XLA, a
+            dtype other than float32 and bfloat16, or a constraint that does not act on each row by itself.
 
-    - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3
-    - [Khudia et al., 2021, FBGEMM](https://arxiv.org/abs/2101.05615): its exact row-wise Adagrad
+    Example:
+
+    ```python
+    model.compile(keras_largeout.optimizers.RowWiseAdagrad(0.05), "binary_crossentropy")
+    ```
+
+    Sources: [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3;
+    [Khudia et al., 2021, FBGEMM](https://arxiv.org/abs/2101.05615): its exact row-wise Adagrad.
     """
 
-    per_row_slots = ("accumulator",)
-    slots_of_a_table = (0, 1)
+    row_rule, slot_names = "row_wise_adagrad", ("accumulator",)
+    per_row_slots = slot_names
 
     def __init__(self, learning_rate=0.001, initial_accumulator_value=0.1, epsilon=1e-7, **kwargs):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -39,22 +47,25 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
 
-    def add_slots(self, variables):
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
         self._accumulators = self.add_optimizer_variables(
             variables, "accumulator", keras.initializers.Constant(self.initial_accumulator_value)
         )
 
-    def check_rows(self, variable):
-        super().check_rows(variable)
-        if row_slices.is_cut_by_columns(variable):
+    def check_rows(self, weight):
+        super().check_rows(weight)
+        if weight.columns is not None:
             raise ValueError(
                 "RowWiseAdagrad takes the mean over whole rows, and must not train a table whose columns lie "
                 'on several devices: use Adagrad, or another `placement` than "columns". '
-                f"Received: {row_slices.name_of(variable)}, placed by columns"
+                f"Received: {weight.name}, placed by columns"
             )
 
     def update_step(self, gradient, variable, learning_rate):
-        accumulator = self._accumulators[self._get_variable_index(variable)]
+        (accumulator,) = self.slots_of(variable)
         gradient = ops.cast(gradient, accumulator.dtype)
         axes = tuple(range(1, len(gradient.shape)))
         square = ops.square(gradient)
@@ -64,9 +75,6 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
             root = ops.reshape(root, (-1,) + (1,) * len(axes))
         step = ops.multiply(ops.cast(learning_rate, accumulator.dtype), gradient)
         self.assign_sub(variable, ops.divide(step, root))
-
-    def row_rule(self, index):
-        return "row_wise_adagrad", [self._accumulators[index]]
 
     def row_hyper(self, learning_rate, decay):
         return adagrad_hyper(learning_rate, self.epsilon, decay)

@@ -13,21 +13,29 @@ class SGD(RowSparse, keras.optimizers.SGD):
 
     Args: those of `keras.optimizers.SGD`. What they mean for rows: see `RowSparse`.
 
+    Raises:
+        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,
+            XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each row by
+            itself.
+
     Example:
 
     ```python
     model.compile(keras_largeout.optimizers.SGD(0.1, momentum=0.9), loss=head.loss)
     ```
+
+    Source: [Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html), section 2.
     """
 
     @property
-    def slots_of_a_table(self):
-        return (0 if self.momentum == 0 else 1, 0)
-
-    def row_rule(self, index):
+    def row_rule(self):
         if self.momentum == 0:
-            return "sgd", []
-        return "nesterov" if self.nesterov else "momentum", [self.momentums[index]]
+            return "sgd"
+        return "nesterov" if self.nesterov else "momentum"
+
+    @property
+    def slot_names(self):
+        return () if self.momentum == 0 else ("momentum",)
 
     def row_hyper(self, learning_rate, decay):
         if self.momentum == 0:

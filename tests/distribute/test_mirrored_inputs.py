@@ -8,7 +8,7 @@ from _mirrored import BATCH, LENGTH, VOCAB, assert_same, data, fit, model_of, st
 from _tables import strategy_of
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.average import mean_of_replicas
+from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
 DEVICES = 3
 

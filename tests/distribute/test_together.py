@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 
-from keras_largeout.distribute.replicas.cross_replica import together
+from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
 
 
 def scaled_by_the_sum(values):
@@ -21,7 +21,7 @@ def scaled_by_the_sum(values):
         back = tf.add_n([tf.reduce_sum(g * x) for g, x in zip(grads, xs)])
         return [(g * total + back,) for g in grads]
 
-    return together(forward, backward, values)
+    return cross_replica_call(forward, backward, values)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])

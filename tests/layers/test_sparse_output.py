@@ -166,6 +166,25 @@ def test_a_fused_optimizer_does_what_the_models_does(rng, name, loss):
         np.testing.assert_allclose(weights[0][key], value, rtol=1e-4, atol=1e-6, err_msg=str(key))
 
 
+def test_a_fused_step_is_one_op_after_the_loss(rng):
+    """Whose forward pass gets nothing of the update, and the gradient of whose weights is never formed."""
+    head, labels = _head(optimizer="adam"), _padded(_labels(rng))
+
+    @tf.function
+    def step(hidden):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            loss = head.loss(labels, hidden)
+        return tape.gradient(loss, hidden)
+
+    ops = step.get_concrete_function(tf.TensorSpec([ROWS, DIM])).graph.get_operations()
+    ours = [op for op in ops if op.type.startswith("Largeout>")]
+    slots = {op.type: op.get_attr("N") for op in ours}
+    assert slots == {"Largeout>FanInLoss": 0, "Largeout>FanInStep": 4} and len(ours) == 2
+    assert not any(t.shape.rank and t.shape[0] == CLASSES for op in ops for t in op.outputs)
+    assert sum(op.type == "AssignVariableOp" for op in ops) == 1  # the step is counted
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "rmsprop", kl.optimizers.LazyAdam(global_clipnorm=1.0)])
 def test_a_fused_head_trains_over_frozen_layers(rng, optimizer):
     head = SparseOutput(CLASSES, FAN_IN, optimizer=keras.optimizers.Adam(0.02))

@@ -123,8 +123,7 @@ def test_rows_equal_the_reference(rng, name):
     optimizer, variables = make(name, "weight_decay"), weights()
     optimizer.build(variables)
     table = variables[0].numpy()
-    rule, slots = optimizer.row_rule(0)
-    slots = [slot.numpy() for slot in slots]
+    rule, slots = optimizer.row_rule, [slot.numpy() for slot in optimizer.slots_of(variables[0])]
     for step in range(5):
         sparse, _ = gradients(rng, touched=np.array([3, 5, 5, 20, 3, step]))
         hyper = optimizer.row_hyper(0.1, 0.01).numpy()
@@ -132,7 +131,7 @@ def test_rows_equal_the_reference(rng, name):
             rule, table, slots, sparse[0].indices.numpy(), sparse[0].values.numpy(), hyper
         )
         optimizer.apply(sparse, variables)
-    assert_close([variables[0], *optimizer.row_rule(0)[1]], [table, *slots])
+    assert_close([variables[0], *optimizer.slots_of(variables[0])], [table, *slots])
     untouched = np.setdiff1d(np.arange(ROWS), [0, 1, 2, 3, 4, 5, 20])
     np.testing.assert_array_equal(variables[0].numpy()[untouched], weights()[0].numpy()[untouched])
 
@@ -141,7 +140,7 @@ def test_rows_equal_the_reference(rng, name):
 def test_row_wise_slots_and_memory(name):
     optimizer, variables = make(name), weights(table=ShardVariable)
     optimizer.build(variables)
-    for slot in optimizer.row_rule(0)[1]:
+    for slot in optimizer.slots_of(variables[0]):
         assert isinstance(slot, ShardVariable)
         assert tuple(slot.shape) == ((ROWS,) if name == "row_wise_adagrad" else (ROWS, DIM))
     assert not any(isinstance(v, ShardVariable) for v in optimizer.variables)
@@ -190,7 +189,7 @@ def test_bfloat16(rng, name):
         sparse, dense = gradients(rng, dtype="bfloat16")
         optimizer.apply_gradients(zip(sparse, ours))
         keras_one.apply_gradients(zip(dense, truth))
-    assert all(slot.dtype == "float32" for slot in optimizer.row_rule(0)[1])
+    assert all(slot.dtype == "float32" for slot in optimizer.slots_of(ours[0]))
     # Three roundings of weights of about 1 to 8 bits; dense bfloat16 weights are Keras's business.
     assert_close([tf.cast(w.value, tf.float32) for w in ours[:2]], truth[:2], 0.03)
 

@@ -103,6 +103,35 @@ def test_overwrite_with_gradient_is_kerass():
     np.testing.assert_array_equal(weight.numpy()[2], 0.5)
 
 
+def test_overwrite_with_gradient_accumulates_as_keras_does():
+    """Beside row gradients and alone (Keras's own path) a scale takes the same values."""
+    found = []
+    for with_rows in (True, False):
+        scale, weight = keras.Variable(1.0), variable()
+        scale.overwrite_with_gradient = True
+        optimizer = klo.SGD(0.1, gradient_accumulation_steps=2)
+        values = []
+        for gradient in (3.0, 2.0, 0.5, 0.25):
+            first = rows() if with_rows else tf.ones((5, 3))
+            optimizer.apply([first, tf.constant(gradient)], [weight, scale])
+            values.append(float(scale.numpy()))
+        found.append(values)
+    assert found[0] == found[1] == [1.0, 3.0, 3.0, 0.5]
+
+
+def test_row_gradients_under_xla_are_refused():
+    optimizer, weight = klo.Adagrad(0.1), variable()
+    optimizer.build([weight])
+
+    @tf.function(jit_compile=True)
+    def step():
+        optimizer.apply([rows()], [weight])
+
+    with pytest.raises(ValueError, match=r"`jit_compile` must be False .* Received: jit_compile=True"):
+        step()
+    np.testing.assert_array_equal(weight.numpy(), 1.0)
+
+
 def test_nan_stays_in_its_row():
     weight = variable()
     klo.LazyAdam(0.1).apply([rows([[np.nan] * 3])], [weight])

@@ -1,15 +1,15 @@
 """The losses of a layer with fixed fan-in, and the step that its own optimizer takes in the backward pass.
 
-On one device `ops.fan_in.fan_in_loss` does it all. On several, each device has a part of the classes, and the
-loss of an example is a sum over them (for a softmax: with one logsumexp over all).
+Each device has a part of the classes; a single device has all of them. The loss of an example is the sum over
+the parts (for a softmax: with one logsumexp over all).
 """
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.cross_replica import together
+from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
 from keras_largeout.ops._gradients import watch
 from keras_largeout.ops.fan_in.backward import fan_in_backward
-from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_loss
+from keras_largeout.ops.fan_in.wrapper import fan_in_forward
 from keras_largeout.ops.labels import LabelLists
 
 
@@ -27,27 +27,12 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
     Returns:
         float32 `[n]`.
     """
-    parts = weights.parts()
-    if len(weights.kernel.devices) > 1:
-        joint = JointLoss(weights, loss, fused)
-        return joint.of_all_replicas(hidden, targets, trigger) if fused else joint.of_one(hidden, targets)
-    (part,) = parts
-    losses = fan_in_loss(
-        hidden,
-        targets.labels,
-        targets.row_splits,
-        *part.operands,
-        label_weights=targets.weights,
-        loss=loss,
-        update=None if fused is None else fused.update(weights, 0),
-        trigger=trigger,
-        weight_gradient=weights.trainable,
-    )
-    return losses if fused is None else fused.counted(losses)
+    joint = JointLoss(weights, loss, fused)
+    return joint.of_one(hidden, targets) if fused is None else joint.of_all_replicas(hidden, targets, trigger)
 
 
 class JointLoss:
-    """Losses over the parts of `FanInWeights` that lie on several devices."""
+    """Losses over the parts of `FanInWeights`, on one device or several."""
 
     def __init__(self, weights, loss, fused=None):
         self.weights, self.loss, self.fused = weights, loss, fused
@@ -59,6 +44,8 @@ class JointLoss:
         for part in self.parts:
             with part.on_its_device():
                 found.append(fan_in_forward(hidden, *self._arguments(part, targets), **self._options(part)))
+        if len(found) == 1:
+            return found[0].loss, found
         losses = tf.add_n([f.loss for f in found])
         if self.loss == "softmax":
             lse = tf.reduce_logsumexp(tf.stack([f.lse for f in found]), axis=0)
@@ -72,19 +59,22 @@ class JointLoss:
         of_hidden, of_weights = [], []
         for position, (part, forward) in enumerate(zip(self.parts, found)):
             with part.on_its_device():
-                update = None if self.fused is None else self.fused.update(self.weights, position)
                 d_hidden, *rest = fan_in_backward(
                     hidden,
                     *self._arguments(part, targets),
                     forward=forward,
                     grad_loss=upstream,
-                    update=update,
+                    update=None if self.fused is None else self.fused.update(self.weights, position),
                     weight_gradient=self.weights.trainable,
                     **self._options(part),
                 )
-                of_hidden.append(tf.cast(d_hidden, tf.float32))
+                of_hidden.append(d_hidden)
                 of_weights.append(rest)
-        return tf.cast(tf.add_n(of_hidden), hidden.dtype), of_weights
+        if self.fused is not None:
+            self.fused.count()
+        if len(of_hidden) > 1:
+            of_hidden = [tf.add_n([tf.cast(d_hidden, tf.float32) for d_hidden in of_hidden])]
+        return tf.cast(of_hidden[0], hidden.dtype), of_weights
 
     def _arguments(self, part, targets):
         return targets.labels, targets.row_splits, *part.operands, targets.weights
@@ -129,26 +119,30 @@ class JointLoss:
             whole, lists = _joined(replicas)
             losses, found = self.forward(whole, lists)
             sizes = [tf.shape(inputs[0])[0] for inputs in replicas]
-            return tf.split(losses, sizes), (whole, lists, found, sizes, [inputs[-1] for inputs in replicas])
+            return _split(losses, sizes), (whole, lists, found, sizes)
 
         def backward(saved, gradients):
-            whole, lists, found, sizes, triggers = saved
+            whole, lists, found, sizes = saved
             d_hidden, _ = self.backward(whole, lists, found, tf.concat(gradients, axis=0))
-            self.fused.count()
-            return [
-                (piece, None, None, None, tf.zeros_like(t))
-                for piece, t in zip(tf.split(d_hidden, sizes), triggers)
-            ]
+            others = [None] * (len(inputs) - 2)
+            return [(piece, *others, tf.zeros([0])) for piece in _split(d_hidden, sizes)]
 
-        weights = targets.weights
-        if weights is None:
-            weights = tf.ones_like(targets.labels, tf.float32)
-        lengths = targets.row_splits[1:] - targets.row_splits[:-1]
-        trigger = tf.convert_to_tensor(trigger)
-        return together(forward, backward, hidden, targets.labels, lengths, weights, trigger)
+        weights = [] if targets.weights is None else [targets.weights]
+        inputs = [hidden, targets.labels, targets.row_splits, *weights, tf.convert_to_tensor(trigger)]
+        return cross_replica_call(forward, backward, *inputs)
 
 
 def _joined(replicas):
     """Hidden vectors and `LabelLists` of all replicas, one after the other."""
-    hidden, labels, lengths, weights, _ = (tf.concat(parts, axis=0) for parts in zip(*replicas))
-    return hidden, LabelLists(labels, tf.concat([[0], tf.cumsum(lengths)], axis=0), weights)
+    hidden, labels, splits, *weights = zip(*(inputs[:-1] for inputs in replicas))
+    if len(replicas) == 1:
+        splits = splits[0]
+    else:
+        lengths = tf.concat([s[1:] - s[:-1] for s in splits], axis=0)
+        splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
+    hidden, labels, *weights = (tf.concat(parts, axis=0) for parts in (hidden, labels, *weights))
+    return hidden, LabelLists(labels, splits, *weights)
+
+
+def _split(values, sizes):
+    return tf.split(values, sizes) if len(sizes) > 1 else [values]

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.replicas.devices import plain_variable, replica_number
 from keras_largeout.distribute.tables.chunks import chunk_ranges
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
@@ -31,7 +31,7 @@ class BatchKeeper:
     Args:
         dim: int, width of the hidden vectors.
         dtype: their dtype.
-        devices: names of the devices, each of which has a replica with a part of the batch.
+        devices: names of the devices, one per replica.
     """
 
     def __init__(self, dim, dtype, devices=(None,)):
@@ -56,9 +56,7 @@ class BatchKeeper:
 
     def keeping(self, losses, hidden, targets):
         """`losses`; a gradient of them keeps the batch if that is wanted."""
-        replica = tf.distribute.get_replica_context()
-        several = replica is not None and len(self._kept) > 1
-        kept = self._kept[int(tf.get_static_value(replica.replica_id_in_sync_group)) if several else 0]
+        kept = self._kept[replica_number() if len(self._kept) > 1 else 0]
         weights = tf.ones_like(targets.labels, tf.float32) if targets.weights is None else targets.weights
         values = {
             "hidden": hidden,
@@ -121,7 +119,7 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
         slots: None, or for each part a list of variables of its kernel's shape and any float dtype, which are
             set to zero where a connection is regrown.
         batch: None: grow at random; a `Batch`: where its gradient is largest.
-        candidates: int, places looked at for each class when growing by gradient.
+        candidates: int, how many inputs are looked at for each class when growing by gradient.
         loss: str, as in `fan_in_loss`; needed with `batch`.
 
     Returns:
@@ -187,9 +185,7 @@ def slots_of(optimizer, variable):
         optimizer: any Keras optimizer.
         variable: a part of a table.
     """
-    slots = [
-        slot.parts[variable.part] for slot in variable.array.arrays()[1:]
-    ]  # of this package's optimizers
+    slots = variable.slots()  # of this package's optimizers
     prefix = variable.path.replace("/", "_") + "_"  # the names that Keras gives
     slots += [slot for slot in optimizer.variables if slot.name.startswith(prefix)]
     return [slot.value for slot in slots if tuple(slot.shape) == tuple(variable.shape)]

@@ -1,41 +1,47 @@
-"""`together`: a differentiable function that all replicas of a strategy compute in one call."""
+"""What all replicas of a strategy compute with one another: a call that they make as one, and a mean."""
 
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.devices import replica_number
 
-def together(forward, backward, *inputs):
+
+def several_replicas():
+    """The replica context where there is more than one replica, else None."""
+    replica = tf.distribute.get_replica_context()
+    return None if replica is None or replica.num_replicas_in_sync == 1 else replica
+
+
+def cross_replica_call(forward, backward, *inputs):
     """What `forward` makes of the inputs of all replicas; each replica gets its own part of it.
 
-    For work on shards that must be done once a step with what all replicas bring (an update in the backward
-    pass), and not once for each replica. The call is a `merge_call`, forward and backward: it cannot stand in
-    a loop or condition of the replica's graph.
+    For work on shards that must be done once per step with what all replicas bring (an update in the backward
+    pass), and not once per replica. With several replicas the call is a `merge_call`, forward and backward:
+    it cannot stand in a loop or condition of the replica's graph.
 
     Args:
-        forward: `(inputs of replica 0, of replica 1, ...) -> (outputs, saved)`, each replica's inputs being a
-            tuple: a tensor for every replica, and any structure of tensors for `backward`.
-        backward: `(saved, gradients) -> gradients of the inputs`: from a gradient of every replica's output
-            to a tuple of gradients for every replica.
+        forward: `(inputs of replica 0, of replica 1, ...) -> (outputs, saved)`. The inputs of a replica are a
+            tuple. `outputs` has one tensor per replica; `saved` is any structure of tensors for `backward`.
+        backward: `(saved, gradients) -> gradients of the inputs`. `gradients` has one gradient per output;
+            the result has one tuple of gradients per replica.
         *inputs: tensors of this replica.
 
     Returns:
         This replica's output.
     """
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
-        return _alone(forward, backward, *inputs)
-    number = int(tf.get_static_value(replica.replica_id_in_sync_group))
+    replica = several_replicas()
+    number = replica_number() if replica else 0
 
-    def of_all(strategy, *values):
-        return list(zip(*(strategy.experimental_local_results(value) for value in values)))
+    def run(strategy, *values):
+        return forward(*zip(*(strategy.experimental_local_results(value) for value in values)))
 
     @tf.custom_gradient
     def call(*inputs):
-        def run(strategy, *values):
-            return forward(*of_all(strategy, *values))
-
-        outputs, saved = replica.merge_call(run, args=inputs)
+        outputs, saved = replica.merge_call(run, args=inputs) if replica else forward(inputs)
 
         def gradient(grad):
+            if not replica:
+                return backward(saved, [grad])[0]
+
             def run_back(strategy, grads):
                 return backward(saved, list(strategy.experimental_local_results(grads)))
 
@@ -46,10 +52,32 @@ def together(forward, backward, *inputs):
     return call(*inputs)
 
 
-def _alone(forward, backward, *inputs):
-    @tf.custom_gradient
-    def call(*inputs):
-        (output,), saved = forward(inputs)
-        return output, lambda grad: backward(saved, [grad])[0]
+def mean_of_replicas(mean, terms, examples):
+    """This replica's part of the mean over the terms of all replicas.
 
-    return call(*inputs)
+    Keras averages what the replicas bring: their gradients as they are, and for its log their losses,
+    weighted by their numbers of examples. That is the mean over the whole batch only where all replicas have
+    equally many terms. With a mask, or in a last batch that does not divide by the replicas, they do not.
+
+    Args:
+        mean: floating scalar: the mean over this replica's terms.
+        terms: scalar: what it was divided by. A mean over nothing is 0.
+        examples: scalar: the length of this replica's batch.
+
+    Returns:
+        A scalar like `mean`, and `mean` itself where there is one replica. What Keras makes of the values of
+        all replicas is the mean over all terms; what it makes of their gradients is the gradient of that.
+    """
+    replica = several_replicas()
+    if replica is None:
+        return mean
+    mine = tf.stop_gradient(tf.stack([tf.cast(terms, mean.dtype), tf.cast(examples, mean.dtype)]))
+    of_all = replica.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    share_of_terms, share_of_examples = tf.unstack(tf.math.divide_no_nan(mine, of_all))
+
+    @tf.custom_gradient
+    def part(mean):
+        value = mean * tf.math.divide_no_nan(share_of_terms, share_of_examples)
+        return value, lambda grad: grad * share_of_terms * replica.num_replicas_in_sync
+
+    return part(mean)

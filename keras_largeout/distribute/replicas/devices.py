@@ -63,7 +63,7 @@ def give_server(server, nbytes):
 
 
 def components(variable):
-    """The `tf.Variable`s behind a variable: one a device where it is mirrored, else itself."""
+    """The `tf.Variable`s behind a variable: one per device where it is mirrored, else itself."""
     # Its own strategy knows the copies. The current one may be another, outside the scope, and see one.
     strategy = getattr(variable, "distribute_strategy", None) or tf.distribute.get_strategy()
     return strategy.experimental_local_results(variable)
@@ -81,8 +81,9 @@ def local(variable):
 
 
 def replica_number():
-    """The number of the current replica, an int. In a replica context only."""
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+    """The number of the current replica, an int from 0; 0 outside of replicas."""
+    replica = tf.distribute.get_replica_context()
+    return 0 if replica is None else int(tf.get_static_value(replica.replica_id_in_sync_group))
 
 
 def on(variable):

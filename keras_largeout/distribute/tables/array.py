@@ -103,6 +103,8 @@ class ShardedArray:
     def chunk_ranges(self):
         return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
 
+    # Slots of the optimizer that trains this array: arrays like it, so that their rows move with its rows.
+
     def slot(self, name, fill, per_row):
         """The optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside these."""
         if name not in self._slots:

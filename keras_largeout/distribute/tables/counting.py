@@ -7,21 +7,20 @@ def counter_of(placed):
     return counter if counter is not None and counter.active else None
 
 
-def count_gradients(variable, gradients, joined):
+def count_gradients(part, gradients, joined):
     """Counts what the replicas bring for a part of a table, and all of it, where somebody counts."""
-    counter = _counter_of_part(variable)
+    counter = _counter_of_part(part)
     if counter is not None:
-        counter.add_gradients(variable.part, gradients, joined)
+        counter.add_gradients(part.part, gradients, joined)
 
 
-def count_merged(variable, rows):
+def count_merged(part, rows):
     """Counts what every copy of the replicated rows of a table gets."""
-    counter = _counter_of_part(variable)
+    counter = _counter_of_part(part)
     if counter is not None:
         counter.add_merged(rows)
 
 
-def _counter_of_part(variable):
-    array = getattr(variable, "array", None)
-    counter = None if array is None else counter_of(array.table.placed)
-    return counter if counter is not None and counter.array is array else None
+def _counter_of_part(part):
+    counter = counter_of(part.array.table.placed)
+    return counter if counter is not None and counter.array is part.array else None

@@ -29,12 +29,13 @@ class ShardVariable(keras.Variable):
     """
 
     kept = None
+    _made = None  # the `tf.Variable`
 
     def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
         self.array, self.part = array, part
         self.device, self.mirrored = device, mirrored
         super().__init__(
-            keras.initializers.Zeros(),  # not used: the array fills its parts
+            _never_called,
             shape=tuple(shape),
             dtype=dtype,
             name=name,
@@ -43,51 +44,53 @@ class ShardVariable(keras.Variable):
         )
 
     def _initialize_with_initializer(self, initializer):
-        self._initialize(
-            chunks.create(
-                tuple(self._shape),
-                self._dtype,
-                name=self.name,
-                trainable=self.trainable,
-                device=self.device,
-                mirrored=self.mirrored,
-            )
+        # Keras calls it in the constructor, or later where it builds a model symbolically first.
+        self._made = chunks.create(
+            tuple(self.shape),
+            self.dtype,
+            name=self.name,
+            trainable=self.trainable,
+            device=self.device,
+            mirrored=self.mirrored,
         )
+        self._initialize(self._made)  # Keras takes a `tf.Variable` as it is
         self.array.part_created()
 
     @property
     def initialized(self):
         """False only while Keras builds a model symbolically and has not created its variables yet."""
-        return self._value is not None
+        return self._made is not None
 
     @property
     def value(self):
         """The `tf.Variable`; while `initialized` is False, zeros of the right shape for shape inference."""
-        if self._value is None:
-            return tf.zeros(self._shape, self._dtype)
-        return super().value
+        return super().value if self.initialized else tf.zeros(self.shape, self.dtype)
 
     @property
     def components(self):
-        """The `tf.Variable`s: one a device where the part is mirrored, else one."""
-        return components(self._value)
+        """The `tf.Variable`s: one per device where the part is mirrored, else one."""
+        return components(self._made)
 
     def new_slot(self, name, fill=0.0, per_row=False):
         """An optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
         return self.array.slot(name, fill, per_row).parts[self.part]
 
+    def slots(self):
+        """The optimizer slots that were made beside this part."""
+        return [slot.parts[self.part] for slot in self.array.arrays()[1:]]
+
     def assign(self, value):
         """Overwrites all rows, chunk by chunk."""
-        if self._value is None:
+        if not self.initialized:
             return super().assign(value)
         if isinstance(value, keras.Variable):
             value = value.value
-        if tuple(value.shape) != tuple(self._shape):
+        if tuple(value.shape) != tuple(self.shape):
             raise ValueError(
-                f"`value` must have the shape of the weight, {tuple(self._shape)}. "
+                f"`value` must have the shape of the weight, {tuple(self.shape)}. "
                 f"Received: value.shape={tuple(value.shape)}"
             )
-        for start, stop in chunks.chunk_ranges(self._shape, tf.as_dtype(self._dtype).size):
+        for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
             rows = (
                 chunks.read(components(value)[0], start, stop)
                 if isinstance(value, tf.Variable)
@@ -105,4 +108,12 @@ class ShardVariable(keras.Variable):
         return self.numpy().astype(dtype, copy=False) if dtype is not None else self.numpy()
 
     def __repr__(self):
-        return f"<ShardVariable path={self.path}, shape={tuple(self._shape)}, dtype={self._dtype}>"
+        return f"<ShardVariable path={self.path}, shape={tuple(self.shape)}, dtype={self.dtype}>"
+
+
+def _never_called(shape, dtype=None):
+    """The initializer that Keras is given: the array fills its parts, chunk by chunk."""
+    raise RuntimeError(
+        "A part of a table must make its own memory, and Keras did not ask it to. `keras.Variable` must call "
+        f"`_initialize_with_initializer`. Received: Keras {keras.__version__}"
+    )

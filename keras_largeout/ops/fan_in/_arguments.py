@@ -93,33 +93,27 @@ def handles(arguments):
     }
 
 
-def loss_op(arguments, loss, update=None, trigger=None, input_gradient=False, weight_gradient=True):
+def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient=False):
     """`FanInForward` of `loss_arguments`, differentiable."""
-    weights, bias = arguments["weights"], arguments["bias"]
-    rule, slots = "none", ()
-    hyper, seed = tf.zeros([0], tf.float32), tf.zeros([2], tf.int64)
-    if update is None:
-        if weight_gradient:
-            watch(weights, bias)
-    else:
-        rule, slots = update.rule, _check_update(update, bias)
-        hyper, seed = update.hyper, int64(update.seed)
+    if weight_gradient:
+        watch(arguments["weights"], arguments["bias"])
     return FanInForward(
         *_library.ops.largeout_fan_in_loss(
             **handles(arguments),
-            slots=[slot.handle for slot in slots],
-            hyper=hyper,
-            seed=seed,
             trigger=tf.zeros([0], tf.float32) if trigger is None else tf.convert_to_tensor(trigger),
             loss=loss,
-            rule=rule,
             input_gradient=input_gradient,
             weight_gradient=weight_gradient,
+            # Of an update, which the forward pass does not read: `fan_in_backward` brings it to the step.
+            slots=[],
+            hyper=tf.zeros([0], tf.float32),
+            seed=tf.zeros([2], tf.int64),
+            rule="none",
         )
     )
 
 
-def _check_update(update, bias):
+def check_update(update, bias):
     """The variables of the slots: those of the weights, then those of the bias."""
     if update.rule not in RULES:
         raise ValueError(f"`update.rule` must be one of {RULES}. Received: rule={update.rule!r}")
@@ -186,24 +180,18 @@ def _logits_gradient(op, grad):
 
 @tf.RegisterGradient("Largeout>FanInLoss")
 def _loss_gradient(op, grad_loss, *_):
-    shared, (*slots, hyper, seed, trigger) = op.inputs[:8], op.inputs[8:]
-    saved = (tf.convert_to_tensor(grad_loss), *op.outputs[1:])
-    attributes = _attributes(op, "loss", "dtype", "Tindices", "use_bias", "input_gradient")
-    rule = op.get_attr("rule").decode()
-    d_weights, d_bias = None, None
-    if rule == "none":
-        wanted = op.get_attr("weight_gradient")
-        d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(
-            *shared, *saved, weight_gradient=wanted, **attributes
-        )
-        d_weights = d_weights if wanted else None
-        d_bias = d_bias if wanted and op.get_attr("use_bias") else None
-    else:
-        d_inputs = _library.ops.largeout_fan_in_step(
-            *shared, *saved, slots=slots, hyper=hyper, seed=seed, rule=rule, **attributes
-        )
+    shared, trigger = op.inputs[:8], op.inputs[-1]
+    wanted = op.get_attr("weight_gradient")
+    d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(
+        *shared,
+        tf.convert_to_tensor(grad_loss),
+        *op.outputs[1:],
+        **_attributes(op, "loss", "dtype", "Tindices", "use_bias", "input_gradient", "weight_gradient"),
+    )
     d_inputs = d_inputs if op.get_attr("input_gradient") else None
-    others = [None] * (len(slots) + 2)
+    d_weights = d_weights if wanted else None
+    d_bias = d_bias if wanted and op.get_attr("use_bias") else None
+    others = [None] * (len(op.inputs) - 9)
     return d_inputs, None, None, None, None, d_weights, None, d_bias, *others, tf.zeros_like(trigger)
 
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.ops import _library
-from keras_largeout.ops.fan_in._arguments import _check_update, handles, loss_arguments
+from keras_largeout.ops.fan_in._arguments import check_update, handles, int64, loss_arguments
 
 
 def fan_in_backward(
@@ -20,6 +20,7 @@ def fan_in_backward(
     update=None,
     first_class=0,
     num_classes=None,
+    input_gradient=True,
     weight_gradient=True,
 ):
     """Gradients of the losses over the classes of one variable; with `update` its step, taken in place.
@@ -29,11 +30,12 @@ def fan_in_backward(
         forward: the `FanInForward` of these classes; its `lse` and `mass` ("softmax") those over all classes,
             wherever they are.
         grad_loss: float32 `[B]`, the gradient of the losses.
-        first_class, num_classes, weight_gradient: as in `fan_in_loss`.
+        first_class, num_classes, input_gradient, weight_gradient: as in `fan_in_loss`.
 
     Returns:
         `(d_inputs, d_weights, d_bias)`: of the types of `inputs` (float32, bfloat16), `weights` and `bias`.
-        With `update` the last two are None, as without `weight_gradient`; so is `d_bias` without bias.
+        With `update` the last two are None, as without `weight_gradient`; so is `d_bias` without bias, and
+        `d_inputs` without `input_gradient`.
     """
     arguments = loss_arguments(
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
@@ -45,20 +47,23 @@ def fan_in_backward(
         "mass": forward.mass,
         "active": forward.active,
         "loss": loss,
+        "input_gradient": input_gradient,
     }
+    d_weights, d_bias = None, None
     if update is None:
         d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_loss_grad(
             **shared, weight_gradient=weight_gradient
         )
-        if not weight_gradient:
-            return d_inputs, None, None
-        return d_inputs, d_weights, None if bias is None else d_bias
-    slots = _check_update(update, arguments["bias"])
-    d_inputs = _library.ops.largeout_fan_in_step(
-        **shared,
-        slots=[slot.handle for slot in slots],
-        hyper=update.hyper,
-        seed=tf.cast(update.seed, tf.int64),
-        rule=update.rule,
+    else:
+        d_inputs = _library.ops.largeout_fan_in_step(
+            **shared,
+            slots=[slot.handle for slot in check_update(update, arguments["bias"])],
+            hyper=update.hyper,
+            seed=int64(update.seed),
+            rule=update.rule,
+        )
+    return (
+        d_inputs if input_gradient else None,
+        d_weights if weight_gradient else None,
+        d_bias if weight_gradient and bias is not None else None,
     )
-    return d_inputs, None, None

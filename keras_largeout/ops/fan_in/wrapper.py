@@ -11,12 +11,14 @@ from keras_largeout.ops.fan_in._arguments import (
     RULES,
     FanInForward,
     FanInUpdate,
+    check_update,
     loss_arguments,
     loss_op,
     operands,
     optional_handle,
     watch,
 )
+from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.reference import (
     fan_in_logits_reference,
     fan_in_loss_reference,
@@ -154,7 +156,27 @@ def fan_in_loss(
     arguments = loss_arguments(
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
     )
-    return loss_op(arguments, loss, update, trigger, input_gradient, weight_gradient).loss
+    if update is None:
+        return loss_op(arguments, loss, trigger, input_gradient, weight_gradient).loss
+    check_update(update, arguments["bias"])
+    shared = labels, row_splits, weights, indices, bias, label_weights, loss
+    options = {"first_class": first_class, "num_classes": num_classes}
+
+    @tf.custom_gradient
+    def with_step(inputs, trigger):
+        forward = loss_op({**arguments, "inputs": inputs}, loss)
+
+        def gradient(upstream):
+            step = {"forward": forward, "grad_loss": upstream, "update": update}
+            d_inputs, _, _ = fan_in_backward(
+                inputs, *shared, **step, input_gradient=input_gradient, **options
+            )
+            return d_inputs, tf.zeros_like(trigger)
+
+        return forward.loss, gradient
+
+    trigger = tf.zeros([0]) if trigger is None else tf.convert_to_tensor(trigger)
+    return with_step(arguments["inputs"], trigger)
 
 
 def fan_in_forward(

@@ -3,18 +3,20 @@
 import keras
 import tensorflow as tf
 
-from keras_largeout import optimizers
 from keras_largeout.ops.fan_in.wrapper import FanInUpdate
+from keras_largeout.optimizers.adagrad import Adagrad
+from keras_largeout.optimizers.lazy_adam import LazyAdam
+from keras_largeout.optimizers.sgd import SGD
 
 # What may be given, the rule of the op, and the optimizer of this package that keeps slots and counts steps.
 _KINDS = {
-    keras.optimizers.SGD: ("sgd", optimizers.SGD),
-    optimizers.SGD: ("sgd", optimizers.SGD),
-    keras.optimizers.Adagrad: ("adagrad", optimizers.Adagrad),
-    optimizers.Adagrad: ("adagrad", optimizers.Adagrad),
-    keras.optimizers.Adam: ("adam", optimizers.LazyAdam),
-    keras.optimizers.AdamW: ("adam", optimizers.LazyAdam),
-    optimizers.LazyAdam: ("lazy_adam", optimizers.LazyAdam),
+    keras.optimizers.SGD: ("sgd", SGD),
+    SGD: ("sgd", SGD),
+    keras.optimizers.Adagrad: ("adagrad", Adagrad),
+    Adagrad: ("adagrad", Adagrad),
+    keras.optimizers.Adam: ("adam", LazyAdam),
+    keras.optimizers.AdamW: ("adam", LazyAdam),
+    LazyAdam: ("lazy_adam", LazyAdam),
 }
 # What would need the gradient of all weights at once, or more than one step.
 _REFUSED = (
@@ -72,42 +74,22 @@ class FusedOptimizer:
         if weights.initialized:
             self.optimizer.build([shard for table in weights.tables for shard in table.shards])
 
-    def slots(self, weights, position):
-        """The slots of the part at `position`: those of its kernel and of its bias, two tuples."""
-        shards = [table.shards[position] for table in weights.tables]
-        indices = [self.optimizer._get_variable_index(shard) for shard in shards]
-        slots = [tuple(slot.value for slot in self.optimizer.row_rule(index)[1]) for index in indices]
-        return slots[0], (slots[1] if len(slots) > 1 else ())
-
     def update(self, weights, position):
         """The `FanInUpdate` of the part at `position` for the step that comes next."""
         self.build(weights)  # where Keras built the model symbolically
         optimizer = self.optimizer
         rate = tf.cast(optimizer.learning_rate, tf.float32)
         decay = rate * optimizer.weight_decay if optimizer.weight_decay else 0.0
-        slots, bias_slots = self.slots(weights, position)
+        shards = [table.shards[position] for table in weights.tables]
+        slots = [tuple(slot.value for slot in optimizer.slots_of(shard)) for shard in shards]
         step = tf.cast(optimizer.iterations.value, tf.int64)
         return FanInUpdate(
             self.rule,
             optimizer.row_hyper(rate, decay),
-            slots=slots,
-            bias_slots=bias_slots,
+            *slots,  # of the kernel, and of the bias where there is one
             seed=tf.stack([tf.constant(self._seed, tf.int64), step]),
         )
 
     def count(self):
         """Says that a step was taken."""
         self.optimizer.iterations.assign_add(1)
-
-    def counted(self, losses):
-        """`losses`; each gradient of them is a step."""
-
-        @tf.custom_gradient
-        def count(losses):
-            def gradient(upstream):
-                self.count()
-                return upstream
-
-            return tf.identity(losses), gradient
-
-        return count(losses)

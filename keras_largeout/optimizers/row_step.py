@@ -1,0 +1,138 @@
+"""One step of an optimizer with row updates, for all its weights and all replicas together."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import components, on
+from keras_largeout.distribute.tables.counting import count_gradients, count_merged
+from keras_largeout.ops.row_update import row_update
+from keras_largeout.optimizers import row_clip, row_slices
+from keras_largeout.optimizers._keras import step_counter
+from keras_largeout.optimizers.weight import native
+
+
+def by_rows(gradient, weight):
+    """Whether a gradient updates the rows of a weight: every gradient of a table does."""
+    return gradient is not None and (isinstance(gradient, tf.IndexedSlices) or weight.is_table)
+
+
+class RowStep:
+    """Sums, unscales, accumulates, clips, decays and updates.
+
+    Args:
+        optimizer: `RowSparse`, whose hyperparameters and slots these are.
+        strategy: `tf.distribute.Strategy`. With several replicas a step is a call that all make together.
+    """
+
+    def __init__(self, optimizer, strategy):
+        self.optimizer, self.strategy = optimizer, strategy
+        self.scale, self.steps = optimizer.loss_scale_factor, optimizer.gradient_accumulation_steps
+
+    def run(self, grads, weights):
+        """Takes the step.
+
+        Args:
+            grads: list of gradients, each what the strategy makes of those of all replicas.
+            weights: list of `Weight`s.
+        """
+        triples = [(g, self.strategy.experimental_local_results(g), w) for g, w in zip(grads, weights)]
+        # Nothing is updated before all gradients are there: a step that fails changes nothing.
+        everything = tf.nest.flatten([values for _, values, _ in triples], expand_composites=True)
+        arrived = tf.group(*(tensor for tensor in everything if tensor is not None))
+        with tf.control_dependencies([arrived]):
+            rows = [(_joined(values, w), w) for _, values, w in triples if by_rows(values[0], w)]
+            dense = [(g, w) for g, values, w in triples if not by_rows(values[0], w)]
+            for _, weight in rows:
+                self.optimizer.check_rows(weight)
+            if dense and self.strategy.num_replicas_in_sync > 1:
+                pairs = [(g, w.native) for g, w in dense]
+                sums = self.strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+                dense = [(g, w) for g, (_, w) in zip(sums, dense)]
+            if self.scale is not None:
+                rows = [(r.divided_by(self.scale), w) for r, w in rows]
+            if self.steps:
+                self._accumulate(dense, rows)
+            else:
+                self._update(dense, rows, self._unscaled)
+
+    def _unscaled(self, gradient):
+        return gradient if self.scale is None else gradient / self.scale
+
+    def _accumulate(self, dense, rows):
+        sums = [w.slots["gradient_accumulator"] for _, w in dense]
+
+        def keep():
+            for (g, _), total in zip(dense, sums):
+                self._on_every_device(total, lambda sum_, new: sum_.assign_add(self._unscaled(new)), g)
+            for r, weight in rows:
+                weight.kept.keep(r)
+
+        def update():
+            keep()
+            self._update(
+                [(native(total), w) for total, (_, w) in zip(sums, dense)],
+                [(w.kept.rows().merged(w).divided_by(self.steps), w) for _, w in rows],
+                lambda total: total / self.steps,
+            )
+            for total in sums:
+                self._on_every_device(total, lambda sum_: sum_.assign(tf.zeros_like(sum_)))
+            for _, weight in rows:
+                weight.kept.clear()
+
+        keras.ops.cond((step_counter(self.optimizer) + 1) % self.steps == 0, update, keep)
+
+    def _update(self, dense, rows, prepare):
+        """Clip, decay, update. `prepare(g)` is what is still to be done to a dense gradient, everywhere."""
+        optimizer = self.optimizer
+        clip = row_clip.clipping(optimizer)
+        if clip is not None:
+            rows = [(r.merged(w), w) for r, w in rows]
+            firsts = [prepare(components(g)[0]) for g, _ in dense]
+            clip = clip(firsts, [(r.values, w) for r, w in rows])
+            rows = [(r._replace(values=clip(r.values, w)), w) for r, w in rows]
+        for g, weight in dense:
+            self._on_every_device(weight.native, self._update_dense, g, prepare, clip, weight)
+        hypers = {}
+        for r, weight in rows:
+            decays = optimizer.decays(weight)
+            if decays not in hypers:
+                rate = tf.cast(optimizer.learning_rate, tf.float32)
+                hypers[decays] = optimizer.row_hyper(rate, rate * optimizer.weight_decay if decays else 0.0)
+            self._update_rows(r, weight, hypers[decays])
+
+    def _update_dense(self, copy, gradient, prepare, clip, weight):
+        """Keras's own update of one dense weight, on the device of `copy`."""
+        optimizer = self.optimizer
+        gradient = prepare(tf.convert_to_tensor(gradient))
+        if clip is not None:
+            gradient = clip(gradient)
+        if optimizer.decays(weight):
+            rate = tf.cast(optimizer.learning_rate, copy.dtype) * tf.cast(optimizer.weight_decay, copy.dtype)
+            copy.assign_sub(copy * rate)
+        optimizer.update_step(gradient, copy, optimizer.learning_rate)
+        if weight.variable.constraint is not None:
+            copy.assign(weight.variable.constraint(copy))
+
+    def _update_rows(self, rows, weight, hyper):
+        """One `row_update` on each device that has the rows: the owner of a shard, or all with a copy."""
+        optimizer = self.optimizer
+        if len(weight.copies) > 1:  # merged once, so that the copies stay the same
+            rows = rows.merged(weight)
+            if weight.is_table:
+                count_merged(weight.variable, rows)
+        slots = [components(native(weight.slots[name])) for name in optimizer.slot_names]
+        for copy, *beside in zip(weight.copies, *slots):
+            with on(copy):
+                row_update(optimizer.row_rule, copy, beside, rows.indices, rows.values, hyper)
+                row_slices.apply_constraint(copy, rows.indices, weight.variable.constraint)
+
+    def _on_every_device(self, variable, function, *args):
+        """`function(tf.Variable, *args)` on each device that has a copy."""
+        return self.strategy.extended.update(native(variable), function, args=args, group=False)
+
+
+def _joined(gradients, weight):
+    rows = row_slices.joined(gradients, weight)
+    if weight.is_table:
+        count_gradients(weight.variable, gradients, rows)
+    return rows

@@ -1,0 +1,86 @@
+"""What an optimizer trains and keeps slots for: an ordinary weight, or a part of a table."""
+
+import keras
+
+from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.tables.shard import ShardVariable
+
+
+class Weight:
+    """An ordinary weight.
+
+    Args:
+        variable: `keras.Variable` or `tf.Variable`.
+
+    Attributes:
+        native: its `tf.Variable`.
+        copies: the `tf.Variable`s behind that: one per device where it is mirrored, else one.
+        owner: what a norm runs over, and what is saved as one: the weight itself, or a whole table.
+        slots: dict from names of slots to variables. Keras makes those of an ordinary weight.
+        kept: the `RowAccumulator` of its gradients, or None.
+        columns: `(start, stop)` where it has some columns of the rows of its owner, else None.
+    """
+
+    is_table = False
+    columns = None
+
+    def __init__(self, variable):
+        self.variable, self.owner = variable, variable
+        self.native, self.slots, self.kept = native(variable), {}, None
+        self.copies = components(self.native)
+
+    @property
+    def name(self):
+        """What an error calls it."""
+        return getattr(self.variable, "path", self.variable.name)
+
+    # How it is saved: by the rows of its owner, wherever they lie.
+
+    def spans(self):
+        """`(suffix of its key in a file, first row, end)` of what is saved under a name of its own."""
+        return [("", 0, self.variable.shape[0])]
+
+    def logical(self, indices):
+        """The rows of the owner that its rows `indices` are."""
+        return indices
+
+    def held(self, rows):
+        """Which of the owner's `rows` it has, and their indices here."""
+        return slice(None), rows
+
+
+class TablePart(Weight):
+    """A part of a table, a `ShardVariable`: never read whole, its slots lie beside its rows."""
+
+    is_table = True
+
+    def __init__(self, variable):
+        super().__init__(variable)
+        self.owner = variable.array
+        self.columns = variable.array.columns_of(variable.part)
+
+    def new_slot(self, name, initializer, per_row):
+        """Makes the slot `name`."""
+        initializer = keras.initializers.get(initializer)
+        fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
+        return self.variable.new_slot(name, fill=fill, per_row=per_row)
+
+    def spans(self):
+        sections = self.owner.table.sections
+        return [(f"_{s.name}", s.start, s.stop) for s in sections] or [("", 0, self.owner.shape[0])]
+
+    def logical(self, indices):
+        return self.owner.logical(self.variable.part, indices)
+
+    def held(self, rows):
+        return self.owner.held(self.variable.part, rows)
+
+
+def native(variable):
+    """The `tf.Variable` of a Keras variable, or the `tf.Variable` itself."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def weight_of(variable):
+    """The `Weight` of a variable."""
+    return TablePart(variable) if isinstance(variable, ShardVariable) else Weight(variable)

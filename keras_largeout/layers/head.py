@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.average import mean_of_replicas
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._check import hidden_vectors
@@ -189,7 +190,7 @@ class HeadLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         hidden = tf.convert_to_tensor(y_pred)
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         head = self.resolve_head()
         targets, positions = head.targets(y_true, hidden)
         sample_weight = _weights_like(positions, sample_weight)

@@ -1,4 +1,4 @@
-"""Leaving: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
+"""Export: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
 
 import os
 import pathlib
@@ -8,6 +8,7 @@ import tempfile
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import all_layers
 from keras_largeout.distribute.tables.export_proxy import write_tables
 from keras_largeout.ops import export_mode
 
@@ -38,7 +39,7 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
         path: the folder to write.
         input_signature: `tf.TensorSpec` or a list, tuple or dict of them, as the model takes them. Needed
             where the model does not know its inputs (a subclassed one); otherwise the model's own.
-        overwrite: whether an existing SavedModel at `path` is replaced. Anything else there never is.
+        overwrite: whether an existing SavedModel at `path` is replaced. Anything else never is.
 
     Raises:
         ValueError: the inputs are unknown, sparse or ragged; the graph holds an op of this package, or a
@@ -143,7 +144,7 @@ def _captured_state(serving, concrete):
 
     for variable in concrete.graph.variables:
         take(variable, variable.handle)
-    for layer in serving._flatten_layers():
+    for layer in all_layers(serving):
         for value in vars(layer).values():
             if isinstance(value, tf.saved_model.experimental.TrackableResource):  # such as a vocabulary
                 take(value, value.resource_handle)

@@ -21,20 +21,21 @@ class Model(ClusterTraining, keras.Model):
     batch), and the weights lie and are updated on the parameter servers.
 
     - *Data.* The chief runs the pipeline (a `tf.data.Dataset`, arrays, a generator, a `PyDataset`) and deals
-      out its batches: every batch is trained once in an epoch, whatever becomes of workers. Where that is too
-      much for one machine, pass a function `tf.distribute.InputContext -> tf.data.Dataset`: each worker reads
-      its own (`dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`; the second is a
-      tensor), repeated without end, and `steps_per_epoch` says how many batches are an epoch.
+      out its batches: each batch is trained on once per epoch, even when workers come and go. Where that is
+      too much for one machine, pass a function `tf.distribute.InputContext -> tf.data.Dataset`. Each worker
+      then reads its own (`dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`; the second
+      is a tensor), repeated without end, and `steps_per_epoch` is the number of batches per epoch.
       `validation_data` may be such a function too.
-    - *Metrics* are exact: each step gives back what it added, and the chief adds up. A metric whose state is
-      no sum is not for clusters. What the progress bar shows during an epoch is a moment old.
-    - *Callbacks* see batches when they are handed out. Saving waits for the steps under way.
-    - *Failures.* Steps of a worker that ends run again on another; it takes part again when it is back. A
-      parameter server that ends raises `kl.distribute.ServerLostError`, which names it.
+    - *Metrics* are exact: each step returns what it added, and the chief adds up. The state of a metric must
+      be a sum. What the progress bar shows during an epoch is a moment old.
+    - *Callbacks* see a batch when it is handed out. Saving waits for the steps in flight.
+    - *Failures.* The steps of a worker that dies run again on another worker. A worker that comes back takes
+      part again. When a parameter server dies, `kl.distribute.ServerLostError` names it.
       With `keras.callbacks.BackupAndRestore` the same script, started again, goes on.
-    - `save` and `save_weights` write beside the file and rename: no half of a file is ever found.
-    - `steps_per_execution` is the number of steps that a worker does a call; calls are its traffic with the
-      chief. `run_eagerly` is refused, XLA is not used.
+    - `save` and `save_weights` write a file beside the old one and rename it: no file is ever half written.
+    - `compile` refuses an optimizer that cannot train the model's tables on several devices.
+    - `steps_per_execution` is the number of steps per call of a worker. Each call costs messages between
+      worker and chief. `run_eagerly` is refused, XLA is not used.
     - Moving averages of `BatchNormalization` are written by all workers; the last one wins.
     """
 
@@ -59,7 +60,7 @@ def _is_functional(args, kwargs):
 def _functional_class():
     """Keras's class of functional models, which has no public name."""
     x = keras.Input((1,))
-    return type(keras.Model(x, x))
+    return type(keras.Model(x, keras.layers.Identity()(x)))
 
 
 @functools.cache

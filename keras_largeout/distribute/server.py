@@ -3,8 +3,8 @@
 It loads the package's ops into TensorFlow's own server, and serves until SIGTERM. What it is, it reads from
 `TF_CONFIG`, or from `--cluster`, `--job` and `--index`.
 
-When its chief ends it begins anew, in the same process: no other chief can take over the weights that it
-holds, and TensorFlow would keep them for minutes beside those of the next one.
+When its chief ends, the server starts afresh in the same process. No other chief can take over the weights
+that it holds, and TensorFlow would keep them for minutes beside those of the next chief.
 
 TensorFlow's gRPC is neither authenticated nor encrypted: whoever reaches the port can run what they like. A
 cluster belongs on a private network; one whose addresses are all of this machine listens on loopback alone.

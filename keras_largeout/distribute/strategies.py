@@ -6,27 +6,29 @@ from keras_largeout.distribute.cluster.config import from_environment
 
 
 def strategy(devices=None):
-    """A strategy over the devices of this machine or the cluster, ready for `with strategy.scope():`.
+    """The strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
 
-    Where the environment variable `TF_CONFIG` names parameter servers, this process takes its part in that
-    cluster. The chief waits for the others, and gets their `tf.distribute.ParameterServerStrategy`. Workers
-    and parameter servers serve here and never return: one script can be the command of every process.
-    (`python -m keras_largeout.distribute.launch` runs it on a cluster of this machine.)
+    There it serves its chief until the process is told to end. So one script can be the command of every
+    process of a cluster, and what follows the call runs in the chief alone.
+
+    A process belongs to a cluster where the environment variable `TF_CONFIG` names parameter servers. Its
+    chief waits here until all servers answer, and gets their `tf.distribute.ParameterServerStrategy`.
+    (`python -m keras_largeout.distribute.launch` runs a script on a cluster of this machine.)
 
     Args:
         devices: int, how many devices; None for all GPUs, or for one device where there are fewer than two.
-            On a machine without GPUs so many logical CPUs stand for them: everything works as on GPUs, and
-            nothing gets faster. They must be asked for before TensorFlow has run anything. On a cluster it
-            has no meaning.
+            On a machine without GPUs this many logical CPUs stand in for them: everything works as on GPUs,
+            and nothing gets faster. Ask for them before TensorFlow has run anything. On a cluster the
+            argument has no meaning.
 
     Returns:
         `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, or a
         `tf.distribute.ParameterServerStrategy`.
 
     Raises:
-        ValueError: there are GPUs, but not so many.
-        RuntimeError: TensorFlow has already been at work with fewer logical CPUs; or a process of the cluster
-            has another build of this package, or none.
+        ValueError: there are GPUs, but fewer than `devices`.
+        RuntimeError: TensorFlow already runs with fewer logical CPUs; or a process of the cluster has another
+            build of this package, or none.
 
     Example:
 

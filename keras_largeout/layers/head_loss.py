@@ -7,6 +7,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
@@ -72,7 +73,7 @@ class HeadLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         hidden = tf.convert_to_tensor(y_pred)
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         head = self.resolve_head(y_pred)
         targets, positions = head.targets(y_true, hidden)
         sample_weight = _weights_like(positions, sample_weight)

@@ -220,7 +220,7 @@ class RowSparse:
         row_update(self.row_rule, copy, slots, rows, values, hyper, copy_on_read=False)
 
     def in_one_pass(self, copy):
-        """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix on a CPU, not under XLA."""
+        """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix on a CPU, no XLA."""
         return (
             copy.dtype == tf.float32
             and len(copy.shape) > 1

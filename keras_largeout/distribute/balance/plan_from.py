@@ -5,6 +5,7 @@ import itertools
 
 import tensorflow as tf
 
+from keras_largeout._keras import all_layers
 from keras_largeout.distribute.balance.recording import Recorder, recording
 from keras_largeout.distribute.planning.planner import plan
 
@@ -66,7 +67,7 @@ def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, *
 
 def table_specs(model):
     """List of the `TableSpec`s of all tables of a model, with the slots of its optimizer."""
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "table_specs")]
+    layers = [layer for layer in all_layers(model) if hasattr(layer, "table_specs")]
     optimizer = getattr(model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     slots, row_slots = getattr(optimizer, "slots_of_a_table", (0, 0))

@@ -1,4 +1,4 @@
-"""Running functions on whichever worker is free, with few of them under way and none lost."""
+"""Running functions on whichever worker is free: few are in flight at a time, and none is lost."""
 
 import collections
 import contextlib
@@ -15,12 +15,12 @@ from keras_largeout.distribute.cluster.server_watch import ServerWatch
 from keras_largeout.distribute.replicas._tensorflow import never_wait_for_other_workers
 from keras_largeout.distribute.replicas.devices import processes
 
-# Steps under way for each worker: one runs while the next one's batch is on its way.
+# Steps in flight per worker: one runs while the batch of the next one travels.
 _PER_WORKER = 2
-# Seconds that steps under way have to end after an error: a server that is gone will never answer.
+# Seconds that running steps get to end after an error. A lost server never answers.
 _GRACE = 5.0
 
-# Seconds between two looks at whether what is waited for can still come.
+# Seconds between two checks for a lost server while an answer is awaited.
 _LOOK = 1.0
 
 _LOST_ANSWER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -38,8 +38,8 @@ def dispatcher_of(strategy):
 class Dispatcher:
     """Hands functions to workers through TensorFlow's `ClusterCoordinator`.
 
-    A function whose worker ends before it has answered runs again on another one. What it did to weights
-    until then it does again: at most one step for each worker that ends. A worker that comes back takes part
+    A function whose worker dies before it has answered runs again on another worker. What it did to weights
+    until then is done twice: at most one step per worker that dies. A worker that comes back takes part
     again.
 
     Args:
@@ -58,7 +58,7 @@ class Dispatcher:
         self._answers = collections.deque()
 
     def submit(self, function, args, receive=None):
-        """Schedules `function(*args)`; waits while enough is under way.
+        """Schedules `function(*args)`; waits while enough functions are in flight.
 
         Args:
             function: `tf.function`.
@@ -69,8 +69,7 @@ class Dispatcher:
             A `concurrent.futures.Future` of the answer, tensors on this process.
 
         Raises:
-            What a function submitted before raised; `distribute.ServerLostError` where a parameter server
-            ended.
+            What an earlier function raised; `distribute.ServerLostError` where a parameter server died.
         """
         self._until(lambda: self._free.acquire(timeout=_LOOK))
         try:
@@ -108,7 +107,7 @@ class Dispatcher:
             self._check(self._answers.popleft())
 
     def result(self, answer):
-        """What a future of `submit` is of, when it is here. Raises as `submit`."""
+        """Waits for the answer of a future that `submit` returned. Raises as `submit`."""
         self._until_done(answer)
         with self._speaking_plainly():
             return answer.result()
@@ -117,19 +116,19 @@ class Dispatcher:
         self._until(lambda: wait([answer], _LOOK).done)
 
     def _until(self, happened):
-        """Waits until `happened()`: for a server that has ended TensorFlow may wait for ever."""
+        """Waits until `happened()`. (TensorFlow alone may wait for ever for a server that is gone.)"""
         while not happened():
             if self._watch.lost is not None:
                 raise ServerLostError(self.coordinator.strategy, self._watch.lost)
 
     def _check(self, answer):
         error = answer.exception()
-        # A worker that ended between its last op and its answer: the step counts, its metrics are lost.
+        # The worker died between its last op and its answer: the step counts, its metrics are lost.
         if error is not None and not isinstance(error, _LOST_ANSWER):
             raise error
 
     def forget(self):
-        """Gives up what is under way after an error; further errors are the same one again."""
+        """Gives up what is in flight after an error; further errors repeat the first."""
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
             with contextlib.suppress(Exception):

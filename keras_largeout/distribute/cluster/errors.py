@@ -1,4 +1,4 @@
-"""What goes wrong on a cluster, said in one sentence that names who."""
+"""Errors of a cluster, each in one sentence that names the process."""
 
 import contextlib
 import re

@@ -5,11 +5,11 @@ import tensorflow as tf
 
 
 class LocalState(keras.StatelessScope):
-    """A scope in which some variables are the step's own; all others are read and written as ever.
+    """A scope in which some variables are local to the step; all others are read and written as usual.
 
-    Several workers that add to one variable at once lose some of what they add, since Keras reads, adds and
-    writes. So a step starts its metrics at zero and gives back what it has added, and counters of optimizers
-    are increased in one op at its end.
+    Keras reads a variable, adds, and writes it back: two workers that do so at once lose an addition. So a
+    step starts its metrics at zero and returns what it has added. Counters of optimizers are increased by one
+    op at its end.
 
     Args:
         added: list of `keras.Variable`, which start at zero.
@@ -30,14 +30,14 @@ class LocalState(keras.StatelessScope):
         if id(variable) in self._own:
             self.state_mapping[id(variable)] = value
         else:
-            variable._direct_assign(value)
-
-    def get_current_value(self, variable):
-        own = self.state_mapping.get(id(variable))
-        return variable._value if own is None else own
+            self.__exit__()  # outside of the scope Keras writes to the variable itself
+            try:
+                variable.assign(value)
+            finally:
+                self.__enter__()
 
     def results(self):
         """What was added to each variable, after the counters have been increased."""
         for variable, start in self._counters:
-            variable._value.assign_add(self.state_mapping[id(variable)] - start)
+            variable.value.assign_add(self.state_mapping[id(variable)] - start)
         return [self.state_mapping[id(v)] for v in self._added]

@@ -1,4 +1,4 @@
-"""The strategy of a cluster: TensorFlow's own, its servers checked, its weights spread by bytes."""
+"""The strategy of a cluster: TensorFlow's own, with its servers checked and its weights spread by bytes."""
 
 import contextlib
 import logging
@@ -67,7 +67,7 @@ _connected = {}
 
 
 def connect(cluster):
-    """The strategy of a cluster: there is one, as a process connects once."""
+    """The strategy of a cluster, made once: a process can connect only once."""
     key = cluster.to_tf_config()
     if key not in _connected:
         _connected[key] = ParameterServerStrategy(cluster)
@@ -123,7 +123,7 @@ def _scopes(*scopes):
 
 @contextlib.contextmanager
 def _telling_who_is_missing(cluster):
-    """TensorFlow waits for the servers without a word, and for as long as it takes."""
+    """Logs which servers are missing: TensorFlow waits for them silently, without a time limit."""
     arrived = threading.Event()
 
     def tell():

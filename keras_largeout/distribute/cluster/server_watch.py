@@ -1,4 +1,4 @@
-"""Whether all parameter servers are still there."""
+"""Whether all parameter servers still answer."""
 
 import threading
 import time
@@ -10,13 +10,13 @@ _SECONDS = 3.0
 
 
 class ServerWatch:
-    """Asks the parameter servers now and then, in a thread of its own, whether they are there.
+    """Asks the parameter servers every few seconds, in its own thread, whether they still answer.
 
     Most often TensorFlow finds out by itself, in a step that needs the server. But a step may also wait for
-    an answer that will never come.
+    an answer that never comes.
 
     Attributes:
-        lost: the number of a server that was not there two times in a row, or None.
+        lost: the index of a server that did not answer twice in a row, or None.
     """
 
     def __init__(self):

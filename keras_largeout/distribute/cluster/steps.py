@@ -1,10 +1,14 @@
 """The functions by which Keras's loops run a step: here, on whichever worker is free."""
 
+import collections
 import functools
+import itertools
+from concurrent.futures import Future
 
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import all_layers, step_counter
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.local_state import LocalState
 from keras_largeout.distribute.cluster.packed import Packed, stack, unstack
@@ -65,7 +69,7 @@ class Steps:
         """The steps of a call, in the graph of a worker."""
 
         def in_replica(batches):
-            # Inside: a replica is traced in a thread of its own, and Keras's scopes are a thread's.
+            # Inside the replica: it is traced in its own thread, and Keras's scopes are thread-local.
             with LocalState(self.totals.variables, self._counters) as state:
                 for batch in batches:
                     logs = self._step(batch)
@@ -83,7 +87,7 @@ class Steps:
 
 
 class Predictions:
-    """Takes the place of `model.predict_function`, and gives answers in the order of their batches."""
+    """Takes the place of `model.predict_function`."""
 
     def __init__(self, model, strategy):
         self._dispatcher = dispatcher_of(strategy)
@@ -98,9 +102,32 @@ class Predictions:
         return self._dispatcher.submit(self._function, (batch,))
 
     def __call__(self, batches):
-        """The outputs of one batch: for `predict_on_batch`."""
+        """The outputs of one batch: of `predict_on_batch`, or one that `Ahead` has submitted."""
         (batch,) = batches
-        return self._dispatcher.result(self.submit(tensors(batch)))
+        answer = batch if isinstance(batch, Future) else self.submit(tensors(batch))
+        return self._dispatcher.result(answer)
+
+
+class Ahead:
+    """The batches of a dataset as futures of their outputs, in order; several are under way at a time.
+
+    Args:
+        dataset: iterable of batches.
+        submit: function from a batch to a future of its outputs.
+        steps: int, how many batches are read; None for all.
+        limit: int, how many batches are read ahead.
+    """
+
+    def __init__(self, dataset, submit, steps, limit):
+        self._dataset, self._submit, self._steps, self._limit = dataset, submit, steps, limit
+
+    def __iter__(self):
+        waiting = collections.deque()
+        for batch in itertools.islice(self._dataset, self._steps):
+            waiting.append(self._submit(tensors(batch)))
+            if len(waiting) > self._limit:
+                yield waiting.popleft()
+        yield from waiting
 
 
 def take(iterator, count):
@@ -129,16 +156,14 @@ def tensors(batch):
 
 def _all_counters(model):
     """Those of the model's optimizer, and of optimizers that layers have of their own."""
-    owners = [model, *model._flatten_layers(include_self=False)]
-    found = [v for owner in owners for v in counters(getattr(owner, "optimizer", None))]
+    found = [v for layer in all_layers(model) for v in counters(getattr(layer, "optimizer", None))]
     return list({id(v): v for v in found}.values())
 
 
 def counters(optimizer):
     """The variables in which an optimizer, and those inside it, count their steps."""
-    if optimizer is None:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
     inside = [*getattr(optimizer, "optimizers", ()), getattr(optimizer, "inner_optimizer", None)]
-    own = getattr(optimizer, "_iterations", None)
-    found = [v for other in inside for v in counters(other)] + ([] if own is None else [own])
+    found = [step_counter(optimizer), *(v for other in inside for v in counters(other))]
     return list({id(v): v for v in found}.values())

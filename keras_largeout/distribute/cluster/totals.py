@@ -12,8 +12,8 @@ _AGE = 0.1  # seconds: running results are not computed more often
 class Totals:
     """The state of a model's metrics, added up from the answers of workers.
 
-    Every metric of Keras and of this package keeps sums, so that the sum over the steps is its state. (One
-    that keeps a maximum, say, is not for several workers.)
+    Every metric of Keras and of this package keeps sums, so that the sum over the steps is its state. (A
+    maximum, for example, cannot be added up over workers.)
 
     Args:
         model: `keras.Model`, whose metrics are built.

@@ -1,41 +1,69 @@
-"""What a `keras.Model` does otherwise under a strategy, above all a `ParameterServerStrategy`."""
+"""What a `keras.Model` does differently under a strategy, above all a `ParameterServerStrategy`."""
 
-import collections
 import contextlib
 import functools
 import inspect
-import os
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
+from keras_largeout._keras import LoopHooks, all_layers
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
-from keras_largeout.distribute.cluster.steps import COMPOSITE, Predictions, Steps, take, tensors
+from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
+from keras_largeout.distribute.cluster.whole_file import whole_file
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
 
-class ClusterTraining:
+class ClusterTraining(LoopHooks):
     """First base of a Keras model; elsewhere it changes nothing.
 
-    Keras's own `fit` and `evaluate` run: their loops, data adapters, callbacks and progress bar. What they
-    call for a step (`make_train_function`) hands the step to a worker instead, and what they call for the
-    metrics of an epoch waits until all steps are done.
+    Keras's own `fit`, `evaluate` and `predict` run: their loops, data adapters, callbacks and progress bar.
+    What they call for a step (`make_train_function`) hands the step to a worker instead, and what they call
+    for the metrics of an epoch waits until all steps are done.
     """
 
-    active_steps = None  # the `Steps` that may have steps under way
+    active_steps = None  # the `Steps` that may have steps in flight
+    _ahead_of_predict = None  # while `predict` runs: from its batches to those with their answers
+
+    @property
+    def _strategy(self):
+        """The strategy in whose scope the model was made or is used; None where there is none."""
+        strategy = super().distribute_strategy
+        alone = strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy()
+        return None if alone else strategy
 
     @property
     def _cluster_strategy(self):
-        strategy = self._distribute_strategy
+        strategy = self._strategy
         return strategy if isinstance(strategy, tf.distribute.ParameterServerStrategy) else None
 
     @property
     def distribute_strategy(self):
         """The strategy in whose scope the model was made."""
-        strategy = super().distribute_strategy
-        cluster = isinstance(strategy, tf.distribute.ParameterServerStrategy)
-        return _FedByChief(strategy) if cluster else strategy
+        cluster = self._cluster_strategy
+        if cluster is None:
+            return super().distribute_strategy
+        return _FedByChief(cluster, self._ahead_of_predict)
+
+    # Compiling.
+
+    def compile(self, *args, **kwargs):
+        super().compile(*args, **kwargs)
+        replicas = super().distribute_strategy.num_replicas_in_sync
+        check_compiled(all_layers(self), self.optimizer, replicas)
+
+    def compile_from_config(self, config):
+        """As Keras's, which compiles no loaded model whose class has a `compile` of its own.
+
+        The optimizer is checked in the first step: a model may also be loaded to predict.
+        """
+        if type(self).compile is not ClusterTraining.compile:
+            super().compile_from_config(config)
+            return
+        super().compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
 
     # The loops.
 
@@ -57,45 +85,21 @@ class ClusterTraining:
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         if self._cluster_strategy is None:
             return super().predict(x, batch_size, verbose, steps, callbacks)
-        batches = TFEpochIterator(
-            x=x, batch_size=batch_size, steps_per_epoch=steps, distribute_strategy=self.distribute_strategy
+        # Several batches are in flight anyway: several per call would gain nothing.
+        per_call, self.steps_per_execution = self.steps_per_execution, 1
+        limit = dispatcher_of(self._cluster_strategy).limit
+        self._ahead_of_predict = functools.partial(
+            Ahead, submit=self._submit_prediction, steps=steps, limit=limit
         )
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = keras.callbacks.CallbackList(
-                callbacks,
-                add_progbar=verbose != 0,
-                verbose=verbose,
-                epochs=1,
-                steps=batches.num_batches,
-                model=self,
-            )
-        with self._cluster_at_work():
-            return self._predict(batches, callbacks)
+        try:
+            with self._cluster_at_work():
+                return super().predict(x, batch_size, verbose, steps, callbacks)
+        finally:
+            self._ahead_of_predict, self.steps_per_execution = None, per_call
 
-    def _predict(self, batches, callbacks):
-        dispatcher = dispatcher_of(self._cluster_strategy)
+    def _submit_prediction(self, batch):
         self.make_predict_function()
-        self.stop_predicting = False
-        outputs, waiting = [], collections.deque()
-        callbacks.on_predict_begin()
-
-        def answered(count):
-            while len(waiting) > count:
-                step, answer = waiting.popleft()
-                outputs.append(dispatcher.result(answer))
-                callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
-
-        with batches.catch_stop_iteration():
-            for step, _, iterator in batches:
-                (batch,) = take(iterator, 1)
-                callbacks.on_predict_batch_begin(step)
-                waiting.append((step, self.predict_function.submit(batch)))
-                answered(dispatcher.limit)
-                if self.stop_predicting:
-                    break
-        answered(0)
-        callbacks.on_predict_end()
-        return keras.tree.map_structure_up_to(outputs[0], lambda *parts: _joined(parts), *outputs)
+        return self.predict_function.submit(batch)
 
     # What the loops call.
 
@@ -128,14 +132,14 @@ class ClusterTraining:
             if isinstance(steps, Steps):
                 steps.totals.clear()
 
-    def _get_metrics_result_or_logs(self, logs):
+    def after_last_step(self, logs):
         if self.active_steps is not None:
             steps, self.active_steps = self.active_steps, None
             logs = steps.finish()
-        return super()._get_metrics_result_or_logs(logs)
+        return logs
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        strategy = self._distribute_strategy
+    def before_first_step(self, iterator, data_batch, build):
+        strategy = self._strategy
         if strategy is not None and iterator is not None:
             for _, _, batches in iterator:
                 data_batch = next(batches)
@@ -149,7 +153,7 @@ class ClusterTraining:
                 self._build_by_tracing(strategy, data_batch)
                 return
             data_batch = keras.tree.pack_sequence_as(data_batch, parts)
-        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+        build(iterator=iterator, data_batch=data_batch)
 
     def _build_by_tracing(self, strategy, batch):
         """Makes what is not made yet: Keras's symbolic batches cannot be ragged or sparse."""
@@ -166,16 +170,16 @@ class ClusterTraining:
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         self.wait_for_steps()
-        with _whole_file(filepath, overwrite) as path:
+        with whole_file(filepath, overwrite) as path:
             super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, **kwargs):
         self.wait_for_steps()
-        with _whole_file(filepath, overwrite) as path:
+        with whole_file(filepath, overwrite) as path:
             super().save_weights(path, overwrite=overwrite, **kwargs)
 
     def wait_for_steps(self):
-        """Waits until no worker has a step under way: before the weights are looked at, or changed."""
+        """Waits until no worker has a step in flight: before weights are read or changed."""
         if self.active_steps is not None and self._cluster_strategy is not None:
             dispatcher_of(self._cluster_strategy).join()
 
@@ -189,7 +193,7 @@ class ClusterTraining:
             )
 
     def _by_workers(self, call, data, steps, anew):
-        """The arguments `data` and `steps` of a call, where data is a function as what Keras can count."""
+        """The arguments `data` and `steps`. A dataset function becomes a dataset that Keras can count."""
         function, count = call.get(data), call.get(steps)
         if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
@@ -212,7 +216,9 @@ class ClusterTraining:
 
     @contextlib.contextmanager
     def _cluster_at_work(self):
-        """Leaves no step under way behind after an error. (A process that is to end does not wait.)"""
+        """After an error no step stays in flight. (A process that is about to exit does not wait.)"""
+        if self._strategy is not None:
+            self.check_hooks()
         try:
             yield
         except BaseException as error:
@@ -224,13 +230,19 @@ class ClusterTraining:
 
 
 class _FedByChief:
-    """A strategy whose batches stay where they are made: the chief deals them out, one to a step."""
+    """A strategy whose batches stay where they are made: the chief deals them out, one per step.
 
-    def __init__(self, strategy):
+    Args:
+        strategy: `tf.distribute.ParameterServerStrategy`.
+        ahead: None, or a function of a dataset that returns what is iterated over in its place.
+    """
+
+    def __init__(self, strategy, ahead=None):
         self._strategy = strategy
+        self._ahead = ahead
 
     def experimental_distribute_dataset(self, dataset, options=None):
-        return dataset
+        return dataset if self._ahead is None else self._ahead(dataset)
 
     def __getattr__(self, name):
         return getattr(self._strategy, name)
@@ -242,31 +254,3 @@ def _bound(method, model, args, kwargs):
     call = dict(bound.arguments)
     call.pop("self")
     return {**call.pop("kwargs", {}), **call}
-
-
-def _joined(parts):
-    if isinstance(parts[0], tf.SparseTensor):
-        return tf.sparse.concat(axis=0, sp_inputs=parts)
-    if isinstance(parts[0], tf.RaggedTensor):
-        return tf.concat(parts, axis=0)
-    if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
-        return tf.concat([tf.RaggedTensor.from_tensor(part) for part in parts], axis=0)
-    return tf.concat(parts, axis=0).numpy()
-
-
-@contextlib.contextmanager
-def _whole_file(filepath, overwrite):
-    """A path to write at: it becomes `filepath` when all is written, so that no half of it is ever there."""
-    path = os.fspath(filepath)
-    whole = path.endswith((".keras", ".weights.h5", ".h5")) and "://" not in path
-    if not whole or (os.path.exists(path) and not overwrite) or os.path.isdir(path):
-        yield filepath
-        return
-    folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{os.getpid()}-{name}")
-    try:
-        yield beside
-        os.replace(beside, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(beside)

@@ -1,38 +1,82 @@
-"""The one place that touches private parts of TensorFlow, where nothing public does the same."""
+"""The one place that touches private parts of TensorFlow, where nothing public does the same.
 
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import context, executor
-from tensorflow.python.framework.ops import get_default_graph
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+Each function says why it is needed. Where a version of TensorFlow lacks a name, the function raises an
+ImportError that says so.
+"""
 
-__all__ = ["ResourceVariable", "in_xla", "is_alive", "never_wait_for_other_workers"]
+import logging
+
+import tensorflow as tf
+
+from keras_largeout._private import private
+
+# The versions on which the tests have run. pyproject.toml allows no others.
+KNOWN = ">=2.21,<2.22"
+# What `never_wait_for_other_workers` replaces was read in the sources of these.
+_EXECUTORS_READ = ("2.21",)
+_LOG = logging.getLogger("keras_largeout")
+
+
+def _need(owner, name):
+    return private(owner, name, "TensorFlow", tf.__version__, KNOWN)
+
+
+def resource_variable_class():
+    """The class of a plain `tf.Variable`.
+
+    Why: `tf.Variable(...)` asks the strategy, which would mirror or move the variable. Constructing the class
+    does not.
+    """
+    return _need("tensorflow.python.ops.resource_variable_ops", "ResourceVariable")
+
+
+def in_xla():
+    """Whether a function is being traced for XLA (`jit_compile=True`), which knows none of our ops.
+
+    Why: nothing public tells, and XLA's own message names neither the layer nor what to do.
+    """
+    inside = _need("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext")
+    return inside(tf.compat.v1.get_default_graph())
+
+
+def is_alive(job, index):
+    """Whether a process of the cluster answers, and is still the one that this process connected to.
+
+    Why: TensorFlow may wait for ever for an answer of a server that is gone, and has no public way to ask.
+    """
+    context = _need("tensorflow.python.eager.context", "context")()
+    return _need(context, "check_alive")(f"/job:{job}/replica:0/task:{index}")
 
 
 def never_wait_for_other_workers():
     """Lets the workers of a `ClusterCoordinator` run when one of them stands still.
 
-    After every call a thread of the coordinator drops a Python handle of TensorFlow's default executor, and
-    dropping it waits for everything under way there, such as the freeing of results on a worker that does not
-    answer. All threads share that executor, so one worker that stands still (a swapping machine, a paused
+    Why: after every call a thread of the coordinator drops a Python handle of TensorFlow's default executor,
+    and dropping it waits for everything under way there, such as the freeing of results on a worker that does
+    not answer. All threads share that executor, so one worker that stands still (a swapping machine, a paused
     container) stops them all. Nothing needs this wait: a handle is no executor, and executors that end wait
     by themselves.
+
+    It changes a class of TensorFlow for the whole process, so it is called where a cluster is connected, and
+    changes nothing in a version of TensorFlow whose class nobody has read: a worker that stands still then
+    stops the others, as it does without this package.
     """
+    if tf.__version__.rpartition(".")[0] not in _EXECUTORS_READ:
+        _LOG.warning(
+            "One worker that stands still will stop the others: keras_largeout prevents this with TensorFlow "
+            "%s only. Installed: TensorFlow %s",
+            ", ".join(_EXECUTORS_READ),
+            tf.__version__,
+        )
+        return
+    drop = _need("tensorflow.python.pywrap_tfe", "TFE_DeleteExecutor")
+    executor = _need("tensorflow.python.eager.executor", "Executor")
+    _need(executor, "__del__")
 
     def delete(self):
         try:
-            pywrap_tfe.TFE_DeleteExecutor(self._handle)
+            drop(self._handle)
         except TypeError:  # the interpreter is ending, and parts of it are gone
             return
 
-    executor.Executor.__del__ = delete
-
-
-def in_xla():
-    """Whether a function is being traced for XLA (`jit_compile=True`), which knows none of our ops."""
-    return GraphOrParentsInXlaContext(get_default_graph())
-
-
-def is_alive(job, index):
-    """Whether a process of the cluster answers, and is still the one that this process connected to."""
-    return context.context().check_alive(f"/job:{job}/replica:0/task:{index}")
+    executor.__del__ = delete

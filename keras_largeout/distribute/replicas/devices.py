@@ -4,7 +4,7 @@ import weakref
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import ResourceVariable
+from keras_largeout.distribute.replicas._tensorflow import resource_variable_class
 
 _given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 
@@ -93,4 +93,4 @@ def on(variable):
 
 def plain_variable(*args, **kwargs):
     """A `tf.Variable` that no strategy mirrors or moves: constructing the class passes strategies by."""
-    return ResourceVariable(*args, **kwargs)
+    return resource_variable_class()(*args, **kwargs)

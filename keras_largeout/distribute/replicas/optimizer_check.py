@@ -1,16 +1,20 @@
-"""Whether the optimizer of the model in which a layer is called can train tables over several devices."""
+"""Whether the optimizer of a model can train its tables over several devices."""
 
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import is_training_call, optimizer_inside, outermost_layer
+
 
 def check_optimizer(layer):
-    """Speaks early where TensorFlow would fail deep inside, or train tables wrongly.
+    """Raises early where TensorFlow would fail deep inside, or train tables wrongly.
 
-    Keras's own optimizers cannot make slots of a table in parts, and square the gradients of replicas one by
-    one where a table is replicated. A layer learns who will train it when it is called: the outermost layer
-    of the call is then the compiled model. (In `fit` the first such call is the symbolic one by which Keras
-    builds a model, before it builds the optimizer.)
+    Keras's own optimizers cannot make slots for a table in parts. Where a table is replicated, they square
+    the gradient of each replica in place of the sum.
+
+    A `kl.Model` checks its layers when it is compiled (`check_compiled`). In any other model a layer learns
+    who will train it when it is called: the outermost layer of the call is then the compiled model. (In `fit`
+    the first such call is the symbolic one by which Keras builds a model, before it builds the optimizer.)
 
     A `keras.optimizers.LossScaleOptimizer` around an optimizer of this package, such as `compile` makes by
     itself under a mixed_float16 policy, becomes one that looks for infinities in rows, and on all replicas.
@@ -22,15 +26,37 @@ def check_optimizer(layer):
         ValueError: several replicas would train a table by an optimizer that cannot.
     """
     optimizer = optimizer_of_call(layer)
-    if optimizer is None:
-        return
-    for shard in getattr(layer, "shards", ()):
+    if optimizer is not None:
+        _check(layer, optimizer, _is_training_of_several)
+
+
+def check_compiled(layers, optimizer, replicas):
+    """The same for the layers of a model that is being compiled, whose tables exist already.
+
+    Args:
+        layers: all layers of the model; those without tables are passed by.
+        optimizer: the model's optimizer, or None.
+        replicas: int, how many replicas will train the model.
+
+    Raises:
+        ValueError: as `check_optimizer`.
+    """
+    for layer in layers:
+        if optimizer is not None and layer.trainable:
+            _check(layer, optimizer, lambda _: replicas > 1)
+
+
+def _check(layer, optimizer, is_training_of_several):
+    shards = getattr(layer, "shards", ())
+    for shard in shards if isinstance(shards, (list, tuple)) else ():
+        if not hasattr(shard, "new_slot"):  # the layer is another's, and so is what it calls shards
+            continue
         if not shard.trainable:  # frozen, or trained by an optimizer of the layer's own
             continue
         responsible = responsible_for(optimizer, shard)
         if hasattr(responsible, "adopt"):
             responsible.adopt(optimizer)
-        elif responsible is not None and _is_training_of_several(layer):
+        elif responsible is not None and is_training_of_several(layer):
             raise ValueError(
                 f"`optimizer` must be one of keras_largeout.optimizers where several devices train a table: "
                 f"use {_like(responsible)}. (For other weights any optimizer may stand beside it, in a "
@@ -58,31 +84,23 @@ def check_loss_scale(layer):
 def optimizer_of_call(layer):
     """The optimizer of the compiled model in which `layer` is being called; None where nothing will train it
     or nobody knows."""
-    outermost = layer._get_call_context().entry_layer
-    if outermost is layer:
-        layer._maybe_reset_call_context()  # asking opens a context where there was none: `layer.call(...)`
+    outermost = outermost_layer(layer)
+    if outermost is layer or not layer.trainable:
         return None
-    return getattr(outermost, "optimizer", None) if layer.trainable else None
+    return getattr(outermost, "optimizer", None)
 
 
 def responsible_for(optimizer, variable):
     """The optimizer inside `optimizer` that updates `variable`; None where it cannot be known yet."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    choice = getattr(optimizer, "_optimizer_map", None)
-    if choice is None:
-        return optimizer
-    if optimizer.built:
-        index = optimizer._var_to_optimizer_idx.get(optimizer._var_key(variable))
-        return None if index is None else optimizer.optimizers[index]
-    # A function may make a new optimizer at every call, which must not happen in here.
-    return choice[variable.path] if hasattr(choice, "default_optimizer") else None
+    return optimizer_inside(optimizer, variable) if hasattr(optimizer, "optimizers") else optimizer
 
 
 def _is_training_of_several(layer):
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return False
     building = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
-    return building or bool(layer._get_call_context().get_value("training"))
+    return building or is_training_call(layer)
 
 
 def _like(optimizer):

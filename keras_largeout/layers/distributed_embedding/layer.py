@@ -127,6 +127,13 @@ class DistributedEmbedding(keras.layers.Layer):
         give_shards(self, *self.tables)
         self.built = True
 
+    def __call__(self, *args, **kwargs):
+        if (
+            not self.built
+        ):  # Keras 3.12, the last one for Python 3.10, takes no None among what it builds from
+            self.build()
+        return super().__call__(*args, **kwargs)
+
     def call(self, inputs, weights=None):
         check_optimizer(self)
         self._optimizers.check_compiled(self)

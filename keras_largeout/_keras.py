@@ -1,0 +1,137 @@
+"""The one place that touches private parts of Keras, where nothing public does the same.
+
+(Optimizers have a file of their own, `optimizers/_keras.py`.) Each function says why it is needed. Where a
+version of Keras lacks a name, the function raises an ImportError that says so.
+"""
+
+import keras
+
+from keras_largeout._private import private
+
+# The versions on which the tests have run. pyproject.toml allows no others.
+KNOWN = ">=3.12,<3.16"
+
+
+def _need(owner, name):
+    return private(owner, name, "Keras", keras.__version__, KNOWN)
+
+
+def all_layers(model):
+    """A model, and every layer inside it or inside its layers, each once.
+
+    Nothing private: Keras has `layers` for models alone, and layers too may hold layers. They are found where
+    Keras itself finds them, in attributes and in the lists, tuples, sets and dicts there.
+
+    Args:
+        model: `keras.Model` or `keras.layers.Layer`.
+    """
+    seen, waiting = {}, [model]  # by `id`: what has been seen stays alive, so that no `id` is used twice
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, keras.layers.Layer):
+            inside = [getattr(value, "layers", None), *vars(value).values()]
+        elif isinstance(value, dict):
+            inside = list(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            inside = list(value)
+        else:
+            continue
+        if id(value) not in seen:
+            seen[id(value)] = value
+            waiting += reversed(inside)
+    return [value for value in seen.values() if isinstance(value, keras.layers.Layer)]
+
+
+def outermost_layer(layer):
+    """The layer in whose call `layer` is being called: a model, most often, or `layer` itself.
+
+    Why: a layer of a plain `keras.Model` learns in no other way who calls it, and so by which optimizer it
+    will be trained. (`kl.Model` looks at its layers itself, when it is compiled.)
+    """
+    outermost = _need(_call_context(layer), "entry_layer")
+    if outermost is layer:  # asking opens a context where there was none, as in `layer.call(...)`
+        _need(layer, "_maybe_reset_call_context")()
+    return outermost
+
+
+def is_training_call(layer):
+    """Whether the call in which `layer` is being called is one for training.
+
+    Why: a layer whose `call` has no argument `training` is not told.
+    """
+    return bool(_need(_call_context(layer), "get_value")("training"))
+
+
+def _call_context(layer):
+    return _need(layer, "_get_call_context")()
+
+
+def optimizer_inside(multi, variable):
+    """The optimizer inside a `keras.optimizers.MultiOptimizer` that updates `variable`.
+
+    Why: `MultiOptimizer.optimizers` is public, and which of them has a variable is not.
+
+    Returns:
+        A Keras optimizer; None where it cannot be known yet.
+    """
+    choice = _need(multi, "_optimizer_map")
+    if multi.built:
+        index = _need(multi, "_var_to_optimizer_idx").get(_need(multi, "_var_key")(variable))
+        return None if index is None else multi.optimizers[index]
+    # A function may make a new optimizer at every call, which must not happen in here.
+    return choice[variable.path] if hasattr(choice, "default_optimizer") else None
+
+
+def step_counter(optimizer):
+    """The variable in which an optimizer counts the batches that it has seen.
+
+    Nothing private: `optimizer.iterations` is this variable, but a quotient of it where gradients are
+    accumulated. The counter is always the first of the optimizer's variables, also in every file that Keras
+    has saved.
+
+    Args:
+        optimizer: `keras.optimizers.Optimizer`; one inside it has a counter of its own.
+    """
+    counter = optimizer.variables[0]
+    if tuple(counter.shape) or "int" not in str(counter.dtype):
+        raise ImportError(
+            "keras_largeout needs the counter of steps as the first of an optimizer's variables, which Keras "
+            f"{keras.__version__} has elsewhere. It is known to work with Keras {KNOWN}: install one of "
+            f"these. Received: {counter}"
+        )
+    return counter
+
+
+def mask_of(tensor):
+    """The mask that a tensor carries from the layer that made it; None where there is none.
+
+    Why: Keras hands masks to layers, and its losses look for them; it hands none to a loss.
+    """
+    return _need("keras.src.backend", "get_keras_mask")(tensor)
+
+
+class LoopHooks:
+    """A base, before `keras.Model`, that names two moments of Keras's loops of which no public method tells.
+
+    Why: Keras's `fit` and `evaluate` build a model from its first batch, and read its metrics after the last
+    one. Where the batches lie on workers, both need another way, and everything else of the loops stays.
+    """
+
+    def check_hooks(self):
+        """Raises ImportError where Keras has no such methods: its loops would pass ours by silently."""
+        for name in ("_maybe_symbolic_build", "_get_metrics_result_or_logs"):
+            _need(keras.Model, name)
+
+    def before_first_step(self, iterator, data_batch, build):
+        """Builds the model: by `build(iterator=.., data_batch=..)`, which is Keras's way, or otherwise."""
+        build(iterator=iterator, data_batch=data_batch)
+
+    def after_last_step(self, logs):
+        """The logs of the last step, from what its function returned; metrics have their state after it."""
+        return logs
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        self.before_first_step(iterator, data_batch, super()._maybe_symbolic_build)
+
+    def _get_metrics_result_or_logs(self, logs):
+        return super()._get_metrics_result_or_logs(self.after_last_step(logs))

@@ -1,0 +1,53 @@
+"""What a step and a prediction on a cluster are made of, without a cluster."""
+
+from concurrent.futures import Future
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_largeout.distribute.cluster.local_state import LocalState
+from keras_largeout.distribute.cluster.steps import Ahead
+
+
+@pytest.mark.parametrize("steps", [None, 0, 1, 4, 9])
+@pytest.mark.parametrize("limit", [1, 3, 20])
+def test_ahead_reads_in_order_and_no_further_than_asked(steps, limit):
+    read, submitted = [], []
+
+    def batches():
+        for i in range(7):
+            read.append(i)
+            yield (tf.constant(i),)
+
+    def submit(batch):
+        submitted.append(int(batch[0]))
+        answer = Future()
+        answer.set_result(submitted[-1])
+        return answer
+
+    found = []
+    for answer in Ahead(batches(), submit, steps, limit):
+        found.append(answer.result())
+        assert len(submitted) - len(found) <= limit
+    wanted = list(range(7))[:steps]
+    assert found == submitted == read == wanted
+
+
+def test_local_state_keeps_its_own_and_writes_what_is_not():
+    added, counter, other = keras.Variable(5.0), keras.Variable(7, dtype="int64"), keras.Variable([1.0, 2.0])
+
+    @tf.function
+    def step():
+        with LocalState([added], [counter]) as state:
+            added.assign(added + 1.0)
+            counter.assign(counter + 1)
+            other.assign(other * 2.0)
+            other.assign(other + added)
+        return state.results()
+
+    (found,) = step()
+    assert float(found) == 1.0  # it started at zero
+    assert float(added.value) == 5.0 and int(counter.value) == 8
+    np.testing.assert_array_equal(other.value, [3.0, 5.0])

@@ -11,6 +11,8 @@ import pathlib
 import tempfile
 import traceback
 
+import pytest
+
 TABLES = {"layers": "conformance._layer_checks", "optimizers": "conformance._optimizer_checks"}
 
 
@@ -61,7 +63,7 @@ def _run(cells, folder):
             for i in range(len(cells)):
                 script.wait_for("^>> ", times=i + 1)
             assert script.ended() == 0, script.text
-        except BaseException:
+        except (Exception, pytest.fail.Exception):
             lost = [["", "", "", {"error": script.text}]] if cluster.scripts else []
             return _told(cluster) + lost
         finally:

@@ -1,8 +1,10 @@
 """A small language model, on one device or with its tables cut over several: for the tests of both."""
 
+import functools
+
+import _training
 import keras
 import numpy as np
-import tensorflow as tf
 from _tables import strategy_of
 
 import keras_largeout as kl
@@ -22,6 +24,11 @@ def below_the_root(tree, devices):
     return Placement.explicit(np.repeat(owners, tree.node_sizes), devices)
 
 
+def cut_below_the_root(head, devices=2):
+    """The cut belongs to the tree: a model that was made on one device is cut alike where it is loaded."""
+    head._tree._cut = TreeCut.of_placement(head.tree, below_the_root(head.tree, devices))
+
+
 def model_of(devices, optimizer, placement="permutation", mask_zero=False, dtype=None, **compile_args):
     """A compiled model; its layers "words" (an embedding), "gru" and "next" (a head)."""
     keras.utils.set_random_seed(7)
@@ -34,8 +41,7 @@ def model_of(devices, optimizer, placement="permutation", mask_zero=False, dtype
         )
         x = keras.layers.GRU(DIM, return_sequences=True, name="gru")(words(tokens))
         head = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, tree=tree, name="next", dtype=dtype)
-        # The cut belongs to the tree: a model that was made on one device is cut alike where it is loaded.
-        head._tree._cut = TreeCut.of_placement(tree, below_the_root(tree, max(2, devices)))
+        cut_below_the_root(head, max(2, devices))
         model = keras.Model(tokens, head(x))
         model.compile(optimizer(), loss=head.loss, **compile_args)
     return model
@@ -49,13 +55,7 @@ def data(steps=4, seed=1, padding=0.0):
     return words[:, :-1], words[:, 1:], rng.random((len(words), LENGTH)).astype("float32")
 
 
-def fit(model, arrays, batch=BATCH, **kwargs):
-    """The losses of all steps."""
-    losses = []
-    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
-    dataset = tf.data.Dataset.from_tensor_slices(tuple(arrays)).batch(batch)
-    model.fit(dataset, verbose=0, shuffle=False, callbacks=[record], **kwargs)
-    return losses
+fit = functools.partial(_training.fit, batch=BATCH)
 
 
 def tables(model):
@@ -77,9 +77,3 @@ def state(model):
         arrays |= {f"{name}_{key}": slot.numpy() for key, slot in optimizer._row_slots.slots.items()}
         arrays[f"{name}_iterations"] = optimizer.iterations.numpy()
     return arrays | {w.path: w.numpy() for w in model.get_layer("gru").weights}
-
-
-def assert_same(got, want, rtol=2e-4, atol=2e-5):
-    assert got.keys() == want.keys()
-    for key in want:
-        np.testing.assert_allclose(got[key], want[key], rtol=rtol, atol=atol, err_msg=key)

@@ -93,13 +93,7 @@ import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1] + "/model")
 outputs = model.signatures["serving_default"](tokens=tf.constant(np.load(sys.argv[1] + "/tokens.npy")))
 np.savez(sys.argv[1] + "/outputs.npz", **{k: v.numpy() for k, v in outputs.items()})
-""",
-        tmp_path,
-    )
-    assert_same(np.load(tmp_path / "outputs.npz"), expected)
 
-    elsewhere(
-        """
 from tensorflow.python.tools.saved_model_cli import main
 folder = sys.argv[1]
 sys.argv = ["saved_model_cli", "run", "--dir", folder + "/model", "--tag_set", "serve", "--signature_def",
@@ -108,6 +102,7 @@ main()
 """,
         tmp_path,
     )
+    assert_same(np.load(tmp_path / "outputs.npz"), expected)
     found = {name: np.load(tmp_path / "cli" / f"{name}.npy") for name in ("ids", "scores")}
     assert_same(found, expected)
 

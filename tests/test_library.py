@@ -1,5 +1,6 @@
 """Loading the compiled ops: what they say of themselves, and what is said when they can't be used."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -19,19 +20,49 @@ OPS = pathlib.Path(keras_largeout_ops.__file__).parent
 IN_A_CLONE = (PACKAGE.parent / "custom_ops").is_dir()
 
 
-def _import_error(path, before=""):
-    """The ImportError of `import keras_largeout` in a fresh process, with `path` first on the Python path."""
-    code = f"{before}\ntry:\n import keras_largeout\nexcept ImportError as e: print('ImportError:', e)"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
+# TensorFlow is imported once; a fork of that process imports this package in each of the ways.
+_IMPORTS = """
+import json, os, sys
+import keras, tensorflow
+for line in sys.stdin:
+    path, before = json.loads(line)
+    if os.fork() == 0:
+        sys.path.insert(0, path)
+        message = "imported"
+        try:
+            exec(before)
+            import keras_largeout
+        except ImportError as error:
+            message = str(error)
+        print(json.dumps(message), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def import_error():
+    """`import_error(path)`: what `import keras_largeout` says in a process of its own, with `path` first on
+    the Python path."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _IMPORTS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         cwd="/",
-        env={**os.environ, "PYTHONPATH": str(path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
-    assert result.stdout.startswith("ImportError: keras_largeout cannot be used here"), result.stderr
-    assert result.stdout.count("\n") == 1
-    return result.stdout
+
+    def ask(path, before=""):
+        process.stdin.write(json.dumps([str(path), before]) + "\n")
+        process.stdin.flush()
+        message = json.loads(process.stdout.readline())
+        assert message.startswith("keras_largeout cannot be used here") and "\n" not in message
+        return message
+
+    yield ask
+    process.stdin.close()
+    assert process.wait() == 0
 
 
 @pytest.fixture
@@ -48,42 +79,42 @@ def test_build_info():
     assert info["isa"] in ("generic", "x86-64-v3", "x86-64-v4")
 
 
-def test_another_backend():
-    message = _import_error(PACKAGE.parent, "import keras; keras.backend.backend = lambda: 'jax'")
+def test_another_backend(import_error):
+    message = import_error(PACKAGE.parent, "import keras; keras.backend.backend = lambda: 'jax'")
     assert "'jax' backend" in message and "KERAS_BACKEND=tensorflow" in message
 
 
-def test_missing_library(copy):
+def test_missing_library(copy, import_error):
     (copy / "keras_largeout_ops/_largeout_ops.so").unlink()
-    assert "pip install ." in _import_error(copy)
+    assert "pip install ." in import_error(copy)
 
 
-def test_another_tensorflow(copy):
+def test_another_tensorflow(copy, import_error):
     info = copy / "keras_largeout_ops/_build_info.py"
     info.write_text(info.read_text().replace('TENSORFLOW = "', 'TENSORFLOW = "9.'))
-    message = _import_error(copy)
+    message = import_error(copy)
     assert f"TensorFlow {tf.__version__} is installed" in message and "rebuild" in message
 
 
-def test_broken_library(copy):
+def test_broken_library(copy, import_error):
     (copy / "keras_largeout_ops/_largeout_ops.so").write_bytes(b"not a library")
-    assert "could not load" in _import_error(copy)
+    assert "could not load" in import_error(copy)
 
 
-def test_missing_package(copy):
+def test_missing_package(copy, import_error):
     (copy / "keras_largeout_ops/_build_info.py").unlink()
-    assert "pip install ." in _import_error(copy)
+    assert "pip install ." in import_error(copy)
 
 
-def test_another_version(copy):
+def test_another_version(copy, import_error):
     info = copy / "keras_largeout_ops/_build_info.py"
     info.write_text(info.read_text().replace('VERSION = "', 'VERSION = "9.'))
-    message = _import_error(copy)
+    message = import_error(copy)
     assert "version 9." in message and "do not belong" in message and "Rebuild" in message
 
 
 @pytest.mark.skipif(not IN_A_CLONE, reason="the sources of the ops are not beside the package")
-def test_library_of_other_sources(copy):
+def test_library_of_other_sources(copy, import_error):
     """A clone whose ops were edited (or pulled) and not built says so; kernels may differ."""
     shutil.copytree(PACKAGE.parent / "custom_ops", copy / "custom_ops")
     assert _library.registrations(copy / "custom_ops") == _build_info.REGISTRATIONS
@@ -92,7 +123,7 @@ def test_library_of_other_sources(copy):
     assert _library.registrations(copy / "custom_ops") == _build_info.REGISTRATIONS
     with open(copy / "custom_ops/exchange/op/exchange_op.cc", "a") as registration:
         registration.write("// edited\n")
-    message = _import_error(copy)
+    message = import_error(copy)
     assert "do not belong" in message and "Rebuild them with `pip install .`" in message
 
 

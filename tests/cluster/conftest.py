@@ -1,161 +1,15 @@
-"""A cluster of real processes: servers that can be killed, stopped, started again; scripts as its chief."""
+"""Fixtures of clusters of real processes."""
 
-import contextlib
-import ctypes
-import fcntl
 import os
-import pathlib
-import re
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 
 import pytest
-
-from keras_largeout.distribute.cluster.config import Cluster
-from keras_largeout.distribute.launch import free_ports
-
-_LIBC = ctypes.CDLL(None)
-# Long: what is waited for comes in a second or so, on a machine that does nothing else.
-PATIENCE = 180.0
-
-
-class Running:
-    """A process whose output is read as it comes."""
-
-    def __init__(self, command, environment):
-        parent = os.getpid()
-
-        def die_with_parent():
-            _LIBC.prctl(1, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=tempfile.gettempdir(),  # not where the sources may lie, which have no compiled ops
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
-        self.lines = []
-        self._changed = threading.Condition()
-        self._open = True
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line.rstrip())
-                self._changed.notify_all()
-        with self._changed:
-            self._open = False
-            self._changed.notify_all()
-
-    @property
-    def text(self):
-        return "\n".join(self.lines)
-
-    def wait_for(self, pattern, times=1):
-        """Waits until `times` lines have matched; the last match. Fails when the process ends before."""
-        deadline = time.monotonic() + PATIENCE
-        with self._changed:
-            while True:
-                found = [m for m in (re.search(pattern, line) for line in self.lines) if m]
-                if len(found) >= times:
-                    return found[times - 1]
-                assert self._open, f"the process ended before it printed {pattern!r}:\n{self.text}"
-                assert time.monotonic() < deadline, f"{pattern!r} did not come:\n{self.text}"
-                self._changed.wait(1.0)
-
-    def send(self, number):
-        os.kill(self.process.pid, number)
-
-    def ended(self):
-        """Waits for the end; the exit code."""
-        try:
-            code = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the process did not end:\n{self.text}")
-        with self._changed:
-            self._changed.wait_for(lambda: not self._open, 10.0)
-        return code
-
-    def close(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-class LocalCluster:
-    """Workers and parameter servers on this machine; `run` runs a script as their chief."""
-
-    def __init__(self, folder, workers=2, ps=2):
-        self.folder = pathlib.Path(folder)
-        count = {"chief": 1, "worker": workers, "ps": ps}
-        ports = iter(free_ports(sum(count.values())))
-        self.cluster = Cluster(
-            {job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()}
-        )
-        self.servers = {}
-        self.scripts = []
-
-    def start(self, *only, command=("-m", "keras_largeout.distribute.server"), **environment):
-        """Starts servers (`("worker", 0), ...`; without any: all) and waits until they are up."""
-        started = only or [(job, index) for job, index, _ in self.cluster.servers()]
-        for job, index in started:
-            own = _environment(self.cluster.task(job, index)) | environment
-            self.servers[job, index] = Running([sys.executable, *command], own)
-        for server in started:
-            self.servers[server].wait_for("^(keras_largeout|bare): .*is ready")
-
-    def kill(self, job, index):
-        server = self.servers.pop((job, index))
-        server.close()
-
-    def address(self, job, index):
-        return self.cluster.addresses[job][index]
-
-    def run(self, script, **environment):
-        """Starts `script` (source) as the chief."""
-        path = self.folder / f"script_{len(self.scripts)}.py"
-        path.write_text(script)
-        self.scripts.append(Running([sys.executable, str(path)], _environment(self.cluster) | environment))
-        return self.scripts[-1]
-
-    def close(self):
-        for process in (*self.scripts, *self.servers.values()):
-            process.close()
-
-
-def _environment(cluster):
-    return {
-        **os.environ,
-        "TF_CONFIG": cluster.to_tf_config(),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+from _cluster import LocalCluster, Running, alone
 
 
 @pytest.fixture
 def one_at_a_time():
-    """Two clusters side by side on two cores would only wait for each other.
-
-    A lock of the user's, because tests run in several processes, which deal tests out among themselves.
-    """
-    name = f"keras_largeout_cluster_tests_{os.getuid()}.lock"
-    with open(pathlib.Path(tempfile.gettempdir()) / name, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone():
         yield
 
 
@@ -187,3 +41,23 @@ def running():
     yield make
     for process in made:
         process.close()
+
+
+@pytest.fixture
+def run_alone(running, tmp_path):
+    """`run_alone(source)`: the script in a process without a cluster, when it has ended."""
+
+    def run(source, **environment):
+        path = tmp_path / "alone.py"
+        path.write_text(source)
+        process = running([sys.executable, str(path)], **environment)
+        assert process.ended() == 0, process.text
+        return process
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "files").mkdir()
+    return tmp_path / "files"

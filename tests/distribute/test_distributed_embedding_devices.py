@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
+from _training import fit
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -120,10 +121,7 @@ def train(devices, fused, epochs=1, compiled=None, **options):
             model.embedding.build()
             model.built = True
         model.compile(compiled() if compiled else kl.optimizers.LazyAdam(0.01), loss="mse")
-    losses = []
-    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
-    model.fit(data(), epochs=epochs, verbose=0, shuffle=False, callbacks=[record])
-    return model, losses
+    return model, fit(model, data(), epochs=epochs)
 
 
 @functools.cache
@@ -209,8 +207,8 @@ def test_initial_values_are_those_of_the_tables_alone():
 def test_files_fit_any_devices_and_any_stacks(tmp_path, accumulate):
     """Saved, loaded elsewhere and trained on: what comes of it without the detour."""
     optimizer = functools.partial(kl.optimizers.LazyAdam, 0.01, gradient_accumulation_steps=accumulate)
-    want, _ = train(1, fused=True, epochs=2, compiled=optimizer)
-    before, _ = train(1, fused=True, compiled=optimizer)
+    want, _ = train(1, fused=True, compiled=optimizer)
+    before = want
     for devices, options in [(2, {"table_stacking": None, "placement": "modulo"}), (3, {})]:
         path = str(tmp_path / f"{devices}.weights.h5")
         before.save_weights(path)
@@ -219,6 +217,7 @@ def test_files_fit_any_devices_and_any_stacks(tmp_path, accumulate):
             after.optimizer.build(after.trainable_variables)
         after.load_weights(path)
         before = after
-    after.fit(data(), verbose=0, shuffle=False)
+    for model in (want, after):
+        fit(model, data())
     for name, rows in after.tables().items():
         np.testing.assert_allclose(rows, want.tables()[name], rtol=2e-5, atol=2e-6, err_msg=name)

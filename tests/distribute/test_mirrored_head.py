@@ -1,14 +1,16 @@
 """The hierarchical softmax over several devices: the numbers of one device."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _mirrored import below_the_root
 from _tables import strategy_of
+from _training import arrays_of, assert_same, fit
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_placement import spread, subtree_roots
 
 VOCAB, DIM, BATCH, LENGTH = 300, 8, 24, 5
 COUNTS = 1e6 / np.arange(1, VOCAB + 1) ** 1.1
@@ -19,14 +21,6 @@ TREES = {
     "two_level": kl.trees.two_level(VOCAB),
     "balanced": kl.trees.balanced(VOCAB, arity=8),
 }
-
-
-def below_the_root(tree, devices):
-    """Everything but the root goes to the devices, subtrees in turn."""
-    cut = np.arange(tree.num_nodes) == 0
-    units = subtree_roots(tree, cut)
-    owners = spread(tree, cut, units, np.arange(len(units)) % devices)
-    return Placement.explicit(np.repeat(owners, tree.node_sizes), devices)
 
 
 def data(steps, batch=BATCH):
@@ -51,26 +45,18 @@ def make(devices, tree="two_level", optimizer=lambda: kl.optimizers.LazyAdam(0.0
     return model
 
 
-def fit(model, steps, **kwargs):
-    losses = []
-    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
-    model.fit(data(steps), verbose=0, shuffle=False, callbacks=[record], **kwargs)
-    return losses
-
-
 def state(model):
-    embedding, head = model.layers[1], model.layers[-1]
-    tables = {"embedding": embedding.table, "kernel": head.kernel_table, "bias": head.bias_table}
-    arrays = {name: table.numpy() for name, table in tables.items()}
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    arrays.update({key: slot.numpy() for key, slot in optimizer._row_slots.slots.items()})
-    return arrays
+    head = model.layers[-1]
+    return arrays_of(model.layers[1].table, head.kernel_table, head.bias_table)
 
 
-def assert_same(a, b, rtol=2e-4, atol=2e-5):
-    assert a.keys() == b.keys()
-    for key in a:
-        np.testing.assert_allclose(a[key], b[key], rtol=rtol, atol=atol, err_msg=key)
+def trained(devices, tree):
+    """A model, and the losses of its steps."""
+    model = make(devices, tree)
+    return model, fit(model, data(20))
+
+
+trained_on_one = functools.cache(functools.partial(trained, 1))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +65,7 @@ def assert_same(a, b, rtol=2e-4, atol=2e-5):
     + [(tree, 4) for tree in TREES if tree != "two_level"],
 )
 def test_same_numbers(tree, devices):
-    one, several = make(1, tree), make(devices, tree)
-    want, got = fit(one, 20), fit(several, 20)
+    (one, want), (several, got) = trained_on_one(tree), trained(devices, tree)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     assert_same(state(several), state(one))
     head = several.layers[-1]

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from _mirrored import BATCH, LENGTH, VOCAB, assert_same, data, fit, model_of, state
+from _mirrored import BATCH, LENGTH, VOCAB, data, fit, model_of, state
 from _tables import strategy_of
+from _training import assert_same
 
 import keras_largeout as kl
 from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas

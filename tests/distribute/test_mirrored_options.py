@@ -1,11 +1,14 @@
 """What `compile` and optimizers can be asked for: over several devices the numbers of one device."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from _mirrored import LENGTH, VOCAB, assert_same, data, fit, model_of, state
+from _mirrored import LENGTH, VOCAB, data, fit, model_of, state
 from _tables import strategy_of
+from _training import arrays_of, assert_same
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -32,16 +35,24 @@ def numbers(steps=6):
 
 def weights(model):
     """The logical table, its slots, and the dense weights."""
-    table = model.layers[1].table.array
-    arrays = {array.name: array.numpy() for array in table.arrays()}
-    return arrays | {str(i): w.numpy() for i, w in enumerate(model.layers[-1].weights)}
+    return arrays_of(model.layers[1].table, **{str(i): w for i, w in enumerate(model.layers[-1].weights)})
 
 
-def assert_as_one_device(optimizer, placement="permutation", rtol=2e-5, atol=2e-6, **compile_args):
-    one, several = (regression(n, optimizer, placement, **compile_args) for n in (1, 3))
-    np.testing.assert_allclose(fit(several, numbers()), fit(one, numbers()), rtol=max(rtol, 1e-5))
-    assert_same(weights(several), weights(one), rtol, atol)
-    return several
+def trained(devices, optimizer, placement="permutation", **compile_args):
+    """The losses, the weights and the model."""
+    model = regression(devices, optimizer, placement, **compile_args)
+    return fit(model, numbers()), weights(model), model
+
+
+def assert_as_one_device(
+    optimizer, placement="permutation", rtol=2e-5, atol=2e-6, one_device=None, **compile_args
+):
+    """`one_device`: what `trained` gives there, where a test has it already."""
+    want_losses, want, _ = one_device or trained(1, optimizer, **compile_args)
+    losses, got, model = trained(3, optimizer, placement, **compile_args)
+    np.testing.assert_allclose(losses, want_losses, rtol=max(rtol, 1e-5))
+    assert_same(got, want, rtol, atol)
+    return model
 
 
 def multi():
@@ -77,6 +88,11 @@ def test_optimizers(optimizer):
     assert_as_one_device(optimizer)
 
 
+@functools.cache
+def on_one_device(**options):
+    return trained(1, lambda: klo.SGD(0.3, momentum=0.9, **options))
+
+
 @pytest.mark.parametrize("placement", ["permutation", "columns", HOT], ids=["permutation", "columns", "hot"])
 @pytest.mark.parametrize(
     "options",
@@ -84,7 +100,8 @@ def test_optimizers(optimizer):
     ids=lambda options: next(iter(options)),
 )
 def test_clipping_and_accumulation(options, placement):
-    assert_as_one_device(lambda: klo.SGD(0.3, momentum=0.9, **options), placement)
+    optimizer = lambda: klo.SGD(0.3, momentum=0.9, **options)  # noqa: E731
+    assert_as_one_device(optimizer, placement, one_device=on_one_device(**options))
 
 
 def test_head_with_several_of_them():
@@ -185,7 +202,7 @@ def test_layers_built_inside_fit(kind, placement):
             model = keras.Sequential(layers) if kind == "sequential" else Subclassed(table)
             model.compile(klo.LazyAdam(0.01), "mse")
         fit(model, numbers())
-        found.append({array.name: array.numpy() for array in table.table.array.arrays()})
+        found.append(arrays_of(table.table))
     assert_same(found[1], found[0])
 
 
@@ -232,7 +249,7 @@ def test_tied_input_and_output():
             model = Tied("replicated" if devices > 1 else "auto")
             model.compile(klo.LazyAdam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         fit(model, (words, following))
-        found.append({array.name: array.numpy() for array in model.words.table.array.arrays()})
+        found.append(arrays_of(model.words.table))
     assert_same(found[1], found[0])
     part = model.words.table.shards[0]
     for copy in part.components:

@@ -8,8 +8,10 @@ import sys
 import keras
 import numpy as np
 import pytest
-from _mirrored import DIM, VOCAB, assert_same, data, fit, model_of, optimizers, state, tables
+from _memory import need, need_peaks
+from _mirrored import DIM, VOCAB, data, fit, model_of, optimizers, state, tables
 from _tables import strategy_of
+from _training import assert_same
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -117,15 +119,7 @@ _STREAM = """
 import sys
 import keras, numpy as np, tensorflow as tf
 import keras_largeout as kl
-
-def status(key):
-    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1]) // 1024
-
-def peak(function):
-    before = status("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts anew
-    function()
-    return status("VmHWM") - before
+from _memory import peak_of
 
 strategy = kl.distribute.strategy(4)
 placement = kl.distribute.Placement.by_modulo(1_000_000, 4).with_hot_rows(np.arange(1000))
@@ -136,30 +130,22 @@ with strategy.scope():
     model.compile(kl.optimizers.SGD(0.1), "mse")
 model.fit(np.arange(12).reshape(4, 3), np.ones((4, 1)), verbose=0)
 path = sys.argv[1] + "/model.weights.h5"
-print(peak(lambda: model.save_weights(path)))
-print(peak(lambda: model.load_weights(path)))
-print(peak(lambda: kl.export_saved_model(model, sys.argv[1] + "/export")))
+print(peak_of(lambda: model.save_weights(path)))
+print(peak_of(lambda: model.load_weights(path)))
+print(peak_of(lambda: kl.export_saved_model(model, sys.argv[1] + "/export")))
 """
-
-
-def _available_memory():
-    """Bytes that processes can still get; what the page cache would give back is among them."""
-    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
 
 
 def test_files_are_streamed(tmp_path):
     """A table of 1 GB, in a fresh process: TensorFlow keeps what it has freed."""
-    if not os.access("/proc/self/clear_refs", os.W_OK):
-        pytest.skip("peak memory is read and reset in Linux's /proc")
-    available = _available_memory()
-    if available < 4 << 30:
-        pytest.skip(f"4 GB of available memory are needed; there are {available >> 30}")
+    need_peaks()
+    need(4)
+    tests = str(pathlib.Path(__file__).parents[1])
     result = subprocess.run(
         [sys.executable, "-c", _STREAM, str(tmp_path)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(kl.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ["PYTHONPATH"]])},
         cwd="/",
     )
     for path in tmp_path.rglob("*"):

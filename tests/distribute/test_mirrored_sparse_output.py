@@ -1,10 +1,12 @@
 """`SparseOutput` over several devices: the numbers of one device."""
 
+import _training
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
+from _training import arrays_of
 
 import keras_largeout as kl
 
@@ -31,36 +33,20 @@ def make(devices, loss="binary_crossentropy", own=None, classes=CLASSES, options
     return model, head
 
 
-def fit(model, callbacks=(), **kwargs):
-    losses = []
-    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
-    model.fit(
-        data(classes=model.layers[-1].num_classes),
-        verbose=0,
-        shuffle=False,
-        callbacks=[record, *callbacks],
-        **kwargs,
-    )
-    return losses
+def fit(model, **kwargs):
+    return _training.fit(model, data(classes=model.layers[-1].num_classes), **kwargs)
 
 
 def state(model):
     head = model.layers[-1]
-    arrays = {"kernel": head.kernel.numpy(), "bias": head.bias.numpy()}
-    arrays["dense"] = np.array(model.layers[1].kernel.numpy())
-    for table in (head.kernel, head.bias):
-        arrays.update({slot.name: slot.numpy() for slot in table.array.arrays()[1:]})
-    return arrays
+    return arrays_of(head.kernel, head.bias, dense=model.layers[1].kernel)
 
 
-def assert_same(several, one, rtol=2e-4, atol=2e-5):
-    got, want = state(several), state(one)
-    assert got.keys() == want.keys() and len(got) >= 3
-    for key in got:
-        np.testing.assert_allclose(got[key], want[key], rtol=rtol, atol=atol, err_msg=key)
-    for model in (several, one):
-        assert model.layers[-1].connections.numpy().dtype == np.uint16
-    np.testing.assert_array_equal(*(m.layers[-1].connections.numpy() for m in (several, one)))
+def assert_same(several, one, **tolerances):
+    _training.assert_same(state(several), state(one), **tolerances)
+    connections = [model.layers[-1].connections.numpy() for model in (several, one)]
+    assert [c.dtype for c in connections] == [np.uint16] * 2
+    np.testing.assert_array_equal(*connections)
 
 
 OWN = {
@@ -149,7 +135,7 @@ def test_rewiring(own, prune, grow):
     models = [make(devices, "softmax", own) for devices in (1, 4)]
     for model, head in models:
         rewire = kl.callbacks.Rewire(head, fraction=0.4, every=3, prune=prune, grow=grow)
-        fit(model, [rewire], epochs=2)
+        fit(model, callbacks=[rewire], epochs=2)
         assert len(rewire.history) == 5
     assert_same(models[1][0], models[0][0])
     np.testing.assert_array_equal(*(head.in_degrees() for _, head in models))
@@ -158,25 +144,13 @@ def test_rewiring(own, prune, grow):
 @pytest.mark.parametrize(("before", "after", "own"), [(4, 1, "adam"), (1, 2, "adam"), (2, 4, None)])
 def test_saved_on_some_loaded_on_others(tmp_path, before, after, own):
     model, head = make(before, own=own)
-    fit(model, [kl.callbacks.Rewire(head, every=3)])
+    fit(model, callbacks=[kl.callbacks.Rewire(head, every=3)])
     model.save(tmp_path / "m.keras")
     with strategy_of(after).scope():
         loaded = keras.models.load_model(tmp_path / "m.keras")
     assert_same(loaded, model, rtol=0, atol=0)
     np.testing.assert_allclose(fit(loaded), fit(model), rtol=1e-4)
     assert_same(loaded, model)
-
-
-def test_export_from_several_devices(tmp_path):
-    model, head = make(4, "softmax")
-    serving = head.predictor(model, k=4)
-    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
-    kl.export_saved_model(serving, tmp_path / "export")
-    served = tf.saved_model.load(tmp_path / "export")
-    want = serving(x)
-    got = served.serve(tf.constant(x))
-    np.testing.assert_array_equal(got["ids"], want["ids"])
-    np.testing.assert_allclose(got["scores"], want["scores"], rtol=1e-4)
 
 
 def test_several_steps_an_execution():

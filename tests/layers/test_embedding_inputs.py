@@ -48,20 +48,20 @@ def test_shapes_known_and_unknown(shapes, want):
 
 
 @pytest.mark.parametrize(
-    "shapes",
+    ("shapes", "message"),
     [
-        ([3, 4], [5], [0], "none", [3, 4, 17]),  # splits without combiner
-        ([3, 4], [5], [0], "sum", [4, 17]),  # splits for ids of rank 2
-        ([3, 4], [0, 1], [0], "sum", [3, 17]),
-        ([3, 4], [0], [3, 5], "sum", [3, 17]),
-        ([3, 4], [0], [2], "sum", [3, 17]),
-        ([], [0], [0], "sum", [17]),
-        ([3, 4], [0], [0], "sum", [3, 18]),
-        ([3, 4], [0], [0], "sum", [17]),
+        (([3, 4], [5], [0], "none", [3, 4, 17]), r"`row_splits` must be empty .* Received: shape \[5\]"),
+        (([3, 4], [5], [0], "sum", [4, 17]), "`ids`|must be rank 1 but is rank 2"),  # splits need flat ids
+        (([3, 4], [0, 1], [0], "sum", [3, 17]), "`row_splits`|must be rank 1 but is rank 2"),
+        (([3, 4], [0], [3, 5], "sum", [3, 17]), r"`weights`|Shapes are \[3,4\] and \[3,5\]"),
+        (([3, 4], [0], [2], "sum", [3, 17]), "`weights`|equal rank, but are 2 and 1"),
+        (([], [0], [0], "sum", [17]), "`ids`|must be at least rank 1 but is rank 0"),
+        (([3, 4], [0], [0], "sum", [3, 18]), r"`grad`|Shapes are \[3,18\] and \[3,17\]"),
+        (([3, 4], [0], [0], "sum", [17]), "`grad`|equal rank, but are 1 and 2"),
     ],
 )
-def test_wrong_shapes_fail_in_the_graph(shapes):
-    with pytest.raises(ValueError):
+def test_wrong_shapes_fail_in_the_graph(shapes, message):
+    with pytest.raises(ValueError, match=message):
         static_shapes(*shapes)
 
 

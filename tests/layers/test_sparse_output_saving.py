@@ -111,5 +111,5 @@ def test_a_checkpoint_of_another_layer_is_refused_whole(tmp_path, other, message
     for a, b in zip(before, _values(different)):
         np.testing.assert_array_equal(a, b)
     model.save_weights(tmp_path / "w.weights.h5")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=message):
         different.load_weights(tmp_path / "w.weights.h5")

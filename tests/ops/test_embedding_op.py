@@ -192,20 +192,17 @@ def test_sparse_ids(rng, weighted):
     np.testing.assert_allclose(got, want.reshape(2, 2, -1), rtol=1e-5)
 
 
-@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
 @pytest.mark.parametrize("combiner", em.COMBINERS)
 @pytest.mark.parametrize("dim", [17, 64, 304])
-def test_gpu_equals_reference(rng, combiner, dim):
-    with tf.device("GPU:0"):
-        for dtype in (np.float32, BFLOAT16):
-            ids = np.where(
-                rng.uniform(size=(200, 3)) < 0.5, 7, rng.integers(-3, 53, (200, 3))
-            )  # row 7 is hot
-            weights = rng.uniform(0.2, 1.0, ids.shape).astype("float32")
-            options = {"combiner": combiner, "out_of_range": "zero"}
-            check(rng, make(rng, 50, dim, dtype), ids, 1e-4, weights=weights, **options)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="`ids` must lie in"):
-            em.embedding_lookup(tf.Variable(make(rng)), [1, 50])
+def test_gpu_equals_reference(rng, device, combiner, dim):
+    for dtype in (np.float32, BFLOAT16):
+        ids = np.where(rng.uniform(size=(200, 3)) < 0.5, 7, rng.integers(-3, 53, (200, 3)))  # row 7 is hot
+        weights = rng.uniform(0.2, 1.0, ids.shape).astype("float32")
+        options = {"combiner": combiner, "out_of_range": "zero"}
+        check(rng, make(rng, 50, dim, dtype), ids, 1e-4, weights=weights, **options)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`ids` must lie in"):
+        em.embedding_lookup(tf.Variable(make(rng)), [1, 50])
 
 
 class Words(keras.layers.Layer):

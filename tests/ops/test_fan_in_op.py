@@ -419,33 +419,31 @@ def test_the_op_checks_what_the_wrapper_checks(rng):
         )
 
 
-@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
 @pytest.mark.parametrize("loss", fi.LOSSES)
-def test_gpu_equals_reference(rng, loss):
-    with tf.device("GPU:0"):
-        assert all("GPU" in v.device for v in Problem(rng).variables())
-        for options in (
-            {},
-            {"bias": False, "batch": 1},
-            {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.uint32, "labels_dtype": np.int32},
-            {"dtype": BFLOAT16, "batch": 33},
-            {"inputs_dtype": BFLOAT16},
-        ):
-            for graph in (False, True):
-                check_loss(rng, loss, graph, options)
-        for rule in fi.RULES:
-            for dtype in (np.float32, BFLOAT16):
-                check_step(rng, rule, dtype, loss)
+def test_gpu_equals_reference(rng, device, loss):
+    assert all("GPU" in v.device for v in Problem(rng).variables())
+    for options in (
+        {},
+        {"bias": False, "batch": 1},
+        {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.uint32, "labels_dtype": np.int32},
+        {"dtype": BFLOAT16, "batch": 33},
+        {"inputs_dtype": BFLOAT16},
+    ):
+        for graph in (False, True):
+            check_loss(rng, loss, graph, options)
+    for rule in fi.RULES:
+        for dtype in (np.float32, BFLOAT16):
+            check_step(rng, rule, dtype, loss)
 
 
-@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
-def test_gpu_logits_and_top_k(rng):
-    with tf.device("GPU:0"):
-        for index_dtype in (np.uint16, np.uint32):
-            check_logits(rng, index_dtype)
-            check_top_k(rng, index_dtype)
-        check_bad_index(rng)
-        p = Problem(rng)
-        p.labels[11] = 123
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`labels`.*123 at position 11"):
-            p.run(p.variables())
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_gpu_logits_and_top_k(rng, device):
+    for index_dtype in (np.uint16, np.uint32):
+        check_logits(rng, index_dtype)
+        check_top_k(rng, index_dtype)
+    check_bad_index(rng)
+    p = Problem(rng)
+    p.labels[11] = 123
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`labels`.*123 at position 11"):
+        p.run(p.variables())

@@ -285,26 +285,25 @@ def test_every_value_of_uint16_is_an_input(rng):
         fi.fan_in_logits(x[:, :-1], tf.Variable(weights), tf.Variable(all_inputs))
 
 
-@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")
-def test_gpu_equals_the_reference(rng):
-    with tf.device("GPU:0"):
-        for num_inputs in (8, 30, 1000):
-            got = fr.fan_in_connections(100, 8, num_inputs, SEED)
-            np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
-        for dtype in (np.float32, ml_dtypes.bfloat16):
-            for fraction, num_inputs in ((0.0, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
-                layer = Layer(rng, dtype=dtype, num_inputs=num_inputs)
-                layer.rewire(fraction=fraction, first_row=25, first_class=100)
-        layer = Layer(rng)
-        candidates = fr.fan_in_candidates(tf.Variable(layer.indices), 50, SEED, 5, 20, 30, 5)
-        want = fr.fan_in_candidates_reference(layer.indices[20:50], 50, SEED, 5, 25)
-        np.testing.assert_array_equal(candidates, want)
-        scores = rng.normal(size=(60, 12)).round(1).astype(np.float32)
-        scores[:, 5] = np.nan
-        layer.rewire(fraction=0.5, candidates=rng.integers(0, 50, (60, 12)).astype(np.int32), scores=scores)
-        check_candidate_gradient(rng)
-        check_threshold(rng)
-        degrees = fr.fan_in_degrees(tf.Variable(layer.indices), 50)
-        np.testing.assert_array_equal(degrees, np.bincount(layer.indices.ravel(), minlength=50))
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 20\)"):
-            fr.fan_in_degrees(tf.Variable(layer.indices), 20)
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_gpu_equals_the_reference(rng, device):
+    for num_inputs in (8, 30, 1000):
+        got = fr.fan_in_connections(100, 8, num_inputs, SEED)
+        np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for fraction, num_inputs in ((0.0, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
+            layer = Layer(rng, dtype=dtype, num_inputs=num_inputs)
+            layer.rewire(fraction=fraction, first_row=25, first_class=100)
+    layer = Layer(rng)
+    candidates = fr.fan_in_candidates(tf.Variable(layer.indices), 50, SEED, 5, 20, 30, 5)
+    want = fr.fan_in_candidates_reference(layer.indices[20:50], 50, SEED, 5, 25)
+    np.testing.assert_array_equal(candidates, want)
+    scores = rng.normal(size=(60, 12)).round(1).astype(np.float32)
+    scores[:, 5] = np.nan
+    layer.rewire(fraction=0.5, candidates=rng.integers(0, 50, (60, 12)).astype(np.int32), scores=scores)
+    check_candidate_gradient(rng)
+    check_threshold(rng)
+    degrees = fr.fan_in_degrees(tf.Variable(layer.indices), 50)
+    np.testing.assert_array_equal(degrees, np.bincount(layer.indices.ravel(), minlength=50))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 20\)"):
+        fr.fan_in_degrees(tf.Variable(layer.indices), 20)

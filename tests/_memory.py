@@ -1,0 +1,33 @@
+"""How much memory there is, and how much a piece of code takes at its peak, from Linux's /proc."""
+
+import os
+import pathlib
+
+import pytest
+
+
+def _line(path, key):
+    lines = pathlib.Path(path).read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(key)).split()[1]) << 10
+
+
+def need(gigabytes):
+    """Skips the test where processes could not get so much; what the page cache would give back counts."""
+    available = _line("/proc/meminfo", "MemAvailable:")
+    if available < gigabytes << 30:
+        pytest.skip(f"{gigabytes} GB of available memory are needed; there are {available >> 30}")
+
+
+def need_peaks():
+    """Skips the test where `peak_of` cannot work."""
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("peak memory is read and reset in Linux's /proc")
+
+
+def peak_of(function):
+    """Megabytes that the process grows by at the peak of a call. TensorFlow keeps what it has freed, and
+    would use it: only in a fresh process."""
+    before = _line("/proc/self/status", "VmRSS:")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    function()
+    return (_line("/proc/self/status", "VmHWM:") - before) >> 20

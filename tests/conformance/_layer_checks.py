@@ -1,0 +1,179 @@
+"""What every layer can do, under every strategy. A new promise joins by one function of `CHECKS`."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from _training import assert_same
+from conformance._layers import BATCH, LAYERS
+
+import keras_largeout as kl
+
+EPOCHS = 2
+
+
+def run(layer, check, strategy, folder):
+    """Runs one cell of the table; returns what it has to tell, as JSON can hold it, or raises."""
+    case = LAYERS[layer]
+    if check in case.refused:
+        with pytest.raises(ValueError, match=case.refused[check]):
+            CHECKS[check](layer, strategy, folder)
+        return None
+    return CHECKS[check](layer, strategy, folder)
+
+
+def compiled(layer, strategy, **kwargs):
+    case = LAYERS[layer]
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        model = case.model()
+        model.compile(kl.optimizers.LazyAdam(0.01), loss=case.loss(model), **kwargs)
+    return model
+
+
+def fit(layer, model, epochs=EPOCHS):
+    """The losses of the epochs, which are exact under every strategy."""
+    x, y = LAYERS[layer].data()
+    return model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+
+
+def arrays(model, *layers):
+    """The weights of layers as their files have them: in logical order, wherever they lie."""
+    found = {}
+    for name in layers or ("large", "small"):
+        store = {}
+        model.get_layer(name).save_own_variables(store)
+        found |= {f"{name}/{key}": np.asarray(value) for key, value in store.items()}
+    return found
+
+
+def assert_equal(got, want):
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_array_equal(got[key], want[key], err_msg=key)
+
+
+def moved(before, after):
+    """Whether each array has changed."""
+    return {key: not np.array_equal(before[key], after[key]) for key in before}
+
+
+@functools.cache
+def trained(layer, strategy, eager=False):
+    """A model after a short training, and its numbers then: losses and weights.
+
+    Several checks share it, as tracing is what takes time. Each looks at what the model is when it begins.
+    """
+    model = compiled(layer, strategy, run_eagerly=eager)
+    losses = fit(layer, model)
+    weights = {key: np.float64(value).tolist() for key, value in arrays(model).items()}
+    return model, {"losses": losses, **weights}
+
+
+def numbers(layer, strategy, folder):
+    """Those of a short training: the test compares them with those of one device."""
+    return trained(layer, strategy)[1]
+
+
+def config(layer, strategy, folder):
+    """A layer made from its config is like it, and so is a model."""
+    with strategy.scope():
+        model = LAYERS[layer].model()
+        large = model.get_layer("large")
+        written = _as_json(large)
+        again = keras.layers.deserialize(json.loads(written))
+        assert type(again) is type(large) and _as_json(again) == written
+        model_again = keras.models.model_from_json(model.to_json())
+    assert [(w.path, w.shape, w.dtype) for w in model_again.weights] == [
+        (w.path, w.shape, w.dtype) for w in model.weights
+    ]
+
+
+def _as_json(layer):
+    written = keras.layers.serialize(layer)
+    written.pop("build_config", None)  # of a layer that is built
+    return json.dumps(written, sort_keys=True)
+
+
+def save_and_load(layer, strategy, folder):
+    """A loaded model has the numbers of the saved one, and trains on as it does."""
+    model, _ = trained(layer, strategy)
+    model.save(folder / "model.keras")
+    with strategy.scope():
+        loaded = keras.models.load_model(folder / "model.keras")
+    assert_equal(arrays(loaded), arrays(model))
+    assert fit(layer, loaded) == pytest.approx(fit(layer, model), rel=1e-5)
+    assert_same(arrays(loaded), arrays(model), 1e-5, 1e-6)
+
+
+def mixed_precision(policy, layer, strategy, folder):
+    """Computes in 16 bits, keeps float32 weights, and learns what float32 learns, but for rounding."""
+    want = trained(layer, strategy)[1]["losses"]
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = compiled(layer, strategy)
+        losses = fit(layer, model)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    large = model.get_layer("large")
+    assert large.compute_dtype == policy.removeprefix("mixed_") == model.output.dtype
+    assert {w.dtype for w in large.trainable_weights} <= {"float32"}
+    assert losses == pytest.approx(want, rel=2e-2)
+
+
+def export(layer, strategy, folder):
+    """The SavedModel has the numbers of the trained model, and stock ops only."""
+    model, _ = trained(layer, strategy)
+    serving = LAYERS[layer].serving(model)
+    kl.export_saved_model(serving, folder / "export")
+    assert b"Largeout" not in (folder / "export/saved_model.pb").read_bytes()
+    x = LAYERS[layer].data()[0][:5]
+    served = tf.saved_model.load(folder / "export")
+    want, got = serving(x), served.serve(tf.constant(x))
+    want = want if isinstance(want, dict) else {"output_0": want}
+    for name, values in want.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def clone(layer, strategy, folder):
+    """A clone takes the weights of its original, and leaves them alone."""
+    model, _ = trained(layer, strategy)
+    with strategy.scope():
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        copy.compile(kl.optimizers.LazyAdam(0.01), loss=LAYERS[layer].loss(copy))
+    before = arrays(model)
+    assert_equal(arrays(copy), before)
+    fit(layer, copy, 1)
+    assert any(moved(before, arrays(copy)).values())
+    assert_equal(arrays(model), before)
+
+
+def frozen(layer, strategy, folder):
+    """Does not move, passes gradients on, and moves again when it is thawed."""
+    model = compiled(layer, strategy)
+    large = model.get_layer("large")
+    for trainable in (False, True):
+        large.trainable = trainable
+        with strategy.scope():
+            model.compile(kl.optimizers.LazyAdam(0.01), loss=LAYERS[layer].loss(model))
+        before = arrays(model)
+        fit(layer, model, 1)
+        change = moved(before, arrays(model))
+        assert any(change[key] for key in change if key.startswith("large/")) == trainable
+        assert all(change[key] for key in change if key.startswith("small/"))
+
+
+CHECKS = {
+    "numbers": numbers,
+    "config": config,
+    "save and load": save_and_load,
+    "mixed_bfloat16": functools.partial(mixed_precision, "mixed_bfloat16"),
+    "mixed_float16": functools.partial(mixed_precision, "mixed_float16"),
+    "export": export,
+    "clone": clone,
+    "frozen": frozen,
+}

@@ -1,0 +1,102 @@
+"""The layers that pass the same tests. A new layer joins by one line of `LAYERS`."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from _mirrored import cut_below_the_root
+
+import keras_largeout as kl
+
+CLASSES, DIM, LENGTH, BATCH, STEPS = 40, 8, 4, 12, 2
+COUNTS = 1000 / np.arange(1, CLASSES + 1)
+TREE = kl.trees.head_tail(COUNTS, head=8, clusters=4, arity=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer in a small model.
+
+    Attributes:
+        model: makes the model, not compiled, in the scope of a strategy. Its layer is named "large".
+        data: makes `(x, y)`, NumPy arrays.
+        loss: the loss of a model.
+        serving: the model to export, of a model.
+        refused: check -> the words of the error by which this layer refuses it.
+    """
+
+    model: Callable
+    data: Callable
+    loss: Callable = lambda model: "mse"
+    serving: Callable = lambda model: model
+    refused: dict = dataclasses.field(default_factory=dict)
+
+
+def first(layer, call=lambda layer, ids: layer(ids), **options):
+    """The layer looks ids up; a dense layer follows."""
+
+    def model():
+        ids = keras.Input((LENGTH,), dtype="int32", name="ids")
+        outputs = keras.tree.flatten(call(layer(), ids))
+        x = keras.layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0]
+        return kl.Model(ids, keras.layers.Dense(1, name="small")(x))
+
+    def data():
+        ids = np.random.default_rng(0).integers(0, CLASSES, (STEPS * BATCH, LENGTH)).astype("int32")
+        return ids, np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
+
+    return Case(model, data, **options)
+
+
+def last(layer, **options):
+    """The layer is an output over classes, above a dense layer."""
+
+    def model():
+        x = keras.Input((6,), name="x")
+        hidden = keras.layers.Dense(DIM, activation="tanh", name="small")(x)
+        return kl.Model(x, layer()(hidden))
+
+    def data():
+        rng = np.random.default_rng(0)
+        return rng.normal(size=(STEPS * BATCH, 6)).astype("float32"), rng.integers(0, CLASSES, STEPS * BATCH)
+
+    def loss(model):
+        return model.get_layer("large").loss
+
+    return Case(model, data, loss, lambda model: model.get_layer("large").predictor(model, k=5), **options)
+
+
+def towers():
+    """Two tables of one width, which are stacked."""
+    tables = {name: kl.layers.TableConfig(name, CLASSES + i, DIM) for i, name in enumerate("ab")}
+    features = {name: kl.layers.FeatureConfig(name, table) for name, table in tables.items()}
+    return kl.layers.DistributedEmbedding(features, placement="modulo", name="large")
+
+
+def tree_head():
+    """Everything below the root lies on one device or another; by itself so small a tree is replicated."""
+    head = kl.layers.HierarchicalSoftmax(CLASSES, counts=COUNTS, tree=TREE, name="large")
+    cut_below_the_root(head)
+    return head
+
+
+def sparse_output(**options):
+    return kl.layers.SparseOutput(CLASSES, 5, loss="softmax", seed=3, name="large", **options)
+
+
+# The only table of layers: name -> how to try it, and what it refuses.
+LAYERS = {
+    "ShardedEmbedding": first(
+        lambda: kl.layers.ShardedEmbedding(
+            CLASSES, DIM, combiner="mean", placement="permutation", name="large"
+        )
+    ),
+    "DistributedEmbedding": first(towers, lambda layer, ids: layer({"a": ids, "b": ids})),
+    "HierarchicalSoftmax": last(tree_head),
+    "SparseOutput": last(sparse_output),
+    "SparseOutput, fused": last(
+        lambda: sparse_output(optimizer=keras.optimizers.Adam(0.01)),
+        refused={"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"},
+    ),
+}

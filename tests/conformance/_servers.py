@@ -1,0 +1,76 @@
+"""The column of the parameter servers: one chief runs all its cells, so that TensorFlow starts once.
+
+As a script, this is the chief. It runs the cells of `CELLS` (JSON: lists of a table's name, the row, the
+column), and prints what each has told, or its traceback.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import tempfile
+import traceback
+
+import pytest
+
+TABLES = {"layers": "conformance._layer_checks", "optimizers": "conformance._optimizer_checks"}
+
+
+def run_cells():
+    import importlib
+
+    import keras_largeout as kl
+
+    strategy = kl.distribute.strategy()
+    for table, row, check in json.loads(os.environ["CELLS"]):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                run = importlib.import_module(TABLES[table]).run
+                told = {"told": run(row, check, strategy, pathlib.Path(folder))}
+            except BaseException:
+                told = {"error": traceback.format_exc()}
+        print(f">> {json.dumps([table, row, check, told], default=float)}", flush=True)
+
+
+def results(cells, folder):
+    """What the cells told: `{(table, row, check): {"told": ...} or {"error": ...}}`.
+
+    Args:
+        cells: the cells of this session, sorted.
+        folder: one of the session's, shared by its processes: the first that asks runs the cells for all.
+    """
+    path = pathlib.Path(folder) / "servers.json"
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            path.write_text(json.dumps(_run(cells, folder)))
+    return {(table, row, check): told for table, row, check, told in json.loads(path.read_text())}
+
+
+def _run(cells, folder):
+    from _cluster import LocalCluster, alone
+
+    tests = str(pathlib.Path(__file__).parents[1])
+    with alone():
+        cluster = LocalCluster(folder, workers=1, ps=2)
+        try:
+            cluster.start()
+            script = cluster.run(
+                "from conformance._servers import run_cells\nrun_cells()\n",
+                CELLS=json.dumps(cells),
+                PYTHONPATH=os.pathsep.join([tests, os.environ["PYTHONPATH"]]),
+            )
+            for i in range(len(cells)):
+                script.wait_for("^>> ", times=i + 1)
+            assert script.ended() == 0, script.text
+        except (Exception, pytest.fail.Exception):
+            lost = [["", "", "", {"error": script.text}]] if cluster.scripts else []
+            return _told(cluster) + lost
+        finally:
+            cluster.close()
+    return _told(cluster)
+
+
+def _told(cluster):
+    lines = [line for script in cluster.scripts for line in script.lines]
+    return [json.loads(line.removeprefix(">> ")) for line in lines if line.startswith(">> ")]

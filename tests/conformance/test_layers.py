@@ -1,0 +1,23 @@
+"""Every layer under every strategy: one table of what a layer of this package can do."""
+
+import pytest
+from _tables import strategy_of
+from _training import assert_same
+from conformance import _layer_checks
+from conformance._layers import LAYERS
+
+DEVICES = {"one device": 1, "mirrored": 4}
+
+
+@pytest.mark.parametrize("check", _layer_checks.CHECKS)
+@pytest.mark.parametrize("strategy", [*DEVICES, "servers"])
+@pytest.mark.parametrize("row", LAYERS)
+def test_layer(row, strategy, check, tmp_path, on_servers):
+    if strategy == "servers":
+        told = on_servers("layers", row, check)
+    else:
+        told = _layer_checks.run(row, check, strategy_of(DEVICES[strategy]), tmp_path)
+    if check == "numbers":
+        # Those of one device, in graphs; and those of one device alone, of eager steps.
+        one, trained = strategy_of(1), _layer_checks.trained
+        assert_same(told, (trained(row, one, True) if strategy == "one device" else trained(row, one))[1])

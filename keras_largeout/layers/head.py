@@ -3,7 +3,7 @@
 `head.loss` is a registered `keras.losses.Loss` (`head_loss.py`). It refers to its head weakly, and by
 name once it is deserialised. It computes the losses from integer targets itself and hands them to Keras
 for masks, weights and reduction: Keras would cast the targets to float32, which is exact up to class 16.7
-million only. Masked positions and those of weight 0 have the loss 0. `HierarchicalSoftmax` leaves them
+million only. Masked tokens and those of weight 0 have the loss 0. `HierarchicalSoftmax` leaves them
 out; `SparseOutput` computes them without their labels and drops the result.
 
 What is state is saved with the weights: the tree of a `HierarchicalSoftmax` is three int32 variables. Its
@@ -26,15 +26,15 @@ from keras_largeout.model import Model
 class Head(keras.layers.Layer):
     """Base class of the output heads.
 
-    `head(x)` returns `x`, the hidden vectors, so that a Keras model can end in it; the scores of all classes
-    are never formed. `head.loss` compares `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the
-    head's weights with the model.
+    `head(x)` returns `x`, the hidden vectors, so that a Keras model can end in it. One such vector, a time
+    step or an example, is called a *token*. The scores of all classes are never formed. `head.loss` compares
+    `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the head's weights with the model.
 
     The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
     (the exponential of a softmax's is the perplexity) and at `top_k`.
 
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
-    `initialized`. One whose positions have more than one class overrides `targets` as well, and one whose
+    `initialized`. One whose tokens have more than one class overrides `targets` as well, and one whose
     losses are not -log p(y | hidden) overrides `log_prob`.
     """
 
@@ -57,7 +57,7 @@ class Head(keras.layers.Layer):
 
     @property
     def loss(self):
-        """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of `token_losses` over the positions.
+        """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of `token_losses` over the tokens.
 
         These are -log p(y_true | hidden), where the head does not say otherwise.
         """
@@ -75,14 +75,14 @@ class Head(keras.layers.Layer):
             hidden: float `[..., dim]`.
 
         Returns:
-            `(targets, positions)`: the `y_true` of `token_losses`, and a tensor that has the shape of the
-            positions, `[...]`, which masks and sample weights are for.
+            `(targets, like)`: the `y_true` of `token_losses`, and a tensor that has the shape of the
+            tokens, `[...]`, which masks and sample weights are for.
         """
         ids = _class_ids(y_true, hidden)
         return ids, ids
 
     def token_losses(self, y_true, hidden, active=None):
-        """The losses of all positions, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
+        """The losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
         raise NotImplementedError
 
     def log_prob(self, hidden, y):

@@ -75,9 +75,9 @@ class HeadLoss(keras.losses.Loss):
         hidden = tf.convert_to_tensor(y_pred)
         mask = mask_of(y_pred)
         head = self.resolve_head(y_pred)
-        targets, positions = head.targets(y_true, hidden)
-        sample_weight = _weights_like(positions, sample_weight)
-        losses = head.token_losses(targets, hidden, _active(positions, mask, sample_weight))
+        targets, like = head.targets(y_true, hidden)
+        sample_weight = _weights_like(like, sample_weight)
+        losses = head.token_losses(targets, hidden, _active(like, mask, sample_weight))
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
         # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true.
         loss = super().__call__(losses, y_pred, sample_weight=sample_weight)
@@ -102,16 +102,16 @@ class HeadLoss(keras.losses.Loss):
         return {**super().get_config(), "head_name": self.head_name}
 
 
-def _weights_like(positions, sample_weight):
-    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to positions takes."""
+def _weights_like(like, sample_weight):
+    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes."""
     if sample_weight is None:
         return None
-    weight, rank = tf.convert_to_tensor(sample_weight), positions.shape.rank
+    weight, rank = tf.convert_to_tensor(sample_weight), like.shape.rank
     known = weight.shape.rank
     if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
         raise ValueError(
             "`sample_weight` must have the shape of `y_true`, or of its first axes. "
-            f"Received: sample_weight.shape={weight.shape}, y_true.shape={positions.shape}"
+            f"Received: sample_weight.shape={weight.shape}, y_true.shape={like.shape}"
         )
     missing = tf.maximum(rank - tf.rank(weight), 0)
     weight = tf.reshape(weight, tf.concat([tf.shape(weight)[:rank], tf.ones([missing], tf.int32)], 0))
@@ -119,10 +119,10 @@ def _weights_like(positions, sample_weight):
     return weight
 
 
-def _active(positions, mask, weight):
+def _active(like, mask, weight):
     """Positions that count, bool of their shape, or None for all: the losses of the others are 0."""
     active = None if mask is None else tf.cast(mask, tf.bool)
     if weight is None:
         return active
-    used = tf.broadcast_to(weight != 0, tf.shape(positions))
+    used = tf.broadcast_to(weight != 0, tf.shape(like))
     return used if active is None else active & used

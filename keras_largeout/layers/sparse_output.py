@@ -31,8 +31,8 @@ class SparseOutput(Head):
     callback lets them choose better ones during training.
 
     The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. Targets are the ids of
-    the labels that a position has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
-    or a `tf.SparseTensor` `[batch, labels]`; or one label per position, `[...]`. A label given twice counts
+    the labels that a token has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
+    or a `tf.SparseTensor` `[batch, labels]`; or one label per token, `[...]`. A label given twice counts
     once. A `tf.SparseTensor` `[batch, num_classes]` (or with float values) is taken as a multi-hot matrix,
     its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
     nor sparse batches, whatever the layers; that of `kl.Model` does.)
@@ -43,7 +43,7 @@ class SparseOutput(Head):
     Args:
         num_classes: int > 0, number of labels.
         fan_in: int > 0, connections of each label; at most the width of the inputs.
-        loss: of a position, with z the logits; sums over all labels, not means:
+        loss: of a token, with z the logits; sums over all labels, not means:
             `"squared_hinge"`: max(0, 1 - z)^2 of its labels, max(0, 1 + z)^2 of all others;
             `"binary_crossentropy"`: softplus(-z) of its labels, softplus(z) of all others;
             `"softmax"`: logsumexp(z) - z of its label (of each of its labels, if there are several).
@@ -200,7 +200,7 @@ class SparseOutput(Head):
         flat = tf.reshape(hidden, [-1, self.dim])
         if active is not None:
             counts = tf.reshape(active, [-1])
-            y_true = y_true.of_positions(counts)
+            y_true = y_true.of_tokens(counts)
             flat = tf.where(counts[:, None], flat, tf.zeros([], flat.dtype))  # NaN there reaches no gradient
         if self._label_weights is not None:
             y_true = self._label_weights.times(y_true)

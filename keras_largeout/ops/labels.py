@@ -1,4 +1,4 @@
-"""Targets of which a position may have any number: one list of labels after the other."""
+"""Targets of which a token may have any number: one list of labels after the other."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 class LabelLists(NamedTuple):
-    """The labels of n positions.
+    """The labels of n tokens.
 
-    `labels`: int32 or int64 `[L]`, -1 being none. `row_splits`: int64 `[n + 1]`: position i has the labels
+    `labels`: int32 or int64 `[L]`, -1 being none. `row_splits`: int64 `[n + 1]`: token i has the labels
     `labels[row_splits[i] : row_splits[i + 1]]`. `weights`: float32 `[L]`, or None for ones.
     """
 
@@ -16,21 +16,21 @@ class LabelLists(NamedTuple):
     row_splits: tf.Tensor
     weights: tf.Tensor = None
 
-    def of_positions(self, active):
-        """The same without the labels of positions at which `active` (bool `[n]`) is False."""
-        position = tf.repeat(active, self.row_splits[1:] - self.row_splits[:-1])
-        return self._replace(labels=tf.where(position, self.labels, -1))
+    def of_tokens(self, active):
+        """The same without the labels of tokens at which `active` (bool `[n]`) is False."""
+        kept = tf.repeat(active, self.row_splits[1:] - self.row_splits[:-1])
+        return self._replace(labels=tf.where(kept, self.labels, -1))
 
 
 def label_lists(y_true, lead, num_classes):
     """The `LabelLists` of targets in any of the layouts.
 
     Args:
-        y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label per position; a `tf.RaggedTensor`
+        y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label per token; a `tf.RaggedTensor`
             `[batch, m]`; a `tf.SparseTensor` `[batch, m]` of ids. A `tf.SparseTensor` that is
             `[batch, num_classes]`, or whose values are no integers, is a multi-hot matrix: its columns are
             the labels, its values their weights (0: no label).
-        lead: `tf.TensorShape` of the positions, `[...]`, of known rank; and its dynamic value, int `[rank]`.
+        lead: `tf.TensorShape` of the tokens, `[...]`, of known rank; and its dynamic value, int `[rank]`.
         num_classes: int.
 
     Raises:
@@ -49,15 +49,15 @@ def label_lists(y_true, lead, num_classes):
         one_each = shape.rank == static.rank and shape.is_compatible_with(static)
         several = shape.rank == static.rank + 1 and shape[:-1].is_compatible_with(static)
         _require(one_each or several, y_true, static)
-    # Written so that it holds for both, and without any positions.
-    positions = tf.reduce_prod(tf.cast(dynamic, tf.int64))
-    each = tf.size(y_true, tf.int64) // tf.maximum(positions, 1)
-    return LabelLists(tf.reshape(_ids(y_true), [-1]), tf.range(positions + 1) * each)
+    # Written so that it holds for both, and without any tokens.
+    tokens = tf.reduce_prod(tf.cast(dynamic, tf.int64))
+    each = tf.size(y_true, tf.int64) // tf.maximum(tokens, 1)
+    return LabelLists(tf.reshape(_ids(y_true), [-1]), tf.range(tokens + 1) * each)
 
 
-def _from_sparse(y_true, positions, num_classes):
+def _from_sparse(y_true, tokens, num_classes):
     row, column = y_true.indices[:, 0], y_true.indices[:, 1]
-    splits = tf.searchsorted(row, tf.range(tf.cast(positions, tf.int64) + 1), out_type=tf.int64)
+    splits = tf.searchsorted(row, tf.range(tf.cast(tokens, tf.int64) + 1), out_type=tf.int64)
     if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
         if y_true.shape[-1] is None:
             tf.debugging.assert_none_equal(
@@ -80,5 +80,5 @@ def _require(fits, y_true, lead):
         raise ValueError(
             "`y_true` must be label ids of the shape of the hidden vectors without their last axis, with or "
             "without an axis of labels; ragged or sparse ones [batch, labels]. "
-            f"Received: {type(y_true).__name__} of shape {y_true.shape}, for positions of shape {lead}"
+            f"Received: {type(y_true).__name__} of shape {y_true.shape}, for tokens of shape {lead}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
-from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_number
+from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_index
 from keras_largeout.distribute.tables.array import HOT
 
 HOST = "CPU:0"
@@ -61,7 +61,7 @@ class LoadCounter:
 
     def add(self, numbers):
         """Adds int64 `[length]` to what this replica did."""
-        self._asked[replica_number()].assign_add(numbers)
+        self._asked[replica_index()].assign_add(numbers)
 
     def split(self, numbers):
         """A list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.

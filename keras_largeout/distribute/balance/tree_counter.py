@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.load_bytes import server_tree_bytes, tree_bytes
 from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, increment
-from keras_largeout.distribute.replicas.devices import plain_variable, replica_number
+from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.array import HOT
 
 
@@ -52,7 +52,7 @@ class TreeCounter(LoadCounter):
         """Records which leaves of the top the targets of this replica are below."""
         if self._recorded:
             each = tf.constant(1, tf.int64) if weights is None else tf.cast(weights != 0, tf.int64)
-            increment(self._recorded[replica_number()], leaves, each)
+            increment(self._recorded[replica_index()], leaves, each)
 
     def bytes_between(self, asked, replicated, merged):
         return tree_bytes(

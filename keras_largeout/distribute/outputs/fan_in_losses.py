@@ -14,12 +14,12 @@ from keras_largeout.ops.labels import LabelLists
 
 
 def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
-    """The loss of every position.
+    """The loss of every token.
 
     Args:
         weights: `FanInWeights`.
         hidden: float32 or bfloat16 `[n, dim]`.
-        targets: `LabelLists` of n positions.
+        targets: `LabelLists` of n tokens.
         loss: str, as in `ops.fan_in.fan_in_loss`.
         fused: `FusedOptimizer`, or None: the gradients are the model's optimizer's.
         trigger: a trained tensor `[0]`, with `fused`: it makes sure that a gradient is taken.
@@ -57,14 +57,14 @@ class JointLoss:
     def backward(self, hidden, targets, found, upstream):
         """The gradient of `hidden`, and for each part those of kernel and bias (or its step)."""
         of_hidden, of_weights = [], []
-        for position, (part, forward) in enumerate(zip(self.parts, found)):
+        for index, (part, forward) in enumerate(zip(self.parts, found)):
             with part.on_its_device():
                 d_hidden, *rest = fan_in_backward(
                     hidden,
                     *self._arguments(part, targets),
                     forward=forward,
                     grad_loss=upstream,
-                    update=None if self.fused is None else self.fused.update(self.weights, position),
+                    update=None if self.fused is None else self.fused.update(self.weights, index),
                     weight_gradient=self.weights.trainable,
                     **self._options(part),
                 )

@@ -38,14 +38,14 @@ class Connections(keras.initializers.Initializer):
 class Part(NamedTuple):
     """The weights of some classes, on one device: `tf.Variable`s `[n, fan_in]`, `[n, fan_in]`, `[n]` or None.
 
-    `kernel`, `connections`, `bias`: of the classes `first_class .. first_class + n`. `number`: of the device.
+    `kernel`, `connections`, `bias`: of the classes `first_class .. first_class + n`. `index`: of the device.
     """
 
     kernel: tf.Variable
     connections: tf.Variable
     bias: tf.Variable
     first_class: int
-    number: int
+    index: int
 
     @property
     def operands(self):
@@ -124,12 +124,12 @@ class FanInWeights:
         return [
             Part(
                 kernel.value,
-                self.connections.parts[number].value,
-                None if self.bias is None else self.bias.array.parts[number].value,
-                int(offsets[number]),
-                number,
+                self.connections.parts[index].value,
+                None if self.bias is None else self.bias.array.parts[index].value,
+                int(offsets[index]),
+                index,
             )
-            for number, kernel in self.kernel.array.parts.items()
+            for index, kernel in self.kernel.array.parts.items()
         ]
 
     def in_degrees(self):

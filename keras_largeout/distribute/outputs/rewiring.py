@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
-from keras_largeout.distribute.replicas.devices import plain_variable, replica_number
+from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.chunks import chunk_ranges
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
@@ -56,7 +56,7 @@ class BatchKeeper:
 
     def keeping(self, losses, hidden, targets):
         """`losses`; a gradient of them keeps the batch if that is wanted."""
-        kept = self._kept[replica_number() if len(self._kept) > 1 else 0]
+        kept = self._kept[replica_index() if len(self._kept) > 1 else 0]
         weights = tf.ones_like(targets.labels, tf.float32) if targets.weights is None else targets.weights
         values = {
             "hidden": hidden,

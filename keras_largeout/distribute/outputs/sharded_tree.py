@@ -159,17 +159,17 @@ class ShardedTree:
         sizes = [tf.size(t) for t in tokens]
         pieces = tf.split(take_each(hidden, order), sizes)
         below, pairs = [], [top_pairs, *[None] * devices]
-        for number, (mine, piece) in enumerate(zip(tokens, pieces)):
-            if number not in self._forests:
+        for index, (mine, piece) in enumerate(zip(tokens, pieces)):
+            if index not in self._forests:
                 continue
-            classes = tf.gather(position, mine) - offsets[number]
+            classes = tf.gather(position, mine) - offsets[index]
             factors = None if weights is None else tf.gather(weights, mine)
-            with on(self._weights(number)[0]):
-                loss, pairs[number + 1] = tree_softmax_pairs(
+            with on(self._weights(index)[0]):
+                loss, pairs[index + 1] = tree_softmax_pairs(
                     piece,
                     classes,
-                    *self._weights(number),
-                    self._arrays(self._forests[number]),
+                    *self._weights(index),
+                    self._arrays(self._forests[index]),
                     factors,
                     forest=True,
                 )

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import replica_number
+from keras_largeout.distribute.replicas.devices import replica_index
 
 
 def several_replicas():
@@ -29,7 +29,7 @@ def cross_replica_call(forward, backward, *inputs):
         This replica's output.
     """
     replica = several_replicas()
-    number = replica_number() if replica else 0
+    index = replica_index() if replica else 0
 
     def run(strategy, *values):
         return forward(*zip(*(strategy.experimental_local_results(value) for value in values)))
@@ -45,9 +45,9 @@ def cross_replica_call(forward, backward, *inputs):
             def run_back(strategy, grads):
                 return backward(saved, list(strategy.experimental_local_results(grads)))
 
-            return tf.distribute.get_replica_context().merge_call(run_back, args=(grad,))[number]
+            return tf.distribute.get_replica_context().merge_call(run_back, args=(grad,))[index]
 
-        return outputs[number], gradient
+        return outputs[index], gradient
 
     return call(*inputs)
 

@@ -77,11 +77,11 @@ def local(variable):
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.strategy.num_replicas_in_sync != len(copies):
         return copies[0]  # outside the strategy: they are all the same
-    return copies[replica_number()]
+    return copies[replica_index()]
 
 
-def replica_number():
-    """The number of the current replica, an int from 0; 0 outside of replicas."""
+def replica_index():
+    """The index of the current replica, an int from 0; 0 outside of replicas."""
     replica = tf.distribute.get_replica_context()
     return 0 if replica is None else int(tf.get_static_value(replica.replica_id_in_sync_group))
 

@@ -9,7 +9,7 @@ from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.shard import ShardVariable
 
-#: The key of the part that every device has a copy of; the other parts' keys are device numbers.
+#: The key of the part that every device has a copy of; the other parts' keys are device indices.
 HOT = "hot"
 
 
@@ -44,15 +44,15 @@ class ShardedArray:
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
             where = {"device": home.hot_device} if home.remote else {"mirrored": several}
             self.parts[HOT] = ShardVariable(part=HOT, shape=hot, name=name, **where, **make)
-        for number, (size, device) in enumerate(zip(placement.sizes, home.devices)):
+        for index, (size, device) in enumerate(zip(placement.sizes, home.devices)):
             if size:
-                shape = self._shard_shape(number, size)
-                name = f"{self.name}_{number}" if several else self.name
-                self.parts[number] = ShardVariable(part=number, shape=shape, name=name, device=device, **make)
+                shape = self._shard_shape(index, size)
+                name = f"{self.name}_{index}" if several else self.name
+                self.parts[index] = ShardVariable(part=index, shape=shape, name=name, device=device, **make)
         self.part_created()
 
-    def _shard_shape(self, number, size):
-        columns = self.columns_of(number)
+    def _shard_shape(self, index, size):
+        columns = self.columns_of(index)
         if columns is None:
             return (size, *self.shape[1:])
         return (size, columns[1] - columns[0])
@@ -156,8 +156,8 @@ class ShardedArray:
     def _split(self, rows):
         """`(part, which of rows, their local indices, columns or None)` of every part that has some."""
         if self.placement.columns is not None:
-            for number, part in self.parts.items():
-                yield part, slice(None), rows, self.columns_of(number)
+            for index, part in self.parts.items():
+                yield part, slice(None), rows, self.columns_of(index)
             return
         owners, local = self.placement.locate(rows)
         for key, part in self.parts.items():

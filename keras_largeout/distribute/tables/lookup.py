@@ -81,7 +81,7 @@ def _with_values(ids, values):
 
 
 class LogicalRows:
-    """A table as the stock searches see it: its rows by their logical numbers, wherever they lie."""
+    """A table as the stock searches see it: its rows by their logical indices, wherever they lie."""
 
     def __init__(self, table):
         self.table, self.dtype = table, tf.as_dtype(table.array.dtype)

@@ -132,10 +132,10 @@ def _pieces(span, prefix):
         count = variable.shape[0] if held is None else len(held)
         row_bytes = int(np.prod(variable.shape[1:], dtype=np.int64)) * variable.dtype.size
         step = max(1, _FILE_BYTES // max(1, row_bytes))
-        for number, start in enumerate(range(0, count, step)):
+        for index, start in enumerate(range(0, count, step)):
             stop = min(start + step, count)
             rows = (start, stop) if held is None else held[start:stop]
-            yield variable, f"{prefix}-{key}-{number:05d}", rows
+            yield variable, f"{prefix}-{key}-{index:05d}", rows
 
 
 def _on_each_server(pieces, function):

@@ -105,19 +105,19 @@ class StackedInitializer(keras.initializers.Initializer):
         self._reached = stop
         step = chunks.rows_per_chunk(shape, tf.as_dtype(dtype).size)
         pieces = []
-        for number, section in enumerate(self.sections):
+        for index, section in enumerate(self.sections):
             first, last = max(start, section.start), min(stop, section.stop)
             while first < last:
                 local = first - section.start
                 begin = local // step * step
-                piece = self._chunk(number, begin, step)[local - begin : local - begin + last - first]
+                piece = self._chunk(index, begin, step)[local - begin : local - begin + last - first]
                 pieces.append(piece)
                 first += len(piece)
         return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
-    def _chunk(self, number, begin, step):
-        if (number, begin) not in self._kept:
+    def _chunk(self, index, begin, step):
+        if (index, begin) not in self._kept:
             self._kept.clear()
-            end = min(begin + step, self.sections[number].rows)
-            self._kept[number, begin] = self._draws[number](begin, end)
-        return self._kept[number, begin]
+            end = min(begin + step, self.sections[index].rows)
+            self._kept[index, begin] = self._draws[index](begin, end)
+        return self._kept[index, begin]

@@ -53,7 +53,7 @@ class StackedLookup:
         self._requests = requests
         self._bags = [_bags(request) for request in requests]
         self._groups = _groups(requests, self._bags)
-        self._order = [number for _, numbers in self._groups for number in numbers]
+        self._order = [index for _, indices in self._groups for index in indices]
         ids = _stacked_ids([(requests[n], self._bags[n].ids) for n in self._order], out_of_range)
         self._sizes = [tf.size(part) for part in ids]
         self.ids = self._index = _concat(ids)
@@ -66,15 +66,15 @@ class StackedLookup:
     def outputs(self, dtype):
         """What each request gets, in their order, cast to `dtype`."""
         sizes = dict(zip(self._order, self._sizes))
-        sizes = [sum(sizes[n] for n in numbers) for _, numbers in self._groups]
+        sizes = [sum(sizes[n] for n in indices) for _, indices in self._groups]
         outputs = {}
-        for (combiner, numbers), ids in zip(self._groups, _split(self._index, sizes)):
-            bags = [self._bags[n] for n in numbers]
+        for (combiner, indices), ids in zip(self._groups, _split(self._index, sizes)):
+            bags = [self._bags[n] for n in indices]
             weights = [b.weights if b.weights is None else tf.cast(b.weights, tf.float32) for b in bags]
             weights = None if weights[0] is None else _concat(weights)
             rows = self._lookup(self._source, combiner, "zero").bags(ids, weights, *joined(bags))
             parts = _split(tf.cast(rows, dtype), [tf.cast(b.count, tf.int32) for b in bags])
-            outputs.update({n: b.restore(part) for n, b, part in zip(numbers, bags, parts)})
+            outputs.update({n: b.restore(part) for n, b, part in zip(indices, bags, parts)})
         return [outputs[n] for n in range(len(self._requests))]
 
     def unique_rows(self, table):
@@ -92,14 +92,14 @@ def _bags(request):
 
 
 def _groups(requests, bags):
-    """`(combiner, numbers of the requests that one lookup answers)`."""
+    """`(combiner, indices of the requests that one lookup answers)`."""
     groups = {}
-    for number, (request, bag) in enumerate(zip(requests, bags)):
+    for index, (request, bag) in enumerate(zip(requests, bags)):
         # Unweighted bags of one id each are their rows.
         alone = isinstance(bag.size, int) and bag.size == 1 and bag.weights is None
         combiner = None if alone else request.combiner
-        groups.setdefault((combiner, bag.weights is not None), []).append(number)
-    return [(combiner, numbers) for (combiner, _), numbers in groups.items()]
+        groups.setdefault((combiner, bag.weights is not None), []).append(index)
+    return [(combiner, indices) for (combiner, _), indices in groups.items()]
 
 
 def _stacked_ids(parts, out_of_range):

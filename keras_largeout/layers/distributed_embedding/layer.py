@@ -140,10 +140,10 @@ class DistributedEmbedding(keras.layers.Layer):
         requests = self._requests(inputs, weights)
         outputs = [None] * len(requests)
         for stack, table in zip(self._stacks, self.tables):
-            numbers = [n for n, request in enumerate(requests) if request.section in table.sections]
-            lookup = self._lookup(table, [requests[n] for n in numbers])
+            indices = [n for n, request in enumerate(requests) if request.section in table.sections]
+            lookup = self._lookup(table, [requests[n] for n in indices])
             record(self._plan_name(stack), lookup.ids)
-            for n, output in zip(numbers, lookup.outputs(self.compute_dtype)):
+            for n, output in zip(indices, lookup.outputs(self.compute_dtype)):
                 outputs[n] = output
             for config in stack.tables:
                 if config.regularizer is not None and table.initialized and not is_exporting():

@@ -122,7 +122,7 @@ def _rows(tables):
 
 
 def _chosen(tables, stacking):
-    """dict from the name of a table to the number of the stack that was asked for; None: stack all."""
+    """dict from the name of a table to the index of the stack that was asked for; None: stack all."""
     if stacking == "auto":
         return None
     if isinstance(stacking, str):
@@ -133,14 +133,14 @@ def _chosen(tables, stacking):
     if lists and all(isinstance(name, str) for name in lists):
         lists = [lists]
     chosen = {}
-    for number, names in enumerate(lists):
+    for index, names in enumerate(lists):
         for name in names:
             if name not in tables or name in chosen:
                 raise ValueError(
                     f"`table_stacking` must name tables of the layer, {list(tables)}, once each. "
                     f"Received: {name!r} in table_stacking={stacking!r}"
                 )
-            chosen[name] = number
+            chosen[name] = index
     return chosen
 
 

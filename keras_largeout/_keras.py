@@ -1,7 +1,7 @@
 """The one place that touches private parts of Keras, where nothing public does the same.
 
-(Optimizers have a file of their own, `optimizers/_keras.py`.) Each function says why it is needed. Where a
-version of Keras lacks a name, the function raises an ImportError that says so.
+Each function and class says why it is needed. Where a version of Keras lacks a name, it raises an
+ImportError that says so.
 """
 
 import keras
@@ -108,6 +108,31 @@ def mask_of(tensor):
     Why: Keras hands masks to layers, and its losses look for them; it hands none to a loss.
     """
     return _need("keras.src.backend", "get_keras_mask")(tensor)
+
+
+class SelfMadeVariable(keras.Variable):
+    """A `keras.Variable` that makes its own `tf.Variable` when Keras asks for it.
+
+    Why: Keras asks in the constructor, or later where it builds a model symbolically first. An initializer,
+    the public way, returns a tensor: a large table would exist twice.
+
+    A subclass has `make`, which returns the `tf.Variable`, and `when_made`, which is called after it.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(_never_called, **kwargs)
+
+    def _initialize_with_initializer(self, initializer):
+        _need(self, "_initialize")(self.make())
+        self.when_made()
+
+
+def _never_called(shape, dtype=None):
+    """The initializer that Keras is given by a `SelfMadeVariable`."""
+    raise ImportError(
+        "keras_largeout needs `keras.Variable._initialize_with_initializer`, which Keras "
+        f"{keras.__version__} does not call. It is known to work with Keras {KNOWN}: install one of these."
+    )
 
 
 class LoopHooks:

@@ -6,7 +6,7 @@ import importlib
 def private(owner, name, library, version, known):
     """`owner.name`, a private name of another library.
 
-    Private names come and go without a notice. Their users are `_keras.py`, `optimizers/_keras.py` and
+    Private names come and go without a notice. Their users are `_keras.py` and
     `distribute/replicas/_tensorflow.py`, which say why each is needed.
 
     Args:

@@ -34,7 +34,7 @@
 
 namespace largeout {
 
-// See ARCHITECTURE.md, "The tree". Nodes are numbered breadth first; rows = classes + nodes - 1 = node_start[nodes].
+// keras_largeout/trees/tree.py says what they are. Nodes are numbered breadth first; rows = classes + nodes - 1 = node_start[nodes].
 struct TreeArrays {
   const int32_t* class_row;    // [classes]   the row of a class
   const int32_t* node_start;   // [nodes + 1] the children of node n: rows node_start[n] .. node_start[n + 1]

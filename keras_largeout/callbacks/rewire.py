@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import all_layers
 from keras_largeout.layers.sparse_output import SparseOutput
 
 PRUNE = ("magnitude", "global_magnitude")
@@ -85,7 +86,7 @@ class Rewire(keras.callbacks.Callback):
         self.history = []
 
     def on_train_begin(self, logs=None):
-        if not any(layer is self.head for layer in self.model._flatten_layers()):
+        if not any(layer is self.head for layer in all_layers(self.model)):
             raise ValueError(
                 f"`head` must be a layer of the model that is trained. Received: head {self.head.name!r} "
                 f"and a model of {[layer.name for layer in self.model.layers]}"

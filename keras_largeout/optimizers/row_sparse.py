@@ -6,10 +6,10 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import step_counter
 from keras_largeout.distribute.replicas._tensorflow import in_xla
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_slices
-from keras_largeout.optimizers._keras import step_counter
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_largeout.optimizers.row_slots import RowSlots
 from keras_largeout.optimizers.row_step import RowStep, by_rows

@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import step_counter
 from keras_largeout.distribute.replicas.devices import components, on
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_clip, row_slices
-from keras_largeout.optimizers._keras import step_counter
 from keras_largeout.optimizers.weight import native
 
 

@@ -1,4 +1,4 @@
-// Trees for the test and the bench: b-ary Huffman, two-level, head and tail, random; in the arrays of ARCHITECTURE.md.
+// Trees for the test and the bench: b-ary Huffman, two-level, head and tail, random; in the arrays of tree_softmax.h.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TESTING_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TESTING_H_
 

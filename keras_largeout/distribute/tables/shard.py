@@ -3,11 +3,12 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import SelfMadeVariable
 from keras_largeout.distribute.replicas.devices import components
 from keras_largeout.distribute.tables import chunks
 
 
-class ShardVariable(keras.Variable):
+class ShardVariable(SelfMadeVariable):
     """One part of a `ShardedArray`: a shard on one device, or the rows that every device has a copy of.
 
     It is created, read and written in chunks (`distribute/tables/chunks.py`), is not cast by mixed precision
@@ -34,17 +35,9 @@ class ShardVariable(keras.Variable):
     def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
         self.array, self.part = array, part
         self.device, self.mirrored = device, mirrored
-        super().__init__(
-            _never_called,
-            shape=tuple(shape),
-            dtype=dtype,
-            name=name,
-            trainable=trainable,
-            autocast=False,
-        )
+        super().__init__(shape=tuple(shape), dtype=dtype, name=name, trainable=trainable, autocast=False)
 
-    def _initialize_with_initializer(self, initializer):
-        # Keras calls it in the constructor, or later where it builds a model symbolically first.
+    def make(self):
         self._made = chunks.create(
             tuple(self.shape),
             self.dtype,
@@ -53,7 +46,9 @@ class ShardVariable(keras.Variable):
             device=self.device,
             mirrored=self.mirrored,
         )
-        self._initialize(self._made)  # Keras takes a `tf.Variable` as it is
+        return self._made
+
+    def when_made(self):
         self.array.part_created()
 
     @property
@@ -109,11 +104,3 @@ class ShardVariable(keras.Variable):
 
     def __repr__(self):
         return f"<ShardVariable path={self.path}, shape={tuple(self.shape)}, dtype={self.dtype}>"
-
-
-def _never_called(shape, dtype=None):
-    """The initializer that Keras is given: the array fills its parts, chunk by chunk."""
-    raise RuntimeError(
-        "A part of a table must make its own memory, and Keras did not ask it to. `keras.Variable` must call "
-        f"`_initialize_with_initializer`. Received: Keras {keras.__version__}"
-    )

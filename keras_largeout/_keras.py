@@ -48,9 +48,10 @@ def outermost_layer(layer):
     Why: a layer of a plain `keras.Model` learns in no other way who calls it, and so by which optimizer it
     will be trained. (`kl.Model` looks at its layers itself, when it is compiled.)
     """
+    close = _need(layer, "_maybe_reset_call_context")
     outermost = _need(_call_context(layer), "entry_layer")
     if outermost is layer:  # asking opens a context where there was none, as in `layer.call(...)`
-        _need(layer, "_maybe_reset_call_context")()
+        close()
     return outermost
 
 

@@ -232,8 +232,8 @@ def test_a_model_is_loaded_to_predict_with_an_optimizer_that_cannot_train_it(tmp
     with strategy.scope():
         several = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(several.predict(ids, verbose=0), want)
-    with pytest.raises(ValueError, match=r"must be one of keras_largeout\.optimizers"):
-        several.fit(ids, np.zeros((4, 2, 4)), verbose=0)
+    with pytest.raises((ValueError, RuntimeError), match=r"must be one of keras_largeout\.optimizers"):
+        several.fit(ids, np.zeros((4, 2, 4)), verbose=0)  # Keras 3.12 wraps what stops it from building
 
 
 def test_compile_passes_by_what_others_call_shards():

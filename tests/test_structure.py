@@ -110,6 +110,17 @@ def test_folders_are_rooms(top):
         assert len(files) <= MOST_FILES, f"{folder} has {len(files)} files of sources"
 
 
+@pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=lambda p: p.parent.name)
+def test_no_name_hides_a_module(init):
+    """`kl.distribute.strategy` must be the function, whoever has imported what before."""
+    modules = {p.stem for p in init.parent.iterdir() if p.suffix == ".py" or p.is_dir()}
+    package = ".".join(init.parent.relative_to(ROOT).parts)
+    for node in ast.parse(init.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module != package:
+            hidden = {alias.asname or alias.name for alias in node.names} & modules
+            assert not hidden, f"{package} has modules of the names {sorted(hidden)}"
+
+
 def test_one_place_loads_the_library():
     loaders = [p.name for p in _sources() if "load_op_library" in p.read_text()]
     assert loaders == ["_library.py"]

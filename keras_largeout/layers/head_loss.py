@@ -21,8 +21,9 @@ def register(head):
 
 def mark(hidden, head):
     """Notes on a tensor that it went through `head`: its loss can then tell a clone from the original."""
-    with contextlib.suppress(AttributeError):
-        setattr(hidden, _MARK, (*getattr(hidden, _MARK, ()), weakref.ref(head)))
+    if head not in _heads_of(hidden):  # an eager tensor may come again and again
+        with contextlib.suppress(AttributeError):
+            setattr(hidden, _MARK, (*getattr(hidden, _MARK, ()), weakref.ref(head)))
 
 
 def _heads_of(hidden):

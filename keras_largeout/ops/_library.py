@@ -40,17 +40,12 @@ def _load():
             "before keras is imported.",
         )
     try:
-        import keras_largeout_ops
         from keras_largeout_ops import _build_info as built
-    except ImportError as error:
+
+        path = pathlib.Path(built.__file__).with_name("_largeout_ops.so").resolve(strict=True)
+    except (ImportError, FileNotFoundError) as error:
         _fail(
             f"its compiled ops are missing ({error}).",
-            "Install it with `pip install .` in the folder of its sources.",
-        )
-    path = pathlib.Path(keras_largeout_ops.__file__).with_name("_largeout_ops.so")
-    if not path.is_file():
-        _fail(
-            f"its compiled ops are missing ({path} does not exist).",
             "Install it with `pip install .` in the folder of its sources.",
         )
     own = registrations()

@@ -1,6 +1,15 @@
-"""How ops that take a variable's handle take part in gradients."""
+"""How ops that take a variable's handle take part in gradients, and gradients written in Python."""
+
+import itertools
+import weakref
 
 import tensorflow as tf
+
+from keras_largeout.ops import _library
+
+_KEPT = "keras_largeout/gradients"  # the collection of a graph that keeps its gradients alive
+_gradients, _keys = weakref.WeakValueDictionary(), itertools.count()
+_graph = tf.compat.v1.get_default_graph  # looked up here: AutoGraph warns of the lazy module in a step
 
 
 def watch(variable):
@@ -24,4 +33,44 @@ def beside(handle):
     """
     if tf.executing_eagerly():
         return tf.device(handle.device)
-    return tf.compat.v1.get_default_graph().colocate_with(handle.op, ignore_existing=True)
+    return _graph().colocate_with(handle.op, ignore_existing=True)
+
+
+def with_gradient(gradient, values, inputs, variables=()):
+    """`values` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
+
+    In a graph `tf.custom_gradient` puts a closure into a registry of TensorFlow for good, and with it all
+    that the closure holds: a model and its variables. Here the graph holds it: both go together.
+
+    Args:
+        gradient: `(gradient of each value) -> gradients of the inputs, then of the variables`, a sequence; of
+            a variable a tensor, a `tf.IndexedSlices` or None. The gradient of a value that nothing uses is 0.
+        values: tensors.
+        inputs: floating tensors from which the values were computed.
+        variables: plain `tf.Variable`s of one device from which they were computed.
+
+    Returns:
+        A list of tensors.
+    """
+    values, inputs = list(values), list(inputs)
+    for variable in variables:
+        watch(variable)
+    handles = [variable.handle for variable in variables]
+    if tf.executing_eagerly():  # nothing is registered then: the tape holds the closure
+        return list(tf.custom_gradient(lambda *_: (values, gradient))(*inputs, *handles))
+    key = str(next(_keys))
+    _gradients[key] = gradient
+    _graph().add_to_collection(_KEPT, gradient)
+    return _library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key)
+
+
+@tf.RegisterGradient("Largeout>WithGradient")
+def _kept_gradient(op, *upstream):
+    gradient = _gradients.get(op.get_attr("key").decode())
+    if gradient is None:
+        raise LookupError(
+            "The gradient of this operation was known to the process and the function that made it, and is "
+            "gone. Differentiate the model that was loaded, not a graph of it that was saved. "
+            f"Received: an operation of type {op.type}"
+        )
+    return [None] * len(upstream) + list(gradient(*upstream))

@@ -7,7 +7,7 @@ the parts (for a softmax: with one logsumexp over all).
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
-from keras_largeout.ops._gradients import watch
+from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
 from keras_largeout.ops.labels import LabelLists
@@ -55,26 +55,26 @@ class JointLoss:
         return losses, found
 
     def backward(self, hidden, targets, found, upstream):
-        """The gradient of `hidden`, and for each part those of kernel and bias (or its step)."""
-        of_hidden, of_weights = [], []
-        for index, (part, forward) in enumerate(zip(self.parts, found)):
-            with part.on_its_device():
-                d_hidden, *rest = fan_in_backward(
-                    hidden,
-                    *self._arguments(part, targets),
-                    forward=forward,
-                    grad_loss=upstream,
-                    update=None if self.fused is None else self.fused.update(self.weights, index),
-                    weight_gradient=self.weights.trainable,
-                    **self._options(part),
-                )
-                of_hidden.append(d_hidden)
-                of_weights.append(rest)
-        if self.fused is not None:
-            self.fused.count()
+        """The gradient of `hidden`, after the step of every part."""
+        of_hidden = [self._backward(i, hidden, targets, found, upstream)[0] for i in range(len(self.parts))]
+        self.fused.count()
         if len(of_hidden) > 1:
             of_hidden = [tf.add_n([tf.cast(d_hidden, tf.float32) for d_hidden in of_hidden])]
-        return tf.cast(of_hidden[0], hidden.dtype), of_weights
+        return tf.cast(of_hidden[0], hidden.dtype)
+
+    def _backward(self, index, hidden, targets, found, upstream):
+        """One part of the gradient of `hidden`, and the gradients of its kernel and bias, or None."""
+        part = self.parts[index]
+        with part.on_its_device():
+            return fan_in_backward(
+                hidden,
+                *self._arguments(part, targets),
+                forward=found[index],
+                grad_loss=upstream,
+                update=None if self.fused is None else self.fused.update(self.weights, index),
+                weight_gradient=self.weights.trainable,
+                **self._options(part),
+            )
 
     def _arguments(self, part, targets):
         return targets.labels, targets.row_splits, *part.operands, targets.weights
@@ -88,29 +88,26 @@ class JointLoss:
 
     def of_one(self, hidden, targets):
         """Each replica for itself; the gradients of the weights go to the model's optimizer."""
+        losses, found = self.forward(hidden, targets)
+        # The parts' gradients are added up where this is differentiated: in float32.
+        whole = hidden if len(self.parts) == 1 else tf.cast(hidden, tf.float32)
+        return tf.add_n(
+            [losses, *(self._part_of_gradient(i, hidden, targets, found, whole) for i in range(len(found)))]
+        )
 
-        @tf.custom_gradient
-        def call(hidden):
-            for part in self.parts:
-                for variable in (part.kernel, part.bias):
-                    if variable is not None and self.weights.trainable:
-                        watch(variable)
-            losses, found = self.forward(hidden, targets)
+    def _part_of_gradient(self, index, hidden, targets, found, whole):
+        """Zeros with the gradient of one part. (One op takes the handles of one device alone.)"""
+        part = self.parts[index]
 
-            def gradient(upstream, variables=()):
-                d_hidden, of_weights = self.backward(hidden, targets, found, upstream)
-                if not variables:
-                    return d_hidden
-                known = {}
-                for part, (d_kernel, d_bias) in zip(self.parts, of_weights):
-                    known[part.kernel.ref()] = d_kernel
-                    if part.bias is not None:
-                        known[part.bias.ref()] = d_bias
-                return d_hidden, [known[variable.ref()] for variable in variables]
+        def gradient(upstream):
+            d_hidden, *of_weights = self._backward(index, hidden, targets, found, upstream)
+            return [tf.cast(d_hidden, whole.dtype), *(d for d in of_weights if d is not None)]
 
-            return losses, gradient
-
-        return call(hidden)
+        trained = [part.kernel, part.bias] if self.weights.trainable else []
+        with part.on_its_device():
+            nothing = tf.zeros(tf.shape(hidden)[:1])
+            (nothing,) = with_gradient(gradient, [nothing], [whole], [v for v in trained if v is not None])
+        return nothing
 
     def of_all_replicas(self, hidden, targets, trigger):
         """One step of each part with what all replicas bring."""
@@ -123,7 +120,7 @@ class JointLoss:
 
         def backward(saved, gradients):
             whole, lists, found, sizes = saved
-            d_hidden, _ = self.backward(whole, lists, found, tf.concat(gradients, axis=0))
+            d_hidden = self.backward(whole, lists, found, tf.concat(gradients, axis=0))
             others = [None] * (len(inputs) - 2)
             return [(piece, *others, tf.zeros([0])) for piece in _split(d_hidden, sizes)]
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
 from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.chunks import chunk_ranges
+from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
     fan_in_candidates,
@@ -65,19 +66,15 @@ class BatchKeeper:
             "weights": weights,
         }
 
-        @tf.custom_gradient
-        def keep(losses):
-            def gradient(upstream):
-                tf.cond(
-                    kept["wanted"],
-                    lambda: _assign(kept, {**values, "upstream": upstream}),
-                    lambda: False,
-                )
-                return upstream
+        def gradient(upstream):
+            tf.cond(
+                kept["wanted"],
+                lambda: _assign(kept, {**values, "upstream": upstream}),
+                lambda: False,
+            )
+            return [upstream]
 
-            return tf.identity(losses), gradient
-
-        return keep(losses)
+        return with_gradient(gradient, [losses], [losses])[0]
 
     def batch(self):
         """The `Batch` that was kept last, of all replicas, or None."""

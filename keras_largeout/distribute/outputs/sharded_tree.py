@@ -13,6 +13,7 @@ from keras_largeout.distribute.planning.tree_placement import cut_and_units
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.tree_softmax.stock_dense import TreeFacts, rows_on_paths
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_pairs
 from keras_largeout.trees.parts import split_tree
@@ -189,11 +190,11 @@ class ShardedTree:
         return TreeArrays(*(arrays[field].local for field in _FIELDS), row_child=None)
 
 
-@tf.custom_gradient
 def take_each(values, order):
     """`values[order]` where no index occurs twice: its gradient only moves rows."""
     shape = tf.shape(values)
-    return tf.gather(values, order), lambda grad: (tf.scatter_nd(order[:, None], grad, shape), None)
+    taken = tf.gather(values, order)
+    return with_gradient(lambda grad: [tf.scatter_nd(order[:, None], grad, shape)], [taken], [values])[0]
 
 
 def _fetched(variable, rows):
@@ -202,12 +203,9 @@ def _fetched(variable, rows):
     Its gradient must be a `tf.IndexedSlices` of these rows.
     """
     shape = tf.constant(variable.shape.as_list(), rows.dtype)
-
-    @tf.custom_gradient
-    def spread(values):
-        return tf.scatter_nd(rows[:, None], values, shape), lambda grad: grad.values
-
-    return spread(tf.gather(variable, rows))
+    values = tf.gather(variable, rows)
+    spread = tf.scatter_nd(rows[:, None], values, shape)
+    return with_gradient(lambda grad: [grad.values], [spread], [values])[0]
 
 
 class _Vector:

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import replica_index
+from keras_largeout.ops._gradients import with_gradient
 
 
 def several_replicas():
@@ -34,22 +35,21 @@ def cross_replica_call(forward, backward, *inputs):
     def run(strategy, *values):
         return forward(*zip(*(strategy.experimental_local_results(value) for value in values)))
 
-    @tf.custom_gradient
-    def call(*inputs):
-        outputs, saved = replica.merge_call(run, args=inputs) if replica else forward(inputs)
+    outputs, saved = replica.merge_call(run, args=inputs) if replica else forward(inputs)
+    differentiable = [i for i, value in enumerate(inputs) if value.dtype.is_floating]
 
-        def gradient(grad):
-            if not replica:
-                return backward(saved, [grad])[0]
+    def gradient(grad):
+        if replica:
 
             def run_back(strategy, grads):
                 return backward(saved, list(strategy.experimental_local_results(grads)))
 
-            return tf.distribute.get_replica_context().merge_call(run_back, args=(grad,))[index]
+            of_inputs = tf.distribute.get_replica_context().merge_call(run_back, args=(grad,))[index]
+        else:
+            of_inputs = backward(saved, [grad])[0]
+        return [of_inputs[i] for i in differentiable]
 
-        return outputs[index], gradient
-
-    return call(*inputs)
+    return with_gradient(gradient, [outputs[index]], [inputs[i] for i in differentiable])[0]
 
 
 def mean_of_replicas(mean, terms, examples):
@@ -72,12 +72,9 @@ def mean_of_replicas(mean, terms, examples):
     if replica is None:
         return mean
     mine = tf.stop_gradient(tf.stack([tf.cast(terms, mean.dtype), tf.cast(examples, mean.dtype)]))
+    replicas = replica.num_replicas_in_sync  # the context itself would stay alive with the graph
     of_all = replica.all_reduce(tf.distribute.ReduceOp.SUM, mine)
     share_of_terms, share_of_examples = tf.unstack(tf.math.divide_no_nan(mine, of_all))
 
-    @tf.custom_gradient
-    def part(mean):
-        value = mean * tf.math.divide_no_nan(share_of_terms, share_of_examples)
-        return value, lambda grad: grad * share_of_terms * replica.num_replicas_in_sync
-
-    return part(mean)
+    value = mean * tf.math.divide_no_nan(share_of_terms, share_of_examples)
+    return with_gradient(lambda grad: [grad * share_of_terms * replicas], [value], [mean])[0]

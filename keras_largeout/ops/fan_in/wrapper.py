@@ -6,6 +6,7 @@ Kernels: `custom_ops/fan_in/fan_in.h`. Connections are drawn, pruned and regrown
 import tensorflow as tf
 
 from keras_largeout.ops import _library
+from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in._arguments import (
     LOSSES,
     RULES,
@@ -162,21 +163,16 @@ def fan_in_loss(
     shared = labels, row_splits, weights, indices, bias, label_weights, loss
     options = {"first_class": first_class, "num_classes": num_classes}
 
-    @tf.custom_gradient
-    def with_step(inputs, trigger):
-        forward = loss_op({**arguments, "inputs": inputs}, loss)
-
-        def gradient(upstream):
-            step = {"forward": forward, "grad_loss": upstream, "update": update}
-            d_inputs, _, _ = fan_in_backward(
-                inputs, *shared, **step, input_gradient=input_gradient, **options
-            )
-            return d_inputs, tf.zeros_like(trigger)
-
-        return forward.loss, gradient
-
+    forward = loss_op(arguments, loss)
+    inputs = arguments["inputs"]
     trigger = tf.zeros([0]) if trigger is None else tf.convert_to_tensor(trigger)
-    return with_step(arguments["inputs"], trigger)
+
+    def gradient(upstream):
+        step = {"forward": forward, "grad_loss": upstream, "update": update}
+        d_inputs, _, _ = fan_in_backward(inputs, *shared, **step, input_gradient=input_gradient, **options)
+        return d_inputs, tf.zeros_like(trigger)
+
+    return with_gradient(gradient, [forward.loss], [inputs, trigger])[0]
 
 
 def fan_in_forward(

@@ -161,3 +161,24 @@ class LoopHooks:
 
     def _get_metrics_result_or_logs(self, logs):
         return super()._get_metrics_result_or_logs(self.after_last_step(logs))
+
+
+class GradientSums:
+    """A base, before a Keras optimizer, that sums the gradients of the replicas by `sum_gradients`.
+
+    Why: Keras sums them by a call that can be differentiated, and TensorFlow keeps what that needs for good:
+    the graph of every training step, and with it the variables of the model.
+    """
+
+    def check_sums(self):
+        """Raises ImportError where Keras has no such method: it would pass ours by silently."""
+        _need(super(), "_all_reduce_sum_gradients")
+
+    def sum_gradients(self, gradients):
+        """The sums over the replicas of a list of tensors."""
+        raise NotImplementedError
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        pairs = list(grads_and_vars)
+        sums = iter(self.sum_gradients([gradient for gradient, _ in pairs if gradient is not None]))
+        return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]

@@ -6,8 +6,9 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import step_counter
+from keras_largeout._keras import GradientSums, step_counter
 from keras_largeout.distribute.replicas._tensorflow import in_xla
+from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -21,7 +22,7 @@ from keras_largeout.optimizers.weight import native, weight_of
 ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 18
 
 
-class RowSparse:
+class RowSparse(GradientSums):
     """First base of an optimizer of this package; the second one is a Keras optimizer.
 
     A gradient that is a `tf.IndexedSlices` updates just the rows that it lists, in place, by the op
@@ -103,6 +104,7 @@ class RowSparse:
     def build(self, variables):
         if self.built:
             return
+        self.check_sums()
         self._row_slots = RowSlots(variables)
         for weight in self._row_slots.weights:
             if weight.is_table:
@@ -178,6 +180,9 @@ class RowSparse:
             else:
                 step(tf.distribute.get_strategy(), grads)
             step_counter(self).assign_add(1)
+
+    def sum_gradients(self, gradients):
+        return sums_of_replicas(gradients)
 
     def _to_update(self, grads, weights):
         """Those that have a gradient and are not overwritten by it."""

@@ -12,6 +12,21 @@ def several_replicas():
     return None if replica is None or replica.num_replicas_in_sync == 1 else replica
 
 
+def sums_of_replicas(values):
+    """The sums over the replicas of a list of tensors, one by one. They have no gradient.
+
+    (`ReplicaContext.all_reduce` has one, and TensorFlow keeps what it needs for good: the whole graph.)
+    """
+    replica = several_replicas()
+    if replica is None or not values:
+        return list(values)
+
+    def add(strategy, *values):
+        return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(v, v) for v in values])
+
+    return list(replica.merge_call(add, args=[tf.stop_gradient(value) for value in values]))
+
+
 def cross_replica_call(forward, backward, *inputs):
     """What `forward` makes of the inputs of all replicas; each replica gets its own part of it.
 
@@ -72,8 +87,8 @@ def mean_of_replicas(mean, terms, examples):
     if replica is None:
         return mean
     mine = tf.stop_gradient(tf.stack([tf.cast(terms, mean.dtype), tf.cast(examples, mean.dtype)]))
-    replicas = replica.num_replicas_in_sync  # the context itself would stay alive with the graph
-    of_all = replica.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    (of_all,) = sums_of_replicas([mine])
+    replicas = replica.num_replicas_in_sync
     share_of_terms, share_of_examples = tf.unstack(tf.math.divide_no_nan(mine, of_all))
 
     value = mean * tf.math.divide_no_nan(share_of_terms, share_of_examples)

@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+from _forked import Forked
 
 from keras_largeout.distribute.cluster.config import Cluster
 from keras_largeout.distribute.launch import free_ports
@@ -21,31 +22,20 @@ from keras_largeout.distribute.launch import free_ports
 _LIBC = ctypes.CDLL(None)
 # Long: what is waited for comes in a second or so, on a machine that does nothing else.
 PATIENCE = 180.0
+SERVER = ("-m", "keras_largeout.distribute.server")
 
 
 class Running:
-    """A process whose output is read as it comes."""
+    """A process whose output is read as it comes.
 
-    def __init__(self, command, environment):
-        parent = os.getpid()
+    Args:
+        command: what follows `python`.
+        environment: dict, all of its environment.
+        forked: whether it begins with the package of this process imported, which saves time.
+    """
 
-        def die_with_parent():
-            _LIBC.prctl(1, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=tempfile.gettempdir(),  # not where the sources may lie, which have no compiled ops
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
+    def __init__(self, command, environment, forked=False):
+        self.process = Forked(command, environment) if forked else _started(command, environment)
         self.lines = []
         self._changed = threading.Condition()
         self._open = True
@@ -95,6 +85,28 @@ class Running:
         self.process.wait()
 
 
+def _started(command, environment):
+    parent = os.getpid()
+
+    def die_with_parent():
+        _LIBC.prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env=environment,
+        cwd=tempfile.gettempdir(),  # not where the sources may lie, which have no compiled ops
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
 class LocalCluster:
     """Workers and parameter servers on this machine; `run` runs a script as their chief."""
 
@@ -108,12 +120,12 @@ class LocalCluster:
         self.servers = {}
         self.scripts = []
 
-    def start(self, *only, command=("-m", "keras_largeout.distribute.server"), **environment):
+    def start(self, *only, command=None, **environment):
         """Starts servers (`("worker", 0), ...`; without any: all) and waits until they are up."""
         started = only or [(job, index) for job, index, _ in self.cluster.servers()]
         for job, index in started:
             own = _environment(self.cluster.task(job, index)) | environment
-            self.servers[job, index] = Running([sys.executable, *command], own)
+            self.servers[job, index] = Running(command or SERVER, own, forked=command is None)
         for server in started:
             self.servers[server].wait_for("^(keras_largeout|bare): .*is ready")
 
@@ -128,7 +140,8 @@ class LocalCluster:
         """Starts `script` (source) as the chief."""
         path = self.folder / f"script_{len(self.scripts)}.py"
         path.write_text(script)
-        self.scripts.append(Running([sys.executable, str(path)], _environment(self.cluster) | environment))
+        own = _environment(self.cluster) | environment
+        self.scripts.append(Running([str(path)], own, forked=True))
         return self.scripts[-1]
 
     def close(self):

@@ -1,7 +1,6 @@
 """Fixtures of clusters of real processes."""
 
 import os
-import sys
 
 import pytest
 from _cluster import LocalCluster, Running, alone
@@ -31,11 +30,11 @@ def new_cluster(one_at_a_time, tmp_path):
 
 @pytest.fixture
 def running():
-    """`running(command)`: a `Running` process, ended with the test."""
+    """`running(command)`: a `Running` process (`command` follows `python`), ended with the test."""
     made = []
 
-    def make(command, **environment):
-        made.append(Running(command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"} | environment))
+    def make(command, forked=False, **environment):
+        made.append(Running(command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"} | environment, forked))
         return made[-1]
 
     yield make
@@ -50,7 +49,7 @@ def run_alone(running, tmp_path):
     def run(source, **environment):
         path = tmp_path / "alone.py"
         path.write_text(source)
-        process = running([sys.executable, str(path)], **environment)
+        process = running([str(path)], forked=True, **environment)
         assert process.ended() == 0, process.text
         return process
 

@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import signal
-import sys
 import time
 
 import pytest
@@ -27,7 +26,7 @@ def launch(running, tmp_path):
         script = tmp_path / "script.py"
         script.write_text(source)
         module = ["-m", "keras_largeout.distribute.launch", "--logs", str(tmp_path / "logs")]
-        return running([sys.executable, *module, *options, str(script), *arguments], **environment)
+        return running([*module, *options, str(script), *arguments], **environment)
 
     return start
 

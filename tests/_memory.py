@@ -1,9 +1,13 @@
-"""How much memory there is, and how much a piece of code takes at its peak, from Linux's /proc."""
+"""How much memory there is, how much a piece of code takes at its peak (both from Linux's /proc), and what is
+alive of models."""
 
+import gc
 import os
 import pathlib
 
+import keras
 import pytest
+from tensorflow.python.framework import func_graph, ops
 
 
 def _line(path, key):
@@ -31,3 +35,18 @@ def peak_of(function):
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     function()
     return (_line("/proc/self/status", "VmHWM:") - before) >> 20
+
+
+def alive():
+    """How many objects are alive that hold a model's memory, by what they are."""
+    for _ in range(3):
+        gc.collect()
+    kinds = {
+        "models": keras.Model,
+        "optimizers": keras.optimizers.Optimizer,
+        "variables": keras.Variable,
+        "graphs": func_graph.FuncGraph,
+    }
+    objects = gc.get_objects()
+    found = {name: sum(issubclass(type(o), kind) for o in objects) for name, kind in kinds.items()}
+    return found | {"registered gradients": len(ops.gradient_registry.list())}

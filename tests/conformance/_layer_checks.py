@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _memory import alive
 from _training import assert_same
 from conformance._layers import BATCH, LAYERS
 
@@ -167,6 +168,20 @@ def frozen(layer, strategy, folder):
         assert all(change[key] for key in change if key.startswith("small/"))
 
 
+def released(layer, strategy, folder, models=1):
+    """Nothing of a model that was trained and dropped is left in the process."""
+
+    def train_and_drop():
+        x, y = LAYERS[layer].data()
+        compiled(layer, strategy).train_on_batch(x[:BATCH], y[:BATCH])
+
+    train_and_drop()  # what the first one leaves, others find
+    before = alive()
+    for _ in range(models):
+        train_and_drop()
+    assert alive() == before
+
+
 CHECKS = {
     "numbers": numbers,
     "config": config,
@@ -176,4 +191,5 @@ CHECKS = {
     "export": export,
     "clone": clone,
     "frozen": frozen,
+    "released": released,
 }

@@ -21,3 +21,10 @@ def test_layer(row, strategy, check, tmp_path, on_servers):
         # Those of one device, in graphs; and those of one device alone, of eager steps.
         one, trained = strategy_of(1), _layer_checks.trained
         assert_same(told, (trained(row, one, True) if strategy == "one device" else trained(row, one))[1])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("strategy", DEVICES)
+def test_thirty_models(strategy, tmp_path):
+    for row in LAYERS:
+        _layer_checks.released(row, strategy_of(DEVICES[strategy]), tmp_path, models=30 // len(LAYERS))

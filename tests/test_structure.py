@@ -126,6 +126,15 @@ def test_one_place_loads_the_library():
     assert loaders == ["_library.py"]
 
 
+def test_no_gradient_outlives_its_graph():
+    """TensorFlow keeps what both of them need for their gradients as long as the process lives."""
+    calls = re.compile(r"custom_gradient\b|\.all_reduce\(")
+    users = [
+        p.name for p in _sources() for line in p.read_text().splitlines() if calls.search(line.split("#")[0])
+    ]
+    assert set(users) == {"_gradients.py"}, users
+
+
 # What Keras and TensorFlow call private, and the file in which its users find it.
 _PRIVATE = re.compile(r"_[a-z]|keras\.src|tensorflow\.python|keras_largeout\._private")
 _BASES = (

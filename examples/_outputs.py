@@ -70,6 +70,7 @@ def _bytes(variable):
     return tf.TensorShape(variable.shape).num_elements() * tf.as_dtype(variable.dtype).size
 
 
+@keras.saving.register_keras_serializable(package="extreme_classification")
 class DenseLabels(keras.layers.Dense):
     """`keras.layers.Dense(num_labels)`, whose outputs are logits, with the losses of `SparseOutput`.
 
@@ -84,16 +85,21 @@ class DenseLabels(keras.layers.Dense):
     def loss(self):
         return {"binary_crossentropy": binary_crossentropy, "squared_hinge": squared_hinge}[self.loss_kind]
 
+    def get_config(self):
+        return {**super().get_config(), "loss": self.loss_kind}
+
     def predictor(self, model, k=10):
         scores, ids = keras.ops.top_k(model.outputs[0], k)
         return keras.Model(model.inputs, {"ids": ids, "scores": scores})
 
 
+@keras.saving.register_keras_serializable(package="extreme_classification")
 def binary_crossentropy(y_true, logits):
     """Sums over all labels, for label ids `[batch, n]` padded with -1 (Keras makes floats of them)."""
     return tf.reduce_sum(tf.nn.softplus(logits), -1) - _sum_of_labels(y_true, logits, lambda z: z)
 
 
+@keras.saving.register_keras_serializable(package="extreme_classification")
 def squared_hinge(y_true, logits):
     """Likewise."""
     negative = tf.reduce_sum(tf.square(tf.nn.relu(1 + logits)), -1)

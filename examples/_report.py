@@ -5,6 +5,7 @@ import pathlib
 import sys
 import time
 
+import keras
 import numpy as np
 
 
@@ -15,6 +16,36 @@ def stage(title):
     start = time.perf_counter()
     yield
     print(f"   {time.perf_counter() - start:.1f} s", flush=True)
+
+
+class Progress(keras.callbacks.Callback):
+    """A line now and then, for logs that no terminal shows: Keras's bar would be thousands of lines there.
+
+    Args:
+        seconds: between two lines.
+    """
+
+    def __init__(self, seconds=15):
+        super().__init__()
+        self.seconds = seconds
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._begun = epoch, time.perf_counter()
+        self._said = self._begun
+
+    def on_train_batch_end(self, batch, logs=None):
+        now, steps = time.perf_counter(), self.params.get("steps")
+        if now - self._said < self.seconds or batch + 1 == steps:
+            return
+        self._said, spent = now, now - self._begun
+        of = f" of {steps}, about {spent / (batch + 1) * (steps - batch - 1):.0f} s left" if steps else ""
+        loss = f"loss {float(logs['loss']):.4f}"
+        print(f"   epoch {self._epoch + 1}, {spent:.0f} s: step {batch + 1}{of}, {loss}", flush=True)
+
+
+def progress():
+    """What `fit` takes to say how far it is: `(verbose, callbacks)`, for a terminal or for a log."""
+    return (1, []) if sys.stdout.isatty() else (2, [Progress()])
 
 
 def compare(what, expected, found):

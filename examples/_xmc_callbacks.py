@@ -15,7 +15,7 @@ class Epochs(keras.callbacks.Callback):
 
     Attributes:
         seconds: of training, for each epoch.
-        scores: a dict of the metrics' values, for each epoch.
+        scores: a dict of the metrics' values, for each epoch. (In the logs they are in percent.)
     """
 
     def __init__(self, predictor, data, metrics):
@@ -35,4 +35,4 @@ class Epochs(keras.callbacks.Callback):
             for metric in self.metrics:
                 metric.update_state(labels, found)
         self.scores.append({metric.name: float(metric.result()) for metric in self.metrics})
-        logs.update(self.scores[-1])
+        logs.update({f"{name} %": round(100 * score, 2) for name, score in self.scores[-1].items()})

@@ -9,20 +9,20 @@ python examples/extreme_classification.py --data DIR    # train.txt[.gz], test.t
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import _quiet  # noqa: F401  (first: it imports TensorFlow)
 
+# isort: split
 import _functions
 import _outputs
 import keras
 import numpy as np
-from _report import compare, peak_memory, size, stage
+from _report import compare, peak_memory, progress, size, stage
 from _xmc_callbacks import Epochs
 
 import keras_largeout as kl
@@ -41,9 +41,8 @@ def main():
     results = fit(args, task, model, head)
     results["weights"], results["training"] = memory
     show_predictions(args, task, head.predictor(model, k=KS[-1]))
-    if args.output in ("sparse", "direct"):
-        with strategy.scope():
-            save_and_reload(args, task, model)
+    with strategy.scope():
+        save_and_reload(args, task, model)
     results["peak"] = peak_memory()
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
@@ -164,12 +163,13 @@ def fit(args, task, model, head):
                     head, fraction=args.rewire, every=args.rewire_every, until=0.66, grow=args.grow
                 ),
             )
+        verbose, more = progress()
         model.fit(
             batches(args, task.train, shuffle=True),
             epochs=args.epochs,
             shuffle=False,  # the dataset does that itself
-            callbacks=callbacks,
-            verbose=1 if sys.stdout.isatty() else 2,
+            callbacks=[*callbacks, *more],
+            verbose=verbose,
         )
         return {
             "scores": epochs.scores[-1],
@@ -225,6 +225,14 @@ def run_apart(args, kind):
 
 
 def print_table(results):
+    print("\nWhat the columns say (scores in percent, of the rows to test):")
+    print("   weights   of the output layer, with the wide or narrow layer below it")
+    print("   training  what training takes besides: Adam's moments, the gradient where there is one")
+    print("   process   the most memory that the whole process had")
+    print("   s/epoch   seconds of training per epoch (the median), without the measuring after it")
+    print("   P@k       of the k best labels, how many are right (precision)")
+    print("   nDCG@k    the same, a hit higher up counting more")
+    print("   PSP@k     the same, a rare label counting more (propensity-scored precision)")
     print(f"\n{'output':38}{'weights':>10}{'training':>10}{'process':>10}{'s/epoch':>9}", end="")
     print("".join(f"{name:>8}" for name in next(iter(results.values()))["scores"]))
     for kind in (kind for kind in _outputs.NAMES if kind in results):

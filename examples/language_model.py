@@ -8,21 +8,21 @@ python examples/language_model.py --corpus train.txt.gz --validation valid.txt.g
 
 import argparse
 import contextlib
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import _quiet  # noqa: F401  (first: it imports TensorFlow)
 
+# isort: split
 import _corpus
 import keras
 import numpy as np
 from _callbacks import Perplexity, Speed
 from _dense import DenseSoftmax
-from _report import compare, peak_memory, size, stage
+from _report import compare, peak_memory, progress, size, stage
 
 import keras_largeout as kl
 
@@ -124,13 +124,14 @@ def fit(args, model, head, train, validation, tokens_per_step, steps):
     with stage(title):
         speed = Speed(tokens_per_step, args.minutes)
         perplexity = Perplexity(validation, head.make_loss(reduction="sum"))
+        verbose, callbacks = progress()
         history = model.fit(
             train,
             epochs=args.epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the dataset does that itself
-            callbacks=[speed, perplexity],
-            verbose=1 if sys.stdout.isatty() else 2,
+            callbacks=[speed, perplexity, *callbacks],
+            verbose=verbose,
         ).history
         last = history["val_perplexity"][-1]
         print(f"   validation perplexity {last:.1f} after {speed.seconds:.0f} s of training")

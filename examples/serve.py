@@ -6,6 +6,9 @@ python examples/serve.py EXPORT_DIR CONTEXTS.npy ANSWERS.npz
 import sys
 import time
 
+import _quiet  # noqa: F401  (first: it imports TensorFlow)
+
+# isort: split
 import numpy as np
 import tensorflow as tf
 

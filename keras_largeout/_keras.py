@@ -67,6 +67,20 @@ def _call_context(layer):
     return _need(layer, "_get_call_context")()
 
 
+def compiled_metrics(model):
+    """What a compiled model was given as `metrics` and as `weighted_metrics`.
+
+    Why: `model.metrics` are there after the first batch only, when it is too late for an early error.
+
+    Returns:
+        A list of two structures, as in `compile`; empty where it was given none.
+    """
+    given = _need(model, "_compile_metrics")
+    if given is None:
+        return []
+    return [_need(given, "_user_metrics"), _need(given, "_user_weighted_metrics")]
+
+
 def optimizer_inside(multi, variable):
     """The optimizer inside a `keras.optimizers.MultiOptimizer` that updates `variable`.
 
@@ -109,6 +123,30 @@ def mask_of(tensor):
     Why: Keras hands masks to layers, and its losses look for them; it hands none to a loss.
     """
     return _need("keras.src.backend", "get_keras_mask")(tensor)
+
+
+def with_mask(tensor, mask):
+    """`tensor`, marked as masked: Keras's losses and metrics leave out where `mask` is False.
+
+    Why: a loss gives Keras its values, and in no public way says which of them count.
+
+    Args:
+        tensor: one that nobody else has, as it is changed.
+        mask: bool, of the shape of `tensor`; None changes nothing.
+    """
+    set_mask = _need("keras.src.backend", "set_keras_mask")
+    if mask is not None:
+        set_mask(tensor, mask)
+    return tensor
+
+
+def is_symbolic():
+    """Whether Keras is building a model symbolically: nothing is computed then.
+
+    Why: `keras.SymbolicScope` is public, and whether one is open is not. Tensors are copies there, which have
+    lost what was noted on them.
+    """
+    return _need("keras.src.backend", "in_symbolic_scope")()
 
 
 class SelfMadeVariable(keras.Variable):

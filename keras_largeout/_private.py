@@ -1,6 +1,7 @@
 """Private names of other libraries: each is found here, or an error says what is missing where."""
 
 import importlib
+import sys
 
 
 def private(owner, name, library, version, known):
@@ -20,7 +21,9 @@ def private(owner, name, library, version, known):
         ImportError: this version has no such name.
     """
     try:
-        where = importlib.import_module(owner) if isinstance(owner, str) else owner
+        where = owner
+        if isinstance(owner, str):  # AutoGraph has words for an import in a graph, which is not needed
+            where = sys.modules.get(owner) or importlib.import_module(owner)
         return getattr(where, name)
     except (ModuleNotFoundError, AttributeError):
         if not isinstance(owner, (str, type)):

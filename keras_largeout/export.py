@@ -28,6 +28,9 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
     `inputs_1`, ..., where they were not named) and returns a dict: the keys of a model that returns a dict,
     else `output_0`, `output_1`, ... The attribute `serve` of the loaded object takes the inputs in order.
 
+    `tf.lite.TFLiteConverter.from_saved_model` converts it to TFLite's own ops, but for a tree of more than 50
+    thousand classes, the search of which has ops that TFLite lacks.
+
     Example:
         >>> serving = head.predictor(model, k=10)
         >>> kl.export_saved_model(serving, "export/1")

@@ -1,14 +1,78 @@
 """`Model`: a `keras.Model` whose `fit` also works on a cluster."""
 
 import functools
+import warnings
 
 import keras
 
+from keras_largeout._hidden import heads_of
+from keras_largeout._keras import all_layers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
+
+_SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+
+
+class _Checked:
+    """Checks what `compile` was given for the outputs of heads, and knows of layers that train themselves."""
+
+    def check_losses(self):
+        for loss in keras.tree.flatten(self.loss):
+            if isinstance(loss, keras.layers.Layer):
+                raise ValueError(
+                    "`loss` must be a loss, not a layer: write `loss=head.loss`. "
+                    f"Received: the layer {loss.name!r}"
+                )
+        self._check_heads(keras.tree.flatten(getattr(self, "outputs", None)))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self._check_heads(y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def check_callbacks(self, callbacks):
+        callbacks = getattr(callbacks, "callbacks", callbacks)
+        schedulers = {type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, _SCHEDULERS)}
+        fused = [layer for layer in all_layers(self) if _trains_itself(layer)]
+        if schedulers and fused:
+            names = ", ".join(repr(layer.name) for layer in fused)
+            warnings.warn(
+                f"{' and '.join(sorted(schedulers))} set the learning rate of the model's optimizer, which "
+                f"does not train {names}: each has an optimizer of its own. Give that one a "
+                "`keras.optimizers.schedules.LearningRateSchedule`, or set its learning rate in a callback "
+                f"(`model.get_layer({fused[0].name!r}).optimizer.learning_rate = ...`).",
+                stacklevel=3,
+            )
+
+    def summary(self, line_length=None, positions=None, print_fn=None, **kwargs):
+        """As Keras's, with a line below the table for each layer whose numbers want one."""
+        super().summary(line_length, positions, print_fn, **kwargs)
+        for layer in all_layers(self):
+            note = layer.summary_note() if hasattr(layer, "summary_note") and layer.built else None
+            if note:
+                (print_fn or print)(f" {layer.name}: {note}")
+
+    def _check_heads(self, outputs):
+        heads = {id(head): head for output in keras.tree.flatten(outputs) for head in heads_of(output)[-1:]}
+        for head in heads.values():
+            head.check_compiled(self, outputs)
+
+
+def _trains_itself(layer):
+    own = getattr(layer, "optimizer", None)
+    return isinstance(own, keras.optimizers.Optimizer) and not isinstance(layer, keras.Model)
+
+
+class _Pickled:
+    """Pickles as Keras does (as the bytes of a `.keras` file), also where the class has a functional twin."""
+
+    def __reduce__(self):
+        self.wait_for_steps()
+        load, arguments = super().__reduce__()
+        # Keras names its function by the class of the model, and nobody finds a twin by its name.
+        return getattr(keras.Model, load.__name__), arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Model(ClusterTraining, keras.Model):
+class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
     """A `keras.Model` that also trains under a `tf.distribute.ParameterServerStrategy`.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
@@ -45,15 +109,28 @@ class Model(ClusterTraining, keras.Model):
             cls = _functional_twin(cls)
         return super().__new__(cls)
 
+    def __init__(self, *args, **kwargs):
+        # A subclass may make the tensors in its own `__init__`, from arguments that are none.
+        if _is_functional(args, kwargs) and not isinstance(self, _functional_class()):
+            self.__class__ = _functional_twin(type(self))
+        super().__init__(*args, **kwargs)
+
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Sequential(ClusterTraining, keras.Sequential):
+class Sequential(_Pickled, _Checked, ClusterTraining, keras.Sequential):
     """A `keras.Sequential` that also trains on a cluster: see `Model`."""
 
 
 def _is_functional(args, kwargs):
-    """Whether these are the arguments of a functional model."""
-    return len(args) >= 2 or (len(args) == 1 and "outputs" in kwargs) or {"inputs", "outputs"} <= set(kwargs)
+    """Whether these are the arguments of a functional model: its input and output tensors.
+
+    (Numbers in their place are arguments of a subclass.)
+    """
+    tensors = dict(zip(("inputs", "outputs"), args)) | kwargs
+    return all(
+        any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(tensors.get(name)))
+        for name in ("inputs", "outputs")
+    )
 
 
 @functools.cache

@@ -1,5 +1,9 @@
 """`kl.Model` away from clusters: a `keras.Model` in every way that Keras knows, whose files are whole."""
 
+import copy
+import pickle
+
+import joblib
 import keras
 import numpy as np
 import pytest
@@ -39,6 +43,73 @@ def fitted(model):
     assert np.isfinite(model.evaluate(x, x[:, :2], verbose=0))
     assert model.predict(x, verbose=0).shape == (8, 2)
     return model
+
+
+@keras.saving.register_keras_serializable("test_model")
+class Sized(kl.Model):
+    """Positional arguments that are no tensors."""
+
+    def __init__(self, rows, units, **kwargs):
+        super().__init__(**kwargs)
+        self.rows, self.units = rows, units
+        self.words = kl.layers.ShardedEmbedding(rows, 3, combiner="sum")
+        self.dense = keras.layers.Dense(units)
+
+    def call(self, x):
+        return self.dense(self.words(x))
+
+    def get_config(self):
+        return {**super().get_config(), "rows": self.rows, "units": self.units}
+
+
+class MakesTensors(kl.Model):
+    """A functional model whose tensors are made inside."""
+
+    def __init__(self, width, units):
+        x = keras.Input((width,))
+        super().__init__(x, keras.layers.Dense(units)(x))
+
+
+def test_positional_arguments_of_a_subclass():
+    sized = Sized(20, 2)
+    assert sized(np.ones((4, 5), "int32")).shape == (4, 2)
+    assert Sized(20, units=2).units == 2
+    made = fitted(MakesTensors(3, 2))
+    assert isinstance(made, MakesTensors) and made.input.shape == (None, 3)
+    assert isinstance(made, type(keras.Model(*[keras.Input((1,))] * 2)))
+    assert not isinstance(sized, type(keras.Model(*[keras.Input((1,))] * 2)))
+    assert fitted(Subclassed()).built  # the classes have not changed
+
+
+def _pickled(kind):
+    x = keras.Input((5,), dtype="int32")
+    words = kl.layers.ShardedEmbedding(20, 3, combiner="sum")
+    head = kl.layers.HierarchicalSoftmax(20, counts=np.ones(20))
+    if kind == "subclassed":
+        model, loss = Sized(20, 2), "mse"
+    elif kind == "sequential":
+        model, loss = kl.Sequential([x, words, head]), head.loss
+    else:
+        model, loss = kl.Model(x, head(words(x))), head.loss
+    model.compile(kl.optimizers.LazyAdam(0.1), loss)
+    return model
+
+
+@pytest.mark.parametrize("copied", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy, "joblib"])
+@pytest.mark.parametrize("kind", ["functional", "sequential", "subclassed"])
+def test_pickles(kind, copied, tmp_path):
+    model = _pickled(kind)
+    ids = np.arange(20, dtype="int32").reshape(4, 5)
+    y = np.ones((4, 2)) if kind == "subclassed" else np.arange(4)
+    model.train_on_batch(ids, y)
+    if copied == "joblib":
+        joblib.dump(model, tmp_path / "model")
+        other = joblib.load(tmp_path / "model")
+    else:
+        other = copied(model)
+    assert type(other).__name__ == type(model).__name__ and isinstance(other, (kl.Model, kl.Sequential))
+    for _ in range(2):
+        assert other.train_on_batch(ids, y) == model.train_on_batch(ids, y)
 
 
 def test_functional_subclassed_and_sequential_side_by_side():

@@ -52,6 +52,17 @@ def _multi(monkeypatch, lacks):
     return multi
 
 
+def _compiled(monkeypatch, lacks):
+    """A compiled model that lacks a name."""
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    assert _keras.compiled_metrics(model) == [["mae"], None]
+    assert _keras.compiled_metrics(keras.Sequential()) == []
+    owner = model if lacks in vars(model) else vars(model)["_compile_metrics"]
+    monkeypatch.delattr(owner, lacks)
+    return model
+
+
 KERAS = {
     "_get_call_context": lambda m: (
         m.delattr(keras.layers.Layer, "_get_call_context"),
@@ -66,6 +77,14 @@ KERAS = {
     "_optimizer_map": lambda m: _keras.optimizer_inside(_multi(m, "_optimizer_map"), None),
     "_var_to_optimizer_idx": lambda m: _keras.optimizer_inside(_multi(m, "_var_to_optimizer_idx"), None),
     "_var_key": lambda m: _keras.optimizer_inside(_multi(m, "_var_key"), None),
+    "_compile_metrics": lambda m: _keras.compiled_metrics(_compiled(m, "_compile_metrics")),
+    "_user_metrics": lambda m: _keras.compiled_metrics(_compiled(m, "_user_metrics")),
+    "_user_weighted_metrics": lambda m: _keras.compiled_metrics(_compiled(m, "_user_weighted_metrics")),
+    "set_keras_mask": lambda m: (
+        m.delattr(backend, "set_keras_mask"),
+        _keras.with_mask(tf.zeros([1]), tf.ones([1], tf.bool)),
+    ),
+    "in_symbolic_scope": lambda m: (m.delattr(backend, "in_symbolic_scope"), _keras.is_symbolic()),
     "get_keras_mask": lambda m: (m.delattr(backend, "get_keras_mask"), _keras.mask_of(tf.zeros([1]))),
     "_maybe_symbolic_build": lambda m: _fit_without(m, "_maybe_symbolic_build"),
     "_all_reduce_sum_gradients": lambda m: _build_without(m, "_all_reduce_sum_gradients"),
@@ -205,6 +224,18 @@ def test_mask_of():
     masked = keras.layers.Masking()(tf.zeros([2, 3, 1]))
     np.testing.assert_array_equal(_keras.mask_of(masked), np.zeros((2, 3), bool))
     assert _keras.mask_of(tf.zeros([2])) is None
+
+
+def test_with_mask():
+    values, mask = tf.zeros([2]), tf.constant([True, False])
+    assert _keras.mask_of(_keras.with_mask(values, None)) is None
+    assert _keras.mask_of(_keras.with_mask(values, mask)) is mask
+
+
+def test_is_symbolic():
+    assert not _keras.is_symbolic()
+    with keras.SymbolicScope():
+        assert _keras.is_symbolic()
 
 
 def test_compile_checks_tables_that_exist():

@@ -23,9 +23,10 @@ MAY_IMPORT = {
     "_checks": set(),
     "_private": set(),
     "_keras": {"_private"},
+    "_hidden": set(),
     "trees": set(),
     "datasets": set(),
-    "metrics": set(),
+    "metrics": {"_hidden"},
     "ops": set(),
     "distribute.planning": {"trees"},
     "distribute.replicas": {"ops", "_private"},
@@ -47,13 +48,13 @@ MAY_IMPORT = {
         "ops",
     },
     "optimizers": {"distribute.tables", "distribute.replicas", "ops"},
-    "model": {"distribute.cluster"},
-    "layers": {"model", "optimizers", "distribute", "ops", "trees"},
+    "model": {"distribute.cluster", "_hidden"},
+    "layers": {"model", "_hidden", "optimizers", "distribute", "ops", "trees"},
     "callbacks": {"layers", "distribute", "ops"},
     "export": {"layers", "distribute", "ops"},
 }
 # These can be read, run and tested on a machine that has none of the devices.
-NUMPY_ONLY = {"trees", "distribute.planning", "_checks", "_version", "_private"}
+NUMPY_ONLY = {"trees", "distribute.planning", "_checks", "_version", "_private", "_hidden"}
 # The files that touch private names of others, and say why.
 PRIVATE = {"_keras.py", "distribute/replicas/_tensorflow.py"}
 MOST_FILES = 20

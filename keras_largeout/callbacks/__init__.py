@@ -3,5 +3,6 @@
 from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
 from keras_largeout.callbacks.load_balance import LoadBalance
 from keras_largeout.callbacks.rewire import Rewire
+from keras_largeout.callbacks.tensor_board import TensorBoard
 
-__all__ = ["BackupAndRestore", "LoadBalance", "Rewire"]
+__all__ = ["BackupAndRestore", "LoadBalance", "Rewire", "TensorBoard"]

@@ -5,6 +5,9 @@ It starts workers and parameter servers as processes of their own, on free ports
 and runs the script as the chief, with `TF_CONFIG` set as it would be on a real cluster. What they print is
 shown under their names and kept in one file each; a process that dies is named. When the script ends,
 everything ends; nothing is left running, however this process ends itself.
+
+TensorFlow's gRPC does what anyone tells it who reaches a port. Loopback keeps the network out, not the other
+users of this machine.
 """
 
 import argparse

@@ -7,7 +7,9 @@ When its chief ends, the server starts afresh in the same process. No other chie
 that it holds, and TensorFlow would keep them for minutes beside those of the next chief.
 
 TensorFlow's gRPC is neither authenticated nor encrypted: whoever reaches the port can run what they like. A
-cluster belongs on a private network; one whose addresses are all of this machine listens on loopback alone.
+cluster belongs on a private network. One whose addresses are all loopback (127.0.0.1, localhost) listens on
+loopback alone. That keeps the network out, not the other users of the machine: where there are any whom you
+would not let run code as you, run no cluster on it.
 """
 
 import argparse
@@ -19,7 +21,8 @@ import threading
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import Cluster, from_environment, keep_to_loopback, refuses
+from keras_largeout.distribute.cluster.config import cluster_of, from_environment, refuses
+from keras_largeout.distribute.cluster.listening import require_free_port, require_loopback
 from keras_largeout.ops import build_info
 
 _LOOK = 1.0  # seconds between two looks at the chief
@@ -30,6 +33,11 @@ def serve(cluster):
 
     Args:
         cluster: `Cluster` whose task is a worker or a parameter server.
+
+    Raises:
+        ValueError: it is the chief.
+        OSError: the port is taken, or may not be.
+        RuntimeError: the addresses are loopback, and the port could not be kept to it.
     """
     if not cluster.is_server:
         raise ValueError(
@@ -38,14 +46,16 @@ def serve(cluster):
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    require_free_port(cluster)
     server = tf.distribute.Server(
         tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
         job_name=cluster.job,
         task_index=cluster.index,
         protocol="grpc",
+        start=False,  # it listens, and answers nobody yet
     )
-    if cluster.is_loopback:
-        keep_to_loopback(int(cluster.address.rsplit(":", 1)[1]))
+    require_loopback(cluster)
+    server.start()
     title = cluster.name(cluster.job, cluster.index)
     print(f"keras_largeout: {title} is ready, ops {build_info()['sources']}", flush=True)
     chief = cluster.addresses["chief"][0]
@@ -74,8 +84,7 @@ def main(arguments=None):
     parser.add_argument("--index", type=int, default=0, help="number within the job (default: 0)")
     options = parser.parse_args(arguments)
     if options.cluster is not None:
-        addresses = {job: tuple(hosts) for job, hosts in options.cluster.items()}
-        cluster = Cluster(addresses, options.job or "", options.index)
+        cluster = cluster_of(options.cluster, options.job or "", options.index)
     else:
         cluster = from_environment()
         if cluster is None:

@@ -6,6 +6,7 @@ from keras_largeout.layers.head import Head
 from keras_largeout.layers.hierarchical_softmax import HierarchicalSoftmax
 from keras_largeout.layers.sharded_embedding import ShardedEmbedding
 from keras_largeout.layers.sparse_output import SparseOutput
+from keras_largeout.layers.top_k import TopK
 
 __all__ = [
     "DistributedEmbedding",
@@ -15,4 +16,5 @@ __all__ = [
     "ShardedEmbedding",
     "SparseOutput",
     "TableConfig",
+    "TopK",
 ]

@@ -13,6 +13,7 @@ from keras_largeout.distribute.planning.tree_cut import TreeCut, unfilled_placem
 from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.distribute.tables.table import place
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
+from keras_largeout.trees._check import class_counts
 
 _USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for
 _SAVED = TreeArrays._fields[:3]  # the others are derived
@@ -41,6 +42,7 @@ class HeadTree:
     def __init__(self, num_classes, counts, given):
         self.num_classes, self.variables = num_classes, []
         self._sizes, self._cut = None, None
+        counts = None if counts is None else _one_per_class(counts, num_classes)
         if isinstance(given, dict):
             self._sizes = given
             self.tree, self._cut = _remembered(given["digest"])
@@ -48,7 +50,7 @@ class HeadTree:
         else:
             self.tree = tree_of_arguments(num_classes, counts, given)
             self.num_nodes = self.tree.num_nodes
-        self.counts = None if counts is None else np.asarray(counts, np.float32)
+        self.counts = None if counts is None else counts.astype(np.float32)
 
     @property
     def num_rows(self):
@@ -189,13 +191,18 @@ def _variable(head, field, value, one_copy):
     )
 
 
-def tree_of_arguments(num_classes, counts, tree):
-    """The tree that the constructor's arguments ask for."""
-    if counts is not None and np.shape(counts) != (num_classes,):
+def _one_per_class(counts, num_classes):
+    """`counts` as positive float64 `[num_classes]`."""
+    if np.shape(counts) != (num_classes,):
         raise ValueError(
             f"`counts` must have the shape (num_classes,) = ({num_classes},). "
             f"Received: counts.shape={np.shape(counts)}"
         )
+    return class_counts(counts)
+
+
+def tree_of_arguments(num_classes, counts, tree):
+    """The tree that the constructor's arguments ask for."""
     if isinstance(tree, trees.Tree):
         if tree.num_classes != num_classes:
             raise ValueError(
@@ -205,7 +212,6 @@ def tree_of_arguments(num_classes, counts, tree):
     sorted_classes = counts is None
     if counts is None:
         counts = 1.0 / np.arange(1, num_classes + 1)
-    counts = np.asarray(counts)
     if tree is None:
         built = trees.head_tail(counts)
         if sorted_classes and built.num_nodes > 1:

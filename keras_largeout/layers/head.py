@@ -3,8 +3,11 @@
 `head.loss` is a registered `keras.losses.Loss` (`head_loss.py`). It refers to its head weakly, and by
 name once it is deserialised. It computes the losses from integer targets itself and hands them to Keras
 for masks, weights and reduction: Keras would cast the targets to float32, which is exact up to class 16.7
-million only. Masked tokens and those of weight 0 have the loss 0. `HierarchicalSoftmax` leaves them
-out; `SparseOutput` computes them without their labels and drops the result.
+million only. Tokens that are masked, of weight 0 or without a target have the loss 0. `HierarchicalSoftmax`
+leaves them out; `SparseOutput` computes them without their labels and drops the result.
+
+What `compile` was given in the place of `head.loss` is checked in `_compile_check.py`: to Keras's own losses
+and metrics hidden vectors look like scores of classes.
 
 What is state is saved with the weights: the tree of a `HierarchicalSoftmax` is three int32 variables. Its
 config has only the tree's sizes, so that a loaded layer knows its shapes, and a digest, by which a clone
@@ -16,11 +19,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._hidden import Scored, mark
+from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
+from keras_largeout.layers._compile_check import check_call, check_outputs
 from keras_largeout.layers._inputs import hidden_vectors
-from keras_largeout.layers.head_loss import HeadLoss, mark, register
-from keras_largeout.layers.top_k import TopK
-from keras_largeout.model import Model
+from keras_largeout.layers.head_loss import HeadLoss, all_of, register, weights_like
+from keras_largeout.layers.predictor import predictor
+from keras_largeout.ops.labels import without_class
 
 
 class Head(keras.layers.Layer):
@@ -30,15 +36,19 @@ class Head(keras.layers.Layer):
     step or an example, is called a *token*. The scores of all classes are never formed. `head.loss` compares
     `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the head's weights with the model.
 
-    The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it: look at the loss
-    (the exponential of a softmax's is the perplexity) and at `top_k`.
+    The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it, and are refused.
+    `kl.metrics.Perplexity`, `kl.metrics.TopKAccuracy` and the others of `kl.metrics` find the head.
+
+    A target of -1 is none: its token has the loss 0 and is left out of the mean. (Where a token has a list of
+    labels, -1 fills the list up. A token without any label counts, all labels being wrong for it.)
 
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
     `initialized`. One whose tokens have more than one class overrides `targets` as well, and one whose
-    losses are not -log p(y | hidden) overrides `log_prob`.
+    losses are not -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
     """
 
     dim = None  # before the layer is built
+    has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
 
     def __init__(self, num_classes, **kwargs):
         super().__init__(**kwargs)
@@ -49,11 +59,18 @@ class Head(keras.layers.Layer):
 
     def call(self, inputs):
         check_optimizer(self)
-        mark(inputs, self)
-        return inputs
+        check_call(self)
+        hidden = tf.identity(inputs)  # a tensor of its own: other heads may get the same inputs
+        mark(hidden, self, inputs)
+        return hidden
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def compute_output_spec(self, inputs):
+        hidden = super().compute_output_spec(inputs)
+        mark(hidden, self, inputs)
+        return hidden
 
     @property
     def loss(self):
@@ -64,7 +81,17 @@ class Head(keras.layers.Layer):
         return HeadLoss(self.name, head=self)
 
     def make_loss(self, **kwargs):
-        """`loss` with other `keras.losses.Loss` arguments, such as `reduction="sum"`."""
+        """`loss` with other arguments.
+
+        Args:
+            ignore_class: int or None: tokens with this target are left out of the loss and of its mean, as in
+                `keras.losses.SparseCategoricalCrossentropy`. (Where a token has a list of labels, this one is
+                left out of the list.)
+            **kwargs: those of `keras.losses.Loss`: `name`, `reduction` (such as "sum"), `dtype`.
+
+        Raises:
+            ValueError: `ignore_class` is no integer.
+        """
         return HeadLoss(self.name, head=self, **kwargs)
 
     def targets(self, y_true, hidden):
@@ -75,11 +102,41 @@ class Head(keras.layers.Layer):
             hidden: float `[..., dim]`.
 
         Returns:
-            `(targets, like)`: the `y_true` of `token_losses`, and a tensor that has the shape of the
-            tokens, `[...]`, which masks and sample weights are for.
+            `(targets, like, present)`: the `y_true` of `token_losses`; a tensor that has the shape of the
+            tokens, `[...]`, which masks and sample weights are for; and where a token has a target, bool
+            `[...]`, or None for everywhere.
         """
         ids = _class_ids(y_true, hidden)
-        return ids, ids
+        return ids, ids, ids != -1
+
+    def score(self, y_true, hidden, sample_weight=None, ignore_class=None):
+        """The losses of a batch: what losses and metrics begin with.
+
+        Args:
+            y_true: as it came to the loss or metric.
+            hidden: float `[..., dim]`; its mask counts.
+            sample_weight: of the shape of the tokens, or of its first axes, or None.
+            ignore_class: int or None, a class id that stands for no target.
+
+        Returns:
+            A `Scored`.
+        """
+        mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
+        if ignore_class is not None:
+            y_true = without_class(y_true, ignore_class, self.num_classes)
+        targets, like, present = self.targets(y_true, hidden)
+        weight, counted = weights_like(like, sample_weight), all_of(mask, present)
+        used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
+        active = all_of(counted, used)
+        return Scored(self.token_losses(targets, hidden, active), counted, active, weight)
+
+    def check_compiled(self, model, outputs):
+        """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
+
+        Raises:
+            ValueError: a loss or metric that takes hidden vectors for something else.
+        """
+        check_outputs(model, outputs)
 
     def token_losses(self, y_true, hidden, active=None):
         """The losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
@@ -118,7 +175,9 @@ class Head(keras.layers.Layer):
             return tf.zeros(shape), tf.zeros(shape, tf.int32)
         best = self.best_classes(tf.reshape(hidden, [-1, self.dim]), k)
         static = [*hidden.shape[:-1], k]
-        scores, ids = (tf.ensure_shape(tf.reshape(part, shape), static) for part in best)
+        scores, ids = (tf.reshape(part, shape) for part in best)
+        for part in (scores, ids):
+            part.set_shape(static)
         return scores, ids
 
     @property
@@ -134,28 +193,35 @@ class Head(keras.layers.Layer):
         """A `keras.Model` from the inputs of `model` to the k classes of highest score.
 
         Args:
-            model: a built model whose output is this head's (the hidden vectors).
+            model: a model of which an output is this head's (the hidden vectors). It may have others, and it
+                may be a subclassed one.
             k: int.
             position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
                 scored.
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
-            those of `top_k`. It shares the weights of `model`.
+            those of `top_k`. It shares the weights of `model`. Of a subclassed model it is one that calls
+            `model`; saved, it needs the class of `model` to be serialisable, and exported, an
+            `input_signature`.
 
         Raises:
-            ValueError: `model` has not one known output, as a subclassed model has none.
+            ValueError: no output of `model` is this head's.
         """
-        known = getattr(model, "inputs", None) and getattr(model, "outputs", None)
-        if not known or len(model.outputs) != 1:
-            raise ValueError(
-                "`model` must be a built functional or sequential model that ends in this head alone. "
-                f"Received: {model!r} with the outputs {getattr(model, 'outputs', None)}"
-            )
-        # A sequential model knows its tensors, but not as `input` and `output` before it was called.
-        inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-        outputs = TopK(self, k, position)(model.outputs[0])
-        return Model(inputs, outputs, name=f"{model.name}_predictor")
+        return predictor(self, model, k, position)
+
+    def summary_note(self):
+        """What `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""
+        sizes = {True: 0, False: 0}  # of weights, and of integers
+        for weight in self.weights:
+            sizes[tf.as_dtype(weight.dtype).is_floating] += tf.TensorShape(weight.shape).num_elements()
+        own = getattr(self, "optimizer", None)
+        if not sizes[False] and own is None:
+            return None
+        note = f"{sizes[True]:,} weights"
+        if own is not None:
+            note += " trained by an optimizer of the layer's own (they count as non-trainable above)"
+        return note + (f", {sizes[False]:,} integers (its tree, its connections)" if sizes[False] else "")
 
     def check_k(self, k):
         whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
@@ -175,7 +241,9 @@ def _class_ids(y_true, hidden):
         y_true = tf.cast(y_true, tf.int64)
     rank = hidden.shape.rank
     if rank is not None and y_true.shape.rank is None:  # batches of several ranks were seen
-        return tf.ensure_shape(tf.reshape(y_true, tf.shape(hidden)[:-1]), hidden.shape[:-1])
+        y_true = tf.reshape(y_true, tf.shape(hidden)[:-1])
+        y_true.set_shape(hidden.shape[:-1])
+        return y_true
     if rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1:
         y_true = tf.squeeze(y_true, -1)
     return y_true

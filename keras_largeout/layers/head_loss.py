@@ -1,17 +1,17 @@
 """`HeadLoss`: what `head.loss` is, and how it finds its head again."""
 
-import contextlib
 import functools
+import operator
 import weakref
 
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import mask_of
+from keras_largeout._hidden import heads_of, note_scores
+from keras_largeout._keras import with_mask
 from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
 _HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
-_MARK = "_largeout_heads"  # of a tensor: weak references to the heads that it went through
 
 
 def register(head):
@@ -19,26 +19,22 @@ def register(head):
     _HEADS[head.name] = head
 
 
-def mark(hidden, head):
-    """Notes on a tensor that it went through `head`: its loss can then tell a clone from the original."""
-    if head not in _heads_of(hidden):  # an eager tensor may come again and again
-        with contextlib.suppress(AttributeError):
-            setattr(hidden, _MARK, (*getattr(hidden, _MARK, ()), weakref.ref(head)))
-
-
-def _heads_of(hidden):
-    """The heads that a tensor went through; empty where nobody knows."""
-    heads = [reference() for reference in getattr(hidden, _MARK, ())]
-    return [head for head in heads if head is not None]
-
-
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class HeadLoss(keras.losses.Loss):
     """The loss of a head. Made by `head.loss`; deserialised (by `load_model`) it finds its head by name."""
 
-    def __init__(self, head_name, head=None, name=None, reduction="sum_over_batch_size", dtype=None):
+    def __init__(
+        self,
+        head_name,
+        head=None,
+        name=None,
+        reduction="sum_over_batch_size",
+        dtype=None,
+        ignore_class=None,
+    ):
         super().__init__(name=name or f"{head_name}_loss", reduction=reduction, dtype=dtype)
         self.head_name = head_name
+        self.ignore_class = _checked_class(ignore_class)
         # Weak, and behind a method: Keras walks the attributes of whatever it saves, and the head's weights
         # belong to the model, not to its loss.
         self._reference = None if head is None else weakref.ref(head)
@@ -53,7 +49,7 @@ class HeadLoss(keras.losses.Loss):
         Raises:
             ValueError: there is none of its name, or the model ends in another head than that of the loss.
         """
-        through = _heads_of(hidden)
+        through = heads_of(hidden)
         head = None if self._reference is None else self._reference()
         if head is None:
             named = [other for other in through if other.name == self.head_name]
@@ -73,38 +69,53 @@ class HeadLoss(keras.losses.Loss):
         return head
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        hidden = tf.convert_to_tensor(y_pred)
-        mask = mask_of(y_pred)
         head = self.resolve_head(y_pred)
-        targets, like = head.targets(y_true, hidden)
-        sample_weight = _weights_like(like, sample_weight)
-        losses = head.token_losses(targets, hidden, _active(like, mask, sample_weight))
+        scored = head.score(y_true, y_pred, sample_weight, self.ignore_class)
+        note_scores(y_pred, head, y_true, scored)
+        losses, counted, weight = scored.losses, scored.counted, scored.weight
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
-        # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true.
-        loss = super().__call__(losses, y_pred, sample_weight=sample_weight)
+        # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true, and in
+        # that of y_pred, which brings the mask.
+        loss = super().__call__(losses, with_mask(tf.identity(losses), counted), sample_weight=weight)
         # Keras leaves the losses of an empty batch as they are: an empty vector, where a loss is a number.
         reduced = self.reduction not in (None, "none")
         loss = tf.reduce_sum(loss) if reduced and loss.shape.rank else loss
         if not reduced or self.reduction == "sum":
             return loss
-        return mean_of_replicas(loss, self._divisor(losses, mask, sample_weight), tf.shape(hidden)[0])
+        return mean_of_replicas(loss, self._divisor(scored), tf.shape(y_pred)[0])
 
-    def _divisor(self, losses, mask, sample_weight):
+    def _divisor(self, scored):
         """What Keras divides the sum of the losses by."""
-        factors = [tf.cast(f, tf.float32) for f in (mask, sample_weight) if f is not None]
+        factors = [tf.cast(f, tf.float32) for f in (scored.counted, scored.weight) if f is not None]
         if factors and self.reduction == "mean_with_sample_weight":
             return tf.reduce_sum(functools.reduce(tf.multiply, factors))
-        return tf.size(losses) if mask is None else tf.reduce_sum(factors[0])
+        return tf.size(scored.losses) if scored.counted is None else tf.reduce_sum(factors[0])
 
     def call(self, y_true, y_pred):
         return y_true
 
     def get_config(self):
-        return {**super().get_config(), "head_name": self.head_name}
+        return {**super().get_config(), "head_name": self.head_name, "ignore_class": self.ignore_class}
 
 
-def _weights_like(like, sample_weight):
-    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes."""
+def _checked_class(ignore_class):
+    try:
+        whole = None if ignore_class is None else operator.index(ignore_class)
+    except TypeError:
+        whole = False
+    if isinstance(ignore_class, bool) or whole is False:
+        raise ValueError(
+            f"`ignore_class` must be a class id or None. Received: ignore_class={ignore_class!r}"
+        )
+    return whole
+
+
+def weights_like(like, sample_weight):
+    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes.
+
+    Raises:
+        ValueError: it has other axes than `like`.
+    """
     if sample_weight is None:
         return None
     weight, rank = tf.convert_to_tensor(sample_weight), like.shape.rank
@@ -120,10 +131,7 @@ def _weights_like(like, sample_weight):
     return weight
 
 
-def _active(like, mask, weight):
-    """Positions that count, bool of their shape, or None for all: the losses of the others are 0."""
-    active = None if mask is None else tf.cast(mask, tf.bool)
-    if weight is None:
-        return active
-    used = tf.broadcast_to(weight != 0, tf.shape(like))
-    return used if active is None else active & used
+def all_of(*conditions):
+    """Where all of some tensors of bools are True; None for everywhere, as for a condition that is None."""
+    conditions = [tf.cast(condition, tf.bool) for condition in conditions if condition is not None]
+    return functools.reduce(tf.logical_and, conditions) if conditions else None

@@ -32,9 +32,10 @@ class HierarchicalSoftmax(Head):
 
     Args:
         num_classes: int > 0.
-        counts: optional array `[num_classes]` of positive class frequencies, from which the default tree and
-            the first biases are made. Without them (and without `tree`) classes are taken to be sorted by
-            falling frequency, as 1 / rank, and a warning says so where it matters.
+        counts: optional array `[num_classes]` of class frequencies, from which the default tree and the first
+            biases are made. A frequency of 0 is taken as the smallest other one. Without them (and without
+            `tree`) classes are taken to be sorted by falling frequency, as 1 / rank, and a warning says so
+            where it matters.
         tree: a `keras_largeout.trees.Tree`, or a function from counts to one, such as `trees.huffman`. It is
             saved with the weights. (A config has a dict here: the sizes of the tree, and a digest.)
         use_bias: bool, whether every row has a bias.
@@ -55,11 +56,11 @@ class HierarchicalSoftmax(Head):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: `counts` or `tree` are not for `num_classes` classes, `counts` are not positive and
-            finite, or `placement` is none. In a call: `y_true` has not the shape of the hidden vectors
+        ValueError: `counts` or `tree` are not for `num_classes` classes, `counts` are negative, not finite
+            or all 0, or `placement` is none. In a call: `y_true` has not the shape of the hidden vectors
             without their last axis, or these are not as long as the head's rows.
-        tf.errors.InvalidArgumentError: a target that counts (see masks and sample weights) is not in
-            `[0, num_classes)`.
+        tf.errors.InvalidArgumentError: a target that counts (see masks and sample weights) is neither in
+            `[0, num_classes)` nor -1, no target.
 
     Example:
 

@@ -97,6 +97,8 @@ class SparseOutput(Head):
     PKDD 2023, section 3.
     """
 
+    dense_gradients = True  # a step touches every label
+
     def __init__(
         self,
         num_classes,
@@ -190,7 +192,15 @@ class SparseOutput(Head):
 
     def targets(self, y_true, hidden):
         lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
-        return label_lists(y_true, lead, self.num_classes), hidden[..., 0]
+        lists, like = label_lists(y_true, lead, self.num_classes), hidden[..., 0]
+        return lists, like, self._with_one_label(y_true, like)
+
+    def _with_one_label(self, y_true, like):
+        """Where a token has a label, if "softmax" is given one label per token; else None, for all count."""
+        if self.loss_kind != "softmax" or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+            return None
+        y_true = tf.convert_to_tensor(y_true)
+        return y_true != -1 if y_true.shape.rank == like.shape.rank else None
 
     def token_losses(self, y_true, hidden, active=None):
         hidden = hidden_vectors(self, hidden)
@@ -276,6 +286,10 @@ class SparseOutput(Head):
             )
 
     # Prediction.
+
+    @property
+    def has_log_probs(self):
+        return self.loss_kind == "softmax"
 
     def log_prob(self, hidden, y):
         """log p(y | hidden): of the softmax over all labels, or of y being a label ("binary_crossentropy").

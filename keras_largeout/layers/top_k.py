@@ -6,7 +6,38 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class TopK(keras.layers.Layer):
-    """The k best classes of a head: `[..., dim] -> {"ids": [..., k], "scores": [..., k]}`."""
+    """The k classes of highest score of a head: what `head.predictor` puts on a model.
+
+    It shares the weights of the head. Use it in a model of your own, where `head.predictor` does not fit.
+
+    Args:
+        head: a head, such as `HierarchicalSoftmax`.
+        k: int, `1 <= k <= head.num_classes`.
+        position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is scored.
+        **kwargs: `name`, `dtype`.
+
+    Input shape:
+        float `[..., dim]`, the hidden vectors that the head was given, or those that it returned.
+
+    Output shape:
+        `{"ids": int32 [..., k], "scores": float32 [..., k]}`, the best first, as in `head.top_k`; without the
+        axis of time where `position` is "last".
+
+    Raises:
+        ValueError: `k` or `position` out of range; `position="last"` with another rank than 3.
+
+    Example:
+
+    ```python
+    class Server(keras.Model):
+        def __init__(self, tower, head):
+            super().__init__()
+            self.tower, self.best = tower, kl.layers.TopK(head, k=20)
+
+        def call(self, inputs):
+            return self.best(self.tower(inputs))
+    ```
+    """
 
     def __init__(self, head, k=10, position="all", **kwargs):
         super().__init__(**kwargs)
@@ -38,6 +69,10 @@ class TopK(keras.layers.Layer):
             hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
         scores, ids = self.head.top_k(hidden, self.k)
         return {"ids": ids, "scores": scores}
+
+    def count_params(self):
+        """0: the weights are the head's, and a summary counts them there."""
+        return 0
 
     def compute_mask(self, inputs, mask=None):
         return None

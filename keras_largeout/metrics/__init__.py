@@ -1,6 +1,14 @@
-"""Metrics on the ids that a head's `top_k` found: nothing here is as long as the number of classes."""
+"""Metrics of heads, and of the ids that `top_k` found: nothing here is as long as the number of classes."""
 
-from keras_largeout.metrics.at_k import NDCGAtK, PrecisionAtK, PropensityScoredPrecisionAtK
+from keras_largeout.metrics.at_k import NDCGAtK, PrecisionAtK, PropensityScoredPrecisionAtK, TopKAccuracy
+from keras_largeout.metrics.perplexity import Perplexity
 from keras_largeout.metrics.propensity import propensities
 
-__all__ = ["NDCGAtK", "PrecisionAtK", "PropensityScoredPrecisionAtK", "propensities"]
+__all__ = [
+    "NDCGAtK",
+    "Perplexity",
+    "PrecisionAtK",
+    "PropensityScoredPrecisionAtK",
+    "TopKAccuracy",
+    "propensities",
+]

@@ -1,4 +1,4 @@
-"""Precision, nDCG and propensity-scored precision of the k best classes."""
+"""Accuracy, precision, nDCG and propensity-scored precision of the k best classes."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout.metrics._hits import find_hits
+from keras_largeout.metrics._scores import best_of, head_of, nothing_to_measure
 
 
 class _AtK(keras.metrics.Metric):
@@ -28,16 +29,25 @@ class _AtK(keras.metrics.Metric):
                 of floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
                 metric knows `num_classes`.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
-                a dict with these at "ids".
-            sample_weight: optional, a weight a row, `[...]`.
+                a dict with these at "ids"; or the output of a model that ends in a head, in `compile`: its k
+                best classes are then found in every step, and rows that are masked are left out.
+            sample_weight: optional, a weight per row, `[...]`, or of the first axes of that shape.
 
         Raises:
             ValueError: these are no ids, or shapes that do not belong together.
         """
-        top, bottom = self.parts(find_hits(y_true, y_pred, self.k, self.num_classes))
-        if sample_weight is not None:
-            weight = tf.reshape(tf.cast(sample_weight, tf.float64), [-1])
-            top, bottom = top * weight, bottom * weight
+        if nothing_to_measure(y_pred):
+            return
+        counted = None
+        if head_of(y_pred) is not None:
+            y_pred, counted = best_of(y_true, y_pred, self.k)
+        hits = find_hits(y_true, y_pred, self.k, self.num_classes)
+        top, bottom = self.parts(hits)
+        ids = y_pred["ids"] if isinstance(y_pred, dict) else y_pred
+        for weight in (sample_weight, counted):
+            if weight is not None:
+                weight = _per_row(weight, tf.shape(ids)[:-1])
+                top, bottom = top * weight, bottom * weight
         self.total.assign_add(tf.reduce_sum(top))
         self.count.assign_add(tf.reduce_sum(bottom))
 
@@ -50,6 +60,44 @@ class _AtK(keras.metrics.Metric):
 
     def get_config(self):
         return {**super().get_config(), "k": self.k, "num_classes": self.num_classes}
+
+
+def _per_row(weight, rows):
+    """float64 `[n]`: weights of the shape of the rows, or of its first axes, one after the other."""
+    weight = tf.cast(weight, tf.float64)
+    missing = tf.maximum(tf.size(rows) - tf.rank(weight), 0)
+    weight = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([missing], tf.int32)], 0))
+    # An axis of length 1 at the end may be one more than the rows have.
+    weight = tf.reshape(weight, tf.shape(weight)[: tf.size(rows)])
+    return tf.reshape(tf.broadcast_to(weight, rows), [-1])
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class TopKAccuracy(_AtK):
+    """How often one of the k best classes is a label of the row. Rows without a label are left out.
+
+    With one label per row and k = 1 that is the accuracy. In `compile(metrics=...)` of a model that ends in a
+    head, the k best classes of every token are found in every step, which costs more than the loss does.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.TopKAccuracy(1), kl.metrics.TopKAccuracy(5)])
+    ```
+
+    Args:
+        k: int > 0.
+        name: str, by default `top_{k}_accuracy`.
+        dtype: of the result.
+        num_classes: int, or None: only needed for multi-hot matrices of integers.
+    """
+
+    def __init__(self, k=5, name=None, dtype=None, num_classes=None):
+        super().__init__(k, name=name or f"top_{k}_accuracy", dtype=dtype, num_classes=num_classes)
+
+    def parts(self, hits):
+        has_label = tf.cast(hits.labels_per_row() > 0, tf.float64)
+        return tf.cast(tf.reduce_any(hits.hit, axis=1), tf.float64), has_label
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

@@ -55,6 +55,29 @@ def label_lists(y_true, lead, num_classes):
     return LabelLists(tf.reshape(_ids(y_true), [-1]), tf.range(tokens + 1) * each)
 
 
+def without_class(y_true, class_id, num_classes):
+    """Targets in which -1, no target, stands for `class_id`.
+
+    Args:
+        y_true: in any layout of `label_lists`.
+        class_id: int.
+        num_classes: int.
+    """
+
+    def replaced(ids):
+        ids = _ids(ids)
+        return tf.where(ids == tf.cast(class_id, ids.dtype), tf.constant(-1, ids.dtype), ids)
+
+    if isinstance(y_true, tf.RaggedTensor):
+        return y_true.with_flat_values(replaced(y_true.flat_values))
+    if not isinstance(y_true, tf.SparseTensor):
+        return replaced(tf.convert_to_tensor(y_true))
+    if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
+        return y_true.with_values(replaced(y_true.values))
+    other = y_true.indices[:, 1] != class_id
+    return y_true.with_values(tf.where(other, y_true.values, tf.zeros([], y_true.dtype)))
+
+
 def _from_sparse(y_true, tokens, num_classes):
     row, column = y_true.indices[:, 0], y_true.indices[:, 1]
     splits = tf.searchsorted(row, tf.range(tf.cast(tokens, tf.int64) + 1), out_type=tf.int64)

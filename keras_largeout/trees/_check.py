@@ -1,12 +1,20 @@
 """Checks of the builders' arguments."""
 
+import warnings
+
 import numpy as np
 
 from keras_largeout._checks import positive_int
 
 
 def class_counts(counts):
-    """`counts` as a 1-D float64 array. Raises ValueError unless all are positive and finite."""
+    """`counts` as a 1-D float64 array of positive numbers.
+
+    A count of 0 becomes the smallest that is not 0, with a warning: a tree has a place for every class.
+
+    Raises:
+        ValueError: counts that are negative or not finite, or all 0.
+    """
     counts = np.asarray(counts)
     if counts.ndim != 1 or counts.size == 0:
         raise ValueError(
@@ -16,13 +24,22 @@ def class_counts(counts):
     if counts.dtype.kind not in "iuf":
         raise ValueError(f"`counts` must hold integers or floats. Received: dtype {counts.dtype}")
     counts = counts.astype(np.float64)
-    bad = ~((counts > 0) & (counts < np.inf))
+    seen = counts > 0
+    bad = ~((counts >= 0) & (counts < np.inf)) if seen.any() else ~seen
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(
-            "`counts` must be positive and finite for every class (give unseen classes a count of 1). "
+            "`counts` must be finite and at least 0, and not all 0. "
             f"Received: counts[{first}]={counts[first]:g}, and {int(bad.sum())} such values in all"
         )
+    if not seen.all():
+        least = counts[seen].min()
+        warnings.warn(
+            f"`counts` of 0 are taken as {least:g}, the smallest other one, as a tree has a place for every "
+            f"class. Received: {int((~seen).sum())} counts of 0, the first is counts[{int(np.argmin(seen))}]",
+            stacklevel=3,
+        )
+        counts[~seen] = least
     return counts
 
 

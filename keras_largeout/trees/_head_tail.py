@@ -34,7 +34,8 @@ def head_tail(counts, vectors=None, head=None, clusters=None, arity=None, dim=30
     at most 1.4 times as much as the best one. Up to 1024 classes the root holds all of them: a full softmax.
 
     Args:
-        counts: positive, finite numbers `[num_classes]`: how often each class occurs, in any unit.
+        counts: finite numbers `[num_classes]`: how often each class occurs, in any unit. A 0 is
+            taken as the smallest other count.
         vectors: None, or numbers `[num_classes, k]`, such as `cooccurrence_vectors` makes. A row of zeros
             means that nothing is known of the class.
         head: int, how many classes are children of the root; None: chosen by cost.
@@ -48,7 +49,7 @@ def head_tail(counts, vectors=None, head=None, clusters=None, arity=None, dim=30
         A `Tree`.
 
     Raises:
-        ValueError: counts that are not positive and finite, vectors of another length or not finite, or
+        ValueError: counts that are negative, not finite, or all 0; vectors of another length or not finite;
             numbers out of range.
 
     Example:

@@ -11,14 +11,15 @@ def huffman(counts, arity=8):
     """The tree with the fewest expected nodes on a token's path: the fastest step, and the worst perplexity.
 
     Args:
-        counts: positive, finite numbers `[num_classes]`: how often each class occurs, in any unit.
+        counts: finite numbers `[num_classes]`: how often each class occurs, in any unit. A 0 is
+            taken as the smallest other count.
         arity: int of at least 2, the number of children of every node. (One node may have fewer.)
 
     Returns:
         A `Tree`.
 
     Raises:
-        ValueError: counts that are not positive and finite, or an arity below 2.
+        ValueError: counts that are negative, not finite, or all 0, or an arity below 2.
 
     Example:
 

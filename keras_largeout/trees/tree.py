@@ -189,7 +189,7 @@ class Tree:
         """What a training step is expected to cost if targets are drawn in proportion to `counts`.
 
         Args:
-            counts: positive, finite numbers `[num_classes]`.
+            counts: numbers `[num_classes]`, finite and at least 0.
             dim: int, width of the hidden vectors.
             tokens: int, targets per step.
 
@@ -197,7 +197,8 @@ class Tree:
             A `TreeCost`, whose docstring states the cost model.
 
         Raises:
-            ValueError: counts that are not positive and finite, or of another length; other numbers below 1.
+            ValueError: counts that are negative, not finite, all 0, or of another length; other numbers
+                below 1.
         """
         dim, tokens = positive_int("dim", dim), positive_int("tokens", tokens)
         return expected_cost(self, self._class_counts(counts), dim, tokens)
@@ -208,13 +209,13 @@ class Tree:
         These are the logits of a model that knows nothing but the frequencies of the classes.
 
         Args:
-            counts: positive, finite numbers `[num_classes]`.
+            counts: numbers `[num_classes]`, finite and at least 0.
 
         Returns:
             float32 `[num_rows]`; the exponentials of the rows of one node sum to 1.
 
         Raises:
-            ValueError: counts that are not positive and finite, or of another length.
+            ValueError: counts that are negative, not finite, or all 0, or of another length.
         """
         return log_frequencies(self, self._class_counts(counts))
 

@@ -1,12 +1,15 @@
 """What `TF_CONFIG` says, and what is said when it says something else."""
 
+import contextlib
 import json
 import socket
+import time
 
 import pytest
 
 from keras_largeout.distribute.cluster import config as clusters
-from keras_largeout.distribute.cluster.config import Cluster, from_environment, keep_to_loopback
+from keras_largeout.distribute.cluster import listening
+from keras_largeout.distribute.cluster.config import Cluster, from_environment
 from keras_largeout.distribute.launch import free_ports
 
 JOBS = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
@@ -46,7 +49,24 @@ def test_no_parameter_servers_is_no_cluster_of_this_kind(environ):
         (_environment(JOBS, "worker", 2), "must be one of the cluster's. Received: worker 2"),
         (_environment(JOBS, "evaluator"), "must be one of the cluster's"),
         (_environment({"chief": ["a:1"], "ps": ["b:1"]}), "at least one 'worker'"),
-        (_environment({**JOBS, "chief": ["a:1", "b:1"]}), "one chief"),
+        (_environment({**JOBS, "chief": ["a:1", "e:1"]}), "one chief"),
+        (_environment({**JOBS, "ps": "d:1"}), r"addresses of 'ps' must be a list.* Received: 'd:1'"),
+        (_environment({**JOBS, "ps": {"0": "d:1"}}), r"addresses of 'ps' must be a list"),
+        (_environment("d:1"), "TF_CONFIG must be JSON"),
+        (_environment({**JOBS, "ps": ["d"]}), r"address of parameter server 0 must be .*Received: 'd'"),
+        (_environment({**JOBS, "ps": [":1"]}), r"address of parameter server 0 must be .*Received: ':1'"),
+        (_environment({**JOBS, "ps": ["d:"]}), r"address of parameter server 0 must be .*Received: 'd:'"),
+        (_environment({**JOBS, "ps": [7]}), r"address of parameter server 0 must be .*Received: 7"),
+        (_environment({**JOBS, "worker": ["b:0"]}), r"address of worker 0 must be .* 1 \.\. 65535.*'b:0'"),
+        (_environment({**JOBS, "worker": ["b:1", "b:65536"]}), r"address of worker 1 .*'b:65536'"),
+        (_environment({**JOBS, "worker": ["b:1", "b:-1"]}), r"address of worker 1 .*'b:-1'"),
+        (
+            _environment({**JOBS, "worker": ["b:1", "b:1"]}),
+            r"different addresses.*'b:1' for worker 0 and ",
+        ),
+        (_environment({**JOBS, "ps": ["a:1"]}), r"different addresses.*'a:1' for chief 0 and for param"),
+        (_environment(JOBS, "worker", "one"), r"index of a task must be an integer.*index='one'"),
+        (_environment(JOBS, "worker", -1), r"index of a task must be an integer.*index=-1"),
     ],
 )
 def test_refusals(environ, message):
@@ -59,7 +79,7 @@ def test_refusals(environ, message):
     [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("10.0.0.7", False), ("ps-0.jobs", False)],
 )
 def test_loopback_addresses(host, expected):
-    jobs = {"chief": ("localhost:1",), "worker": ("127.0.0.2:1",), "ps": (f"{host}:1",)}
+    jobs = {"chief": ("localhost:1",), "worker": ("127.0.0.2:1",), "ps": (f"{host}:2",)}
     assert Cluster(jobs).is_loopback is expected
 
 
@@ -78,9 +98,74 @@ def test_who_accepts_and_who_refuses():
     assert clusters.refuses(address) and not clusters.accepts(address)
 
 
+def _alone_on(port, host="127.0.0.1"):
+    return Cluster({"chief": (f"{host}:{port}",), "worker": (f"{host}:1",), "ps": (f"{host}:2",)})
+
+
+def _device(s):
+    return s.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0")
+
+
 def test_keeping_to_loopback():
     with socket.create_server(("", 0)) as s:
         port = s.getsockname()[1]
-        assert keep_to_loopback(port) == 1
-        assert s.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0") == b"lo"
+        for _ in range(2):  # what is restricted already counts, and is left alone
+            assert listening.keep_to_loopback(port) == 1
+        assert _device(s) == b"lo"
         assert clusters.accepts(f"127.0.0.1:{port}")
+
+
+def test_a_server_is_kept_to_loopback_while_it_is_still_starting():
+    (port,) = free_ports(1)
+    with contextlib.ExitStack() as stack, listening.kept_to_loopback(_alone_on(port)):
+        s = stack.enter_context(socket.create_server(("", port)))
+        deadline = time.monotonic() + 10
+        while _device(s) != b"lo":
+            assert time.monotonic() < deadline
+            time.sleep(1e-3)
+
+
+def test_a_port_that_cannot_be_kept_to_loopback(monkeypatch):
+    (port,) = free_ports(1)
+    message = rf"chief 0 \(127\.0\.0\.1:{port}\) could not be kept to the loopback"
+    with pytest.raises(RuntimeError, match=rf"{message}.*no socket of this process listens"):
+        listening.require_loopback(_alone_on(port))
+    with pytest.raises(RuntimeError, match=message), listening.kept_to_loopback(_alone_on(port)):
+        pass
+
+    def refuse(port):
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(listening, "keep_to_loopback", refuse)
+    with pytest.raises(RuntimeError, match=rf"{message}.*not permitted"):
+        listening.require_loopback(_alone_on(port))
+    with listening.kept_to_loopback(_alone_on(port, "10.0.0.7")):  # meant for a network
+        listening.require_loopback(_alone_on(port, "10.0.0.7"))
+
+
+@pytest.mark.parametrize(("peer", "ended"), [("10.0.0.7", True), ("::ffff:127.0.0.1", False)])
+def test_who_got_in_before_is_cut_off(peer, ended):
+    class Connection:
+        down = False
+
+        def getpeername(self):
+            return peer, 1
+
+        def shutdown(self, how):
+            self.down = True
+
+    connection = Connection()
+    listening._end_unless_loopback(connection)
+    assert connection.down is ended
+
+
+def test_a_port_in_use_is_named():
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does, which would share it
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.bind(("", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        with pytest.raises(OSError, match=rf"chief 0 \(127\.0\.0\.1:{port}\) cannot listen.*in use"):
+            listening.require_free_port(_alone_on(port))
+    listening.require_free_port(_alone_on(port))

@@ -37,8 +37,13 @@ def compiled(layer, strategy, **kwargs):
 
 def fit(layer, model, epochs=EPOCHS):
     """The losses of the epochs, which are exact under every strategy."""
+    return history(layer, model, epochs)["loss"]
+
+
+def history(layer, model, epochs=EPOCHS):
+    """The same, and those of the metrics."""
     x, y = LAYERS[layer].data()
-    return model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+    return model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0).history
 
 
 def arrays(model, *layers):
@@ -68,15 +73,19 @@ def trained(layer, strategy, eager=False):
 
     Several checks share it, as tracing is what takes time. Each looks at what the model is when it begins.
     """
-    model = compiled(layer, strategy, run_eagerly=eager)
-    losses = fit(layer, model)
+    model = compiled(layer, strategy, run_eagerly=eager, metrics=LAYERS[layer].metrics())
+    logs = history(layer, model)
     weights = {key: np.float64(value).tolist() for key, value in arrays(model).items()}
-    return model, {"losses": losses, **weights}
+    return model, {"losses": logs.pop("loss"), **logs, **weights}
 
 
 def numbers(layer, strategy, folder):
     """Those of a short training: the test compares them with those of one device."""
-    return trained(layer, strategy)[1]
+    _, told = trained(layer, strategy)
+    assert [key for key in told if key in ("perplexity", "top_3_accuracy")] == [
+        metric.name for metric in LAYERS[layer].metrics()
+    ]
+    return told
 
 
 def config(layer, strategy, folder):
@@ -106,7 +115,10 @@ def save_and_load(layer, strategy, folder):
     with strategy.scope():
         loaded = keras.models.load_model(folder / "model.keras")
     assert_equal(arrays(loaded), arrays(model))
-    assert fit(layer, loaded) == pytest.approx(fit(layer, model), rel=1e-5)
+    again, more = history(layer, loaded), history(layer, model)
+    assert again.keys() == more.keys()
+    for name, values in more.items():
+        assert again[name] == pytest.approx(values, rel=1e-5)
     assert_same(arrays(loaded), arrays(model), 1e-5, 1e-6)
 
 

@@ -23,6 +23,7 @@ class Case:
         data: makes `(x, y)`, NumPy arrays.
         loss: the loss of a model.
         serving: the model to export, of a model.
+        metrics: makes the metrics that it is compiled with.
         refused: check -> the words of the error by which this layer refuses it.
     """
 
@@ -30,6 +31,7 @@ class Case:
     data: Callable
     loss: Callable = lambda model: "mse"
     serving: Callable = lambda model: model
+    metrics: Callable = list
     refused: dict = dataclasses.field(default_factory=dict)
 
 
@@ -64,7 +66,13 @@ def last(layer, **options):
     def loss(model):
         return model.get_layer("large").loss
 
-    return Case(model, data, loss, lambda model: model.get_layer("large").predictor(model, k=5), **options)
+    def serving(model):
+        return model.get_layer("large").predictor(model, k=5)
+
+    def metrics():
+        return [kl.metrics.Perplexity(), kl.metrics.TopKAccuracy(3)]
+
+    return Case(model, data, loss, serving, metrics, **options)
 
 
 def towers():

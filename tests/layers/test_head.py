@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_largeout as kl
 from keras_largeout.layers import head as heads
 
 
@@ -146,6 +147,69 @@ def test_predictor(tmp_path, rng, position):
     np.testing.assert_array_equal(again["ids"], out["ids"])
 
 
+@keras.saving.register_keras_serializable(package="test")
+class Subclassed(keras.Model):
+    """Two outputs, one of them a head's."""
+
+    def __init__(self, several=True, **kwargs):
+        super().__init__(**kwargs)
+        self.several = several
+        self.words = keras.layers.Embedding(11, 6, mask_zero=True)
+        self.other, self.head = keras.layers.Dense(1), DenseHead(11, name="inside")
+
+    def call(self, tokens):
+        x = self.words(tokens)
+        return {"other": self.other(x), "next": self.head(x)} if self.several else self.head(x)
+
+    def get_config(self):
+        return {"several": self.several, "name": self.name}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("position", ["all", "last"])
+def test_predictor_of_a_subclassed_model(tmp_path, rng, position, several):
+    x, _ = _data(rng)
+    model = Subclassed(several)
+    serving = model.head.predictor(model, k=3, position=position)  # before anything is built
+    out = serving.predict(x, verbose=0)
+    hidden = model.predict(x, verbose=0)
+    hidden = hidden["next"] if several else hidden
+    if position == "last":
+        hidden = hidden[np.arange(16), (x != 0).sum(1) - 1]
+    scores, ids = model.head.top_k(tf.constant(hidden), 3)
+    np.testing.assert_allclose(out["scores"], scores, rtol=1e-5)
+    np.testing.assert_array_equal(out["ids"], ids)
+    serving.save(tmp_path / "p.keras")
+    again = keras.models.load_model(tmp_path / "p.keras").predict(x, verbose=0)
+    np.testing.assert_array_equal(again["ids"], out["ids"])
+    spec = tf.TensorSpec([None, x.shape[1]], tf.int32, name="tokens")
+    kl.export_saved_model(serving, tmp_path / "export", input_signature=spec)
+    served = tf.saved_model.load(tmp_path / "export")
+    np.testing.assert_array_equal(served.serve(x)["ids"], out["ids"])
+
+
+def test_predictor_of_a_model_with_several_outputs(rng):
+    x, _ = _data(rng)
+    model, first = _model()
+    hidden, second = model.layers[-2].output, DenseHead(11, name="second")
+    both = keras.Model(
+        model.input, {"a": keras.layers.Dense(2)(hidden), "b": first(hidden), "c": second(hidden)}
+    )
+    for head in (first, second):
+        want = head.top_k(tf.constant(both.predict(x, verbose=0)["b"]), 2)[1]
+        np.testing.assert_array_equal(head.predictor(both, k=2).predict(x, verbose=0)["ids"], want)
+    with pytest.raises(
+        ValueError, match=r"`model` must be one of which an output is that of the head 'third'"
+    ):
+        DenseHead(11, name="third").predictor(both)
+    with pytest.raises(
+        ValueError, match=r"`model` must be one of which an output is that of the head 'third'"
+    ):
+        DenseHead(11, name="third").predictor(Subclassed())
+    outer = keras.Sequential([keras.Input((7,), dtype="int32"), model])  # a model in a model
+    assert first.predictor(outer, k=2).predict(x, verbose=0)["ids"].shape == (16, 7, 2)
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"`num_classes` must be a positive .* num_classes=0"):
         DenseHead(0)
@@ -154,4 +218,4 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match=r"`k` must be an integer in 1 .. num_classes=11"):
             head.top_k(tf.zeros([1, 5]), k)
     with pytest.raises(ValueError, match=r'`position` must be "all" or "last"'):
-        heads.TopK(head, 1, position="first")
+        kl.layers.TopK(head, 1, position="first")

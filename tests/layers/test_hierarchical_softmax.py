@@ -238,7 +238,7 @@ def test_bad_input_names_argument_rule_and_value(rng):
         head.top_k(hidden, 61)
     np.testing.assert_array_equal(head.kernel_table.numpy(), before)
     with pytest.raises(ValueError, match=r"`counts` .*"):
-        kl.layers.HierarchicalSoftmax(3, counts=[1, 0, 2])
+        kl.layers.HierarchicalSoftmax(3, counts=[1, -1, 2])
     with pytest.raises(ValueError, match=r"`counts` must have the shape \(num_classes,\) = \(3,\)"):
         kl.layers.HierarchicalSoftmax(3, counts=[1, 2])
     with pytest.raises(ValueError, match=r"`tree` must have num_classes=3 classes. Received: a tree of 4"):
@@ -247,6 +247,17 @@ def test_bad_input_names_argument_rule_and_value(rng):
         kl.layers.HierarchicalSoftmax(3, tree="huffman")
     with pytest.raises(ValueError, match=r"`inputs` must be hidden vectors of a known length"):
         kl.layers.HierarchicalSoftmax(3).build((None, None))
+
+
+@pytest.mark.parametrize("tree", [None, kl.trees.huffman, kl.trees.balanced(3)])
+def test_counts_of_zero_are_worth_one_warning(tree):
+    with pytest.warns(UserWarning, match="`counts` of 0 are taken as 1, ") as seen:
+        head = kl.layers.HierarchicalSoftmax(3, counts=[1, 0, 2], tree=tree)
+        head.build((None, 2))
+    assert len(seen) == 1
+    want = kl.layers.HierarchicalSoftmax(3, counts=[1, 1, 2], tree=tree)
+    want.build((None, 2))
+    np.testing.assert_array_equal(head.bias_table.numpy(), want.bias_table.numpy())
 
 
 def test_a_step_that_fails_changes_nothing(rng):

@@ -265,7 +265,7 @@ def test_from_arrays_errors(change, words):
 @pytest.mark.parametrize(
     "counts,words",
     [
-        ([3, 0, 2], r"counts\[1\]=0"),
+        ([0, 0, 0], r"counts\[0\]=0, and 3 such"),
         ([3, -1.5], r"counts\[1\]=-1.5"),
         ([np.nan, 1], r"counts\[0\]=nan"),
         ([np.inf, 1], r"counts\[0\]=inf"),
@@ -278,6 +278,21 @@ def test_bad_counts(build, counts, words):
     with pytest.raises(ValueError, match=words) as error:
         build(counts)
     assert "`counts`" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "build", [trees.head_tail, trees.huffman, trees.two_level, trees.balanced], ids=lambda b: b.__name__
+)
+def test_counts_of_zero(build):
+    counts = np.array([0, 3, 0, 2])
+    with pytest.warns(
+        UserWarning, match=r"`counts` of 0 are taken as 2, .* 2 counts of 0, .*counts\[0\]"
+    ) as seen:
+        tree = build(counts)
+    assert len(seen) == 1 and counts[0] == 0
+    want = build([2, 3, 2, 2])
+    for ours, theirs in zip(tree.arrays().values(), want.arrays().values()):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

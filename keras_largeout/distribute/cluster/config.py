@@ -25,6 +25,7 @@ class Cluster:
     index: int = 0
 
     def __post_init__(self):
+        _check_addresses(self.addresses)
         for job in ("chief", *SERVER_JOBS):
             if not self.addresses.get(job):
                 raise ValueError(
@@ -48,9 +49,15 @@ class Cluster:
         return self.addresses[self.job][self.index]
 
     @property
+    def port(self):
+        """The port on which this process listens."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
     def is_loopback(self):
         """True where every address is one of this machine alone."""
-        return all(_is_loopback(host) for hosts in self.addresses.values() for host in hosts)
+        hosts = [a.rpartition(":")[0] for addresses in self.addresses.values() for a in addresses]
+        return all(is_loopback(host) for host in hosts)
 
     def servers(self):
         """`(job, index, address)` of every worker and parameter server."""
@@ -76,14 +83,14 @@ def from_environment(environ=os.environ):
     Raises:
         ValueError: `TF_CONFIG` is no JSON of the form
             `{"cluster": {"chief": [..], "worker": [..], "ps": [..]}, "task": {"type": "worker", "index":
-            0}}`.
+            0}}`, or an address is none or there twice.
     """
     text = environ.get("TF_CONFIG", "").strip()
     if not text:
         return None
     try:
         config = json.loads(text)
-        addresses = {job: tuple(hosts) for job, hosts in config.get("cluster", {}).items()}
+        addresses = {**config.get("cluster", {})}
         if "ps" not in addresses:  # one machine, or all workers in step: not a cluster of this kind
             return None
         task = config["task"]
@@ -91,12 +98,54 @@ def from_environment(environ=os.environ):
         if "master" in addresses:
             addresses["chief"] = addresses.pop("master")
         job = "chief" if task["type"] == "master" else task["type"]
-        return Cluster(addresses, job, int(task.get("index", 0)))
+        return cluster_of(addresses, job, task.get("index", 0))
     except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             'TF_CONFIG must be JSON: {"cluster": {"chief": ["host:port"], "worker": [..], "ps": [..]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text} ({error!r})'
         ) from None
+
+
+def cluster_of(jobs, job, index):
+    """The `Cluster` of what JSON says.
+
+    Args:
+        jobs: dict of job to a list of `"host:port"`.
+        job: str; index: int, or digits.
+
+    Raises:
+        ValueError: they describe none.
+    """
+    if not isinstance(jobs, dict):
+        raise ValueError(f"The cluster must be a dict of lists of addresses. Received: {jobs!r}")
+    for name, addresses in jobs.items():
+        if not isinstance(addresses, (list, tuple)):
+            raise ValueError(
+                f'The addresses of {name!r} must be a list, ["host:port", ...]. Received: {addresses!r}'
+            )
+    if isinstance(index, bool) or not str(index).isdecimal():
+        raise ValueError(f"The index of a task must be an integer from 0 on. Received: index={index!r}")
+    return Cluster({name: tuple(addresses) for name, addresses in jobs.items()}, job, int(index))
+
+
+def _check_addresses(jobs):
+    """Raises ValueError where one is no `"host:port"`, or two are the same."""
+    names = {}
+    for job, addresses in jobs.items():
+        for index, address in enumerate(addresses):
+            name = f"{_TITLES.get(job, job)} {index}"
+            host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+            if not host or not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+                raise ValueError(
+                    f'The address of {name} must be "host:port", the port an integer in 1 .. 65535. '
+                    f"Received: {address!r}"
+                )
+            if address in names:
+                raise ValueError(
+                    "The processes of a cluster must have different addresses. "
+                    f"Received: {address!r} for {names[address]} and for {name}"
+                )
+            names[address] = name
 
 
 def accepts(address, timeout=1.0):
@@ -118,36 +167,13 @@ def _connect(address, timeout):
     return None
 
 
-def keep_to_loopback(port):
-    """Restricts this process's listening sockets on `port` to the loopback interface.
-
-    TensorFlow's gRPC server listens on every interface, whatever address it was given, and does what anyone
-    tells it who can reach it.
-
-    Returns:
-        int, how many sockets were restricted.
-    """
-    restricted = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as listener:
-                accepting = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                inet = listener.family in (socket.AF_INET, socket.AF_INET6)
-                if accepting and inet and listener.getsockname()[1] == port:
-                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-                    restricted += 1
-        except FileNotFoundError:  # closed since it was listed
-            continue
-    return restricted
-
-
-def _is_loopback(address):
-    host = address.rsplit(":", 1)[0].strip("[]")
+def is_loopback(host):
+    """Whether `host`, a name or an address, is this machine's loopback interface."""
+    host = host.strip("[]")
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

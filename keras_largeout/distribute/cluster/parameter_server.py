@@ -8,7 +8,8 @@ import threading
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import accepts, keep_to_loopback
+from keras_largeout.distribute.cluster.config import accepts
+from keras_largeout.distribute.cluster.listening import kept_to_loopback, require_free_port
 from keras_largeout.distribute.replicas import devices
 from keras_largeout.ops import build_info
 
@@ -26,7 +27,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         cluster: `distribute.cluster.Cluster`; this process is its chief.
 
     Raises:
-        RuntimeError: a server has other ops than this process, or none.
+        OSError: the port of this process is taken, or may not be.
+        RuntimeError: a server has other ops than this process, or none; or the addresses are loopback, and
+            this process's port could not be kept to it.
     """
 
     def __init__(self, cluster):
@@ -36,10 +39,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             task_id=0,
             rpc_layer="grpc",
         )
-        with _telling_who_is_missing(cluster):
+        require_free_port(cluster)
+        with _telling_who_is_missing(cluster), kept_to_loopback(cluster):
             super().__init__(resolver)
-        if cluster.is_loopback:
-            keep_to_loopback(int(cluster.address.rsplit(":", 1)[1]))
         check_servers(cluster)
         self.cluster = cluster
         self._anchors = {}

@@ -52,6 +52,10 @@ class ClusterTraining(LoopHooks):
         super().compile(*args, **kwargs)
         replicas = super().distribute_strategy.num_replicas_in_sync
         check_compiled(all_layers(self), self.optimizer, replicas)
+        self.check_losses()
+
+    def check_losses(self):
+        """Raises ValueError where the losses or metrics cannot be those of the model's outputs."""
 
     def compile_from_config(self, config):
         """As Keras's, which compiles no loaded model whose class has a `compile` of its own.
@@ -65,10 +69,14 @@ class ClusterTraining(LoopHooks):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def check_callbacks(self, callbacks):
+        """Warns of callbacks of `fit` that do not do to this model what they say."""
+
     # The loops.
 
     def fit(self, *args, **kwargs):
         call = _bound(keras.Model.fit, self, args, kwargs)
+        self.check_callbacks(call.get("callbacks"))
         call["x"], call["steps_per_epoch"] = self._by_workers(call, "x", "steps_per_epoch", anew=False)
         call["validation_data"], call["validation_steps"] = self._by_workers(
             call, "validation_data", "validation_steps", anew=True

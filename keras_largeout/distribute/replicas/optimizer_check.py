@@ -1,9 +1,15 @@
-"""Whether the optimizer of a model can train its tables over several devices."""
+"""Whether the optimizer of a model can train its tables over several devices, and does so without waste."""
+
+import warnings
+import weakref
 
 import keras
 import tensorflow as tf
 
 from keras_largeout._keras import is_training_call, optimizer_inside, outermost_layer
+
+_LARGE_ROWS, _LARGE_BYTES = 100_000, 16 << 20  # of a table for which a stock optimizer is a waste
+_warned = weakref.WeakSet()  # optimizers
 
 
 def check_optimizer(layer):
@@ -19,15 +25,18 @@ def check_optimizer(layer):
     A `keras.optimizers.LossScaleOptimizer` around an optimizer of this package, such as `compile` makes by
     itself under a mixed_float16 policy, becomes one that looks for infinities in rows, and on all replicas.
 
+    On one device any optimizer will do. One that updates a large table as a whole is worth a warning.
+
     Args:
-        layer: a layer with tables: `shards` are their `ShardVariable`s.
+        layer: a layer with tables: `shards` are their `ShardVariable`s. Where it has `dense_gradients`, every
+            step has a gradient for all of their rows anyway.
 
     Raises:
         ValueError: several replicas would train a table by an optimizer that cannot.
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:
-        _check(layer, optimizer, _is_training_of_several)
+        _check(layer, optimizer, _is_training_of_several, is_training_call)
 
 
 def check_compiled(layers, optimizer, replicas):
@@ -43,10 +52,10 @@ def check_compiled(layers, optimizer, replicas):
     """
     for layer in layers:
         if optimizer is not None and layer.trainable:
-            _check(layer, optimizer, lambda _: replicas > 1)
+            _check(layer, optimizer, lambda _: replicas > 1, lambda _: True)
 
 
-def _check(layer, optimizer, is_training_of_several):
+def _check(layer, optimizer, is_training_of_several, is_training):
     shards = getattr(layer, "shards", ())
     for shard in shards if isinstance(shards, (list, tuple)) else ():
         if not hasattr(shard, "new_slot"):  # the layer is another's, and so is what it calls shards
@@ -62,6 +71,27 @@ def _check(layer, optimizer, is_training_of_several):
                 f"use {_like(responsible)}. (For other weights any optimizer may stand beside it, in a "
                 f"keras.optimizers.MultiOptimizer.) Received: {_name(type(responsible))} for {shard.path}"
             )
+        elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
+            _warn(responsible, shard)
+
+
+def _is_waste(layer, shard):
+    size = tf.TensorShape(shard.shape).num_elements() * tf.as_dtype(shard.dtype).size
+    large = shard.shape[0] >= _LARGE_ROWS or size >= _LARGE_BYTES
+    return large and not getattr(layer, "dense_gradients", False)
+
+
+def _warn(optimizer, shard):
+    """One warning per optimizer, however many tables it trains."""
+    if optimizer in _warned:
+        return
+    _warned.add(optimizer)
+    warnings.warn(
+        f"`optimizer`: {_name(type(optimizer))} updates all {shard.shape[0]:,} rows of {shard.path} in every "
+        f"step. {_like(optimizer)} updates the rows of the batch alone, which may be a hundred times faster. "
+        "(For other weights any optimizer may stand beside it, in a keras.optimizers.MultiOptimizer.)",
+        stacklevel=2,
+    )
 
 
 def check_loss_scale(layer):

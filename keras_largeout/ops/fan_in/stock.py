@@ -19,6 +19,12 @@ def stock_fan_in_logits_of(inputs, classes, weights, indices, bias=None):
     return logits if bias is None else logits + tf.cast(tf.gather(bias, classes), tf.float32)
 
 
+def _unsigned(places, dtype):
+    """int32: what bits that were taken for signed integers are as `dtype`."""
+    places = tf.cast(places, tf.int32)
+    return tf.where(places < 0, places + 2**16, places) if dtype == tf.uint16 else places
+
+
 def stock_fan_in_top_k(inputs, weights, indices, bias, k):
     """The k largest logits of every example and what a softmax divides by, some classes at a time.
 
@@ -36,9 +42,14 @@ def stock_fan_in_top_k(inputs, weights, indices, bias, k):
     examples = tf.shape(inputs)[0]
     step = tf.clip_by_value(_VALUES // (fan_in * tf.maximum(examples, 1)), 1, classes)
 
+    # TFLite's gather knows no unsigned integers. The bits are the same, and nothing is copied.
+    inputs_of = tf.bitcast(
+        indices, {tf.uint16: tf.int16, tf.uint32: tf.int32}.get(indices.dtype, indices.dtype)
+    )
+
     def add_rows(start, scores, ids, total):
         rows = tf.range(start, tf.minimum(start + step, classes))
-        gathered = tf.gather(columns, tf.cast(tf.gather(indices, rows), tf.int32))
+        gathered = tf.gather(columns, _unsigned(tf.gather(inputs_of, rows), indices.dtype))
         logits = tf.einsum("rkb,rk->br", gathered, tf.cast(tf.gather(weights, rows), tf.float32))
         if bias is not None:
             logits += tf.cast(tf.gather(bias, rows), tf.float32)

@@ -84,7 +84,8 @@ def node_scores(logits, tree, facts):
     node = tf.repeat(tf.range(facts.num_nodes), start[1:] - start[:-1])
     if facts.num_nodes == 1:
         return node, -tf.reduce_logsumexp(logits, 0, keepdims=True)
-    largest = tf.stop_gradient(tf.math.segment_max(logits, node))
+    # (TFLite has no `segment_max`.)
+    largest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, node, facts.num_nodes))
     total = tf.math.segment_sum(tf.exp(logits - tf.gather(largest, node)), node)
     log_total = largest + tf.math.log(total)
     # Sums along paths by doubling: after i rounds a node has the sum of 2**i steps, and knows whom to ask

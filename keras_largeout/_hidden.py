@@ -1,0 +1,56 @@
+"""What a head notes on the hidden vectors that it returns.
+
+A loss and a metric are given tensors, and nothing else. So the notes lie on the tensor itself, as attributes:
+which heads it went through and, once a loss has scored it, the losses of its tokens. They hold in graphs and
+outside, in every replica and on every worker, and nothing of them is saved. (While Keras builds a model
+symbolically it copies tensors, and the notes get lost: `is_symbolic` in `_keras.py`.)
+"""
+
+import contextlib
+import weakref
+from typing import Any, NamedTuple
+
+_HEADS = "_largeout_heads"  # weak references to the heads that a tensor went through
+_SCORES = "_largeout_scores"  # what losses made of it
+
+
+class Scored(NamedTuple):
+    """The losses of the tokens of a batch. A token is one hidden vector.
+
+    `losses`: float32 `[...]`, 0 where `active` is False. `counted`: bool `[...]` or None for all: the tokens
+    over which a mean is taken, that is those which are not masked and have a target. `active`: likewise,
+    those of them whose weight is not 0. `weight`: `[...]`, axes of length 1 standing for all, or None.
+    """
+
+    losses: Any
+    counted: Any
+    active: Any
+    weight: Any
+
+
+def mark(hidden, head, inputs=None):
+    """Notes that `hidden` went through `head`, after what its `inputs` went through."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _HEADS, (*getattr(inputs, _HEADS, ()), weakref.ref(head)))
+
+
+def heads_of(hidden):
+    """The heads that a tensor went through, the last one last; empty where nobody knows."""
+    heads = [reference() for reference in getattr(hidden, _HEADS, ())]
+    return [head for head in heads if head is not None]
+
+
+def note_scores(hidden, head, y_true, scored):
+    """Notes what the loss of `head` made of `hidden`, its output, and `y_true`: the latest is kept."""
+    if head in heads_of(hidden):
+        others = [entry for entry in getattr(hidden, _SCORES, ()) if entry[0]() is not head]
+        with contextlib.suppress(AttributeError):
+            setattr(hidden, _SCORES, (*others, (weakref.ref(head), y_true, scored)))
+
+
+def scores_of(hidden, head, y_true):
+    """The `Scored` that the loss of `head` made of just these tensors; None where it did not."""
+    for reference, targets, scored in getattr(hidden, _SCORES, ()):
+        if reference() is head and targets is y_true:
+            return scored
+    return None

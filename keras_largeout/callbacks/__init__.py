@@ -2,6 +2,7 @@
 
 from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
 from keras_largeout.callbacks.load_balance import LoadBalance
+from keras_largeout.callbacks.model_checkpoint import ModelCheckpoint
 from keras_largeout.callbacks.rewire import Rewire
 
-__all__ = ["BackupAndRestore", "LoadBalance", "Rewire"]
+__all__ = ["BackupAndRestore", "LoadBalance", "ModelCheckpoint", "Rewire"]

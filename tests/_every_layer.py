@@ -8,8 +8,8 @@ import keras_largeout as kl
 ROWS, CLASSES = 30, 24
 
 
-def every_layer(cls=kl.Model, seed=0, fan_in=4, rows=ROWS, dim=4, classes=CLASSES, optimizer=None):
-    """A trained model; `seed` makes its numbers."""
+def every_layer(cls=kl.Model, seed=0, fan_in=4, rows=ROWS, dim=4, classes=CLASSES, optimizer=None, steps=3):
+    """A model that was trained for some steps; `seed` makes its numbers."""
     keras.utils.set_random_seed(seed)
     ids = keras.Input((2,), dtype="int32", name="ids")
     table = kl.layers.TableConfig("words", rows, dim)
@@ -27,7 +27,8 @@ def every_layer(cls=kl.Model, seed=0, fan_in=4, rows=ROWS, dim=4, classes=CLASSE
         optimizer or kl.optimizers.LazyAdam(0.1, gradient_accumulation_steps=2), [tree.loss, sparse.loss]
     )
     ids, y = np.random.default_rng(seed).integers(0, min(rows, classes), (2, 8, 2)).astype("int32")
-    for _ in range(3):
+    model.optimizer.build(model.trainable_variables)
+    for _ in range(steps):
         model.train_on_batch(ids, [y[:, 0], y[:, :1]])
     return model
 

@@ -78,7 +78,7 @@ def _check_room(filepath, least):
 def _map_file(path):
     """The same for a map, `.weights.json`: it is renamed last, and names files of which nobody else knows.
 
-    Keras opens `<name>_00000.weights.h5` before it has read the map, whatever that names: it must exist.
+    Keras opens `<name>_00000.weights.h5` before it has read the map, whatever that names. It is an empty one.
     """
     import h5py
 
@@ -98,10 +98,13 @@ def _map_file(path):
         for file in sorted(written):
             seal(os.path.join(scratch, file), _note.get())
             put(os.path.join(scratch, file), os.path.join(folder, file))
+        empty = os.path.join(scratch, "empty")
+        h5py.File(empty, "w").close()
         if not os.path.exists(opened):
-            h5py.File(os.path.join(scratch, "empty"), "w").close()
-            put(os.path.join(scratch, "empty"), opened)
+            put(empty, opened)
         put(new, os.path.join(folder, name))
+        if os.path.exists(empty):  # one of the files of the map before: some versions look into it
+            put(empty, opened)
     # Those of the map before, and of saves that were killed before they had a map.
     ours = re.compile(rf"{re.escape(stem)}-[0-9a-f]{{8}}_\d{{5}}\.weights\.h5")
     old = {file for file in os.listdir(folder) if file in before or ours.fullmatch(file)}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -20,8 +21,9 @@ def digested(store):
     Yields:
         What to write to instead.
     """
-    writer = _Digested(store)
-    yield writer
+    with ThreadPoolExecutor(1) as thread:
+        writer = _Digested(store, thread)
+        yield writer
     said = {"version": _VERSION, "arrays": writer.said}
     store[KEY] = np.frombuffer(json.dumps(said).encode(), np.uint8)
 
@@ -29,13 +31,14 @@ def digested(store):
 class _Digested:
     """A store that is written to, and the digests of what was written."""
 
-    def __init__(self, store):
-        self._store, self.said = store, {}
+    def __init__(self, store, thread):
+        self._store, self._thread, self.said = store, thread, {}
 
     def __setitem__(self, key, value):
         value = np.asarray(value)
+        digest = self._thread.submit(_crc32, value)  # while the array is written
         self._store[key] = value
-        self.said[key] = [_crc32(value), _dtype(value), list(value.shape)]
+        self.said[key] = [digest.result(), _dtype(value), list(value.shape)]
 
 
 def saved_shapes(store):

@@ -12,11 +12,12 @@ _VERSION = 1
 
 
 @contextlib.contextmanager
-def digested(store):
+def digested(store, place=None):
     """Adds to `store` the digests of all arrays that are written inside.
 
     Args:
         store: the mutable mapping that Keras hands to `save_own_variables`.
+        place: str, where in the file it lies; None where it is not in a file.
 
     Yields:
         What to write to instead.
@@ -24,7 +25,7 @@ def digested(store):
     with ThreadPoolExecutor(1) as thread:
         writer = _Digested(store, thread)
         yield writer
-    said = {"version": _VERSION, "arrays": writer.said}
+    said = {"version": _VERSION, "place": place, "arrays": writer.said}
     store[KEY] = np.frombuffer(json.dumps(said).encode(), np.uint8)
 
 
@@ -45,27 +46,32 @@ def saved_shapes(store):
     """dict from the keys of the arrays in `store` to their shapes; {} where it has no digests."""
     if KEY not in store:
         return {}
-    return {key: tuple(shape) for key, (_, _, shape) in _read(store[KEY]).items()}
+    return {key: tuple(shape) for key, (_, _, shape) in _read(store[KEY])["arrays"].items()}
 
 
-def check_arrays(store, where):
+def check_arrays(store, where, place=None):
     """Compares arrays with their digests; nothing where there are none.
 
     Args:
         store: mapping from keys to arrays, or to HDF5 datasets, which are read one at a time.
         where: str for errors, what the store is a part of.
+        place: str, where in the file it lies; None where it is not in a file.
 
     Raises:
-        OSError: an array is missing, or has other bytes, another dtype or shape than when it was saved.
+        OSError: an array is missing, or has other bytes, another dtype or shape than when it was saved, or
+            the arrays were saved elsewhere in the file.
     """
     if KEY not in store:
         return
     try:
-        said = _read(store[KEY])
+        found = _read(store[KEY])
+        said, expected = found["arrays"], found["place"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(
             f"{where} is damaged: the array of its digests cannot be read. Received: {error}"
         ) from error
+    if None not in (place, expected) and place != expected:
+        raise OSError(f"{where} is damaged: it must be found as {expected!r}. Received: {place!r}")
     for key, (crc32, *expected) in said.items():
         if key not in store:
             raise OSError(f"{where} is damaged: it must have the array {key!r}. Received: no such array")
@@ -90,7 +96,7 @@ def _read(array):
     said = json.loads(bytes(np.asarray(array, np.uint8)))
     if said["version"] != _VERSION:
         raise ValueError(f"digests of version {said['version']}, where {_VERSION} is known")
-    return said["arrays"]
+    return said
 
 
 def _crc32(array):

@@ -16,7 +16,7 @@ import weakref
 import zipfile
 import zlib
 
-from keras_largeout.files.digests import check_arrays
+from keras_largeout.files.digests import KEY, check_arrays
 from keras_largeout.files.seal import check_seal
 from keras_largeout.files.whole import is_local
 
@@ -101,9 +101,13 @@ def verify_file(path):
         with archive:
             _verify_archive(archive)
         return True
-    files = _files_of_map(path) if path.endswith(".json") else [path]
+    weight_map = _weight_map(path) if path.endswith(".json") else None
+    files = [path]
+    if weight_map is not None:
+        names = {name for names in weight_map.values() for name in names}
+        files = [os.path.join(os.path.dirname(path), name) for name in sorted(names)]
     if None in [check_seal(file) for file in files]:
-        _verify_arrays(files)
+        _verify_arrays(path, files, weight_map)
     return True
 
 
@@ -119,15 +123,14 @@ def _verify_archive(archive):
         )
 
 
-def _files_of_map(path):
-    """The files that a `.weights.json` names."""
+def _weight_map(path):
+    """The groups that a `.weights.json` names, and the names of the files that have a part of each."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         expected = content.pop(MAP_DIGEST, None)
-        names = set()
-        for name in content["weight_map"].values():
-            names |= {name} if isinstance(name, str) else set(name)
+        found = content["weight_map"].items()
+        found = {group: {names} if isinstance(names, str) else set(names) for group, names in found}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise OSError(f"{path} is damaged: it must be Keras's map of weights. Received: {error!r}") from error
     if expected not in (None, digest_of_map(content)):
@@ -135,7 +138,7 @@ def _files_of_map(path):
             f"{path} is damaged: it must have the CRC-32 with which it was saved, {expected}. "
             f"Received: {digest_of_map(content)}"
         )
-    return [os.path.join(os.path.dirname(path), name) for name in sorted(names)]
+    return found
 
 
 def digest_of_map(content):
@@ -143,23 +146,31 @@ def digest_of_map(content):
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _verify_arrays(paths):
-    """Checks every group that has digests. A group may be spread over several files."""
+def _verify_arrays(path, files, weight_map):
+    """Checks every group that has digests. A group may be spread over several files, which a map names."""
     import h5py
 
     with contextlib.ExitStack() as stack:
-        groups = {}
+        groups, holders = {}, {}
 
         def note(name, found):
             if isinstance(found, h5py.Dataset):
-                groups.setdefault(found.parent.name, {})[name.rpartition("/")[2]] = found
+                group = found.parent.name
+                groups.setdefault(group, {})[name.rpartition("/")[2]] = found
+                holders.setdefault(group, set()).add(os.path.basename(found.file.filename))
 
         try:
-            for path in paths:
-                stack.enter_context(h5py.File(path, "r")).visititems(note)
+            for file in files:
+                stack.enter_context(h5py.File(file, "r")).visititems(note)
             for name, group in groups.items():
-                check_arrays(group, f"{paths[0]}, group {name},")
+                where, known = f"{path}, group {name},", weight_map
+                if KEY in group and known is not None and known.get(name) != holders[name]:
+                    raise OSError(
+                        f"{where} is damaged: the map must name {sorted(holders[name])} for it. "
+                        f"Received: {sorted(known.get(name, ()))}"
+                    )
+                check_arrays(group, where, name.removesuffix("vars").strip("/"))
         except OSError:
             raise
         except Exception as error:  # whatever HDF5 makes of damage
-            raise OSError(f"{paths[0]} is damaged: HDF5 cannot read it. Received: {error!r}") from error
+            raise OSError(f"{path} is damaged: HDF5 cannot read it. Received: {error!r}") from error

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
 from keras_largeout.distribute.planning.specs import TableSpec
@@ -201,7 +202,7 @@ class HierarchicalSoftmax(Head):
         return search(hidden, *self._parts(), k)
 
     def save_own_variables(self, store):
-        with digested(store) as arrays:
+        with digested(store, place_of(store)) as arrays:
             self._tree.save(arrays, self.dim)
             for table in self._tables():
                 table.save(arrays)

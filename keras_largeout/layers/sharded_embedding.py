@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
@@ -190,7 +191,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     def save_own_variables(self, store):
-        with digested(store) as arrays:
+        with digested(store, place_of(store)) as arrays:
             self.table.save(arrays)
 
     def load_own_variables(self, store):

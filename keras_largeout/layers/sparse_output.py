@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
@@ -313,7 +314,7 @@ class SparseOutput(Head):
 
     def save_own_variables(self, store):
         self.make_slots()
-        with digested(store) as arrays:
+        with digested(store, place_of(store)) as arrays:
             self.fan_in_weights.save(arrays)
             if self._label_weights is not None:
                 arrays["label_weights"] = self._label_weights.variable.numpy()

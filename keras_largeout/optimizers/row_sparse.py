@@ -6,7 +6,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import step_counter
+from keras_largeout._keras import place_of, step_counter
 from keras_largeout.distribute.replicas._tensorflow import in_xla
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
@@ -239,7 +239,7 @@ class RowSparse:
         if not self._row_slots.has_rows:  # what Keras's own optimizer writes, and reads
             super().save_own_variables(store)
             return
-        with digested(store) as arrays:
+        with digested(store, place_of(store)) as arrays:
             super().save_own_variables(arrays)
             self._row_slots.save(arrays)
 

@@ -37,7 +37,7 @@ class Damage:
 
     def __init__(self, cls, state):
         self.state = state
-        self.source, self.target = every_layer(cls, seed=0), every_layer(cls, seed=1)
+        self.source, self.target = every_layer(cls, seed=0), every_layer(cls, seed=1, steps=0)
         self.saved, self.before = state(self.source), state(self.target)
         assert not same(self.saved, self.before)
 
@@ -104,5 +104,6 @@ def test_flipped_bytes_of_a_plain_model(plain, name, tmp_path):
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("kind", ["ours", "plain"])
 def test_many_flipped_bytes(request, kind, name, tmp_path):
-    outcomes = request.getfixturevalue(kind).run(tmp_path, name, 320, seed=3)
+    slow = name.endswith("json") and kind == "plain"  # Keras opens a file for each question
+    outcomes = request.getfixturevalue(kind).run(tmp_path, name, 40 if slow else 320, seed=3)
     print(f"{kind} {name}: {dict(outcomes)}")

@@ -95,3 +95,18 @@ def test_errors_name_the_array(saved, tmp_path):
         every_layer(steps=0).load_weights(damaged)
     with pytest.raises(ValueError, match=message):  # Keras's, of an example
         every_layer(keras.Model, steps=0).load_weights(damaged)
+
+
+def test_a_damaged_name_changes_nothing(saved, tmp_path):
+    """Keras would go on without what it does not find, and warn of it at most."""
+    damaged = tmp_path / "damaged.weights.h5"
+    damaged.write_bytes(saved[1].read_bytes())
+    with h5py.File(damaged, "r+") as file:
+        file.move("optimizer", "optimizes")
+    other = every_layer(keras.Model, seed=1, steps=0)
+    before = layers_state(other)
+    with pytest.raises(
+        ValueError, match="group /optimizes/vars, is damaged: it must be found as 'optimizer'"
+    ):
+        other.load_weights(damaged)
+    assert same(layers_state(other), before)

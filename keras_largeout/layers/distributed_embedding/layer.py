@@ -5,6 +5,7 @@ import functools
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.stacked import StackedTable
@@ -243,7 +244,7 @@ class DistributedEmbedding(keras.layers.Layer):
         return self._optimizers.by_path(self.name)
 
     def save_own_variables(self, store):
-        with digested(store) as arrays:
+        with digested(store, place_of(store)) as arrays:
             for name, rows in self.get_embedding_tables().items():
                 rows.save(arrays, name)
 

@@ -149,6 +149,17 @@ def is_symbolic():
     return _need("keras.src.backend", "in_symbolic_scope")()
 
 
+def place_of(store):
+    """Where in its file the mapping lies that Keras hands to `save_own_variables`: "layers/dense", say.
+
+    Why: Keras loads what it finds under that name, and goes on without where a damaged file has another one.
+
+    Returns:
+        A str; None for a mapping that is not of a file.
+    """
+    return _need(store, "_h5_entry_path") if hasattr(store, "h5_file") else None
+
+
 class SelfMadeVariable(keras.Variable):
     """A `keras.Variable` that makes its own `tf.Variable` when Keras asks for it.
 

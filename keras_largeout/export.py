@@ -1,15 +1,13 @@
 """Export: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
 
-import os
 import pathlib
-import shutil
-import tempfile
 
 import keras
 import tensorflow as tf
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.tables.export_proxy import write_tables
+from keras_largeout.files.whole import put, scratch_beside
 from keras_largeout.ops import export_mode
 
 _LARGEST_CONSTANT = 16 * 2**20
@@ -171,14 +169,9 @@ def _check_target(path, overwrite):
 def _write(module, tables, path):
     """Writes beside `path`, then renames: nobody ever sees half a model there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-    try:
-        new, old = scratch / "new", scratch / "old"
+    with scratch_beside(path) as scratch:
+        new = pathlib.Path(scratch, "new")
         tf.saved_model.save(module, str(new), signatures={"serving_default": module.serve})
         if tables:
-            write_tables(new / "variables" / "variables", tables, scratch / "parts")
-        if path.exists():
-            os.replace(path, old)
-        os.replace(new, path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            write_tables(new / "variables" / "variables", tables, pathlib.Path(scratch, "parts"))
+        put(str(new), str(path))

@@ -95,8 +95,12 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
     - *Callbacks* see a batch when it is handed out. Saving waits for the steps in flight.
     - *Failures.* The steps of a worker that dies run again on another worker. A worker that comes back takes
       part again. When a parameter server dies, `kl.distribute.ServerLostError` names it.
-      With `keras.callbacks.BackupAndRestore` the same script, started again, goes on.
-    - `save` and `save_weights` write a file beside the old one and rename it: no file is ever half written.
+      With `kl.callbacks.BackupAndRestore` the same script, started again, goes on.
+    - `save` and `save_weights` write a file beside the old one, flush it to the disk and rename it: no file
+      is ever half written. (A plain `keras.Model` has that by `kl.callbacks.ModelCheckpoint`.)
+    - A damaged file is refused by `load_weights` and `load_model` before anything has changed: `.keras` files
+      and weights files of a `kl.Model` have digests of all that is in them. So is one of another model or
+      optimizer, by `load_weights`. Files without digests are loaded too.
     - `compile` refuses an optimizer that cannot train the model's tables on several devices.
     - `steps_per_execution` is the number of steps per call of a worker. Each call costs messages between
       worker and chief. `run_eagerly` is refused, XLA is not used.

@@ -60,10 +60,15 @@ class LabelWeights:
 
 
 def check_stored(weights, store):
-    """Raises ValueError where a file has label weights and the head none, or the other way round."""
+    """Raises ValueError where a file lacks the label weights that the head has, or has others."""
     if ("label_weights" in store) != (weights is not None):
         there, here = ("without", "with") if weights is not None else ("with", "without")
         raise ValueError(
             "`label_weights` must be in both, or in neither. "
             f"Received: a file {there} them, for a head {here} them"
+        )
+    if weights is not None and np.shape(store["label_weights"]) != tuple(weights.variable.shape):
+        raise ValueError(
+            f"`label_weights` must have the shape {tuple(weights.variable.shape)}. "
+            f"Received: a file with the shape {np.shape(store['label_weights'])}"
         )

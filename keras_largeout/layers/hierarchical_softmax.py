@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
 from keras_largeout.distribute.planning.specs import TableSpec
@@ -10,6 +11,8 @@ from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.distribute.tables.lookup import LogicalRows
 from keras_largeout.distribute.tables.row_span import saved_shape
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._head_tree import HeadTree
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers.head import Head
@@ -200,11 +203,13 @@ class HierarchicalSoftmax(Head):
         return search(hidden, *self._parts(), k)
 
     def save_own_variables(self, store):
-        self._tree.save(store, self.dim)
-        for table in self._tables():
-            table.save(store)
+        with digested(store, place_of(store)) as arrays:
+            self._tree.save(arrays, self.dim)
+            for table in self._tables():
+                table.save(arrays)
 
     def load_own_variables(self, store):
+        verify(store)
         tree = self._tree.saved(store, self.name)
         if not self.use_bias and saved_shape(store, "bias") is not None:
             raise ValueError(
@@ -213,6 +218,8 @@ class HierarchicalSoftmax(Head):
             )
         for table in self._tables():  # all of them, before anything is changed
             table.check(store)
+        if only_checking():
+            return
         self._tree.take(tree, store, self._sharded, self.dim)
         for table in self._tables():
             table.load(store)

@@ -5,11 +5,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids, check_exact
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.embedding.wrapper import COMBINERS, OUT_OF_RANGE
@@ -188,10 +191,14 @@ class ShardedEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     def save_own_variables(self, store):
-        self.table.save(store)
+        with digested(store, place_of(store)) as arrays:
+            self.table.save(arrays)
 
     def load_own_variables(self, store):
-        self.table.load(store)
+        verify(store)
+        self.table.check(store)
+        if not only_checking():
+            self.table.load(store)
 
     def get_config(self):
         return {

@@ -7,12 +7,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.distribute.tables.table import give_shards
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._label_weights import LabelWeights, check_stored
 from keras_largeout.layers.head import Head
@@ -162,7 +165,7 @@ class SparseOutput(Head):
         if self.optimizer is not None:
             # A gradient is taken, and with it a step, although nothing before this layer may be trained.
             self._trigger = self.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
-            self._fused.build(self.fan_in_weights)
+            self.make_slots()
         self.built = True
 
     @property
@@ -324,23 +327,30 @@ class SparseOutput(Head):
     # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
 
     def save_own_variables(self, store):
-        if self._fused is not None:
-            self._fused.build(self.fan_in_weights)
-        self.fan_in_weights.save(store)
-        if self._label_weights is not None:
-            store["label_weights"] = self._label_weights.variable.numpy()
+        self.make_slots()
+        with digested(store, place_of(store)) as arrays:
+            self.fan_in_weights.save(arrays)
+            if self._label_weights is not None:
+                arrays["label_weights"] = self._label_weights.variable.numpy()
 
     def load_own_variables(self, store):
+        verify(store)
         try:
             check_stored(self._label_weights, store)
             self.fan_in_weights.check(store)
         except ValueError as error:
             raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
+        if only_checking():
+            return
         self.fan_in_weights.load(store)
-        if self._fused is not None:
-            self._fused.build(self.fan_in_weights)
+        self.make_slots()
         if self._label_weights is not None:
             self._label_weights.variable.assign(np.asarray(store["label_weights"]))
+
+    def make_slots(self):
+        """Makes the slots of an optimizer of the layer's own: before they are saved or loaded."""
+        if self._fused is not None:
+            self._fused.build(self.fan_in_weights)
 
     def get_config(self):
         return {

@@ -1,5 +1,7 @@
 """The state that row updates add to a Keras optimizer: slots of tables, and rows kept while accumulating."""
 
+import re
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,6 +9,9 @@ from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
+
+# A chunk of rows of a slot, or what servers have said of them: the slot's key, and the rest.
+_SLOT_OF_A_TABLE = re.compile(r"(table\d+_.*)_(rows_\d{6,}|on_servers)")
 
 
 class RowAccumulator:
@@ -96,6 +101,11 @@ class RowSlots:
             for key, start, stop in self._keys("table", weight)
         }
 
+    @property
+    def has_rows(self):
+        """Whether `save` writes anything."""
+        return bool(self.slots or self.accumulators)
+
     def save(self, store):
         for key, slot in self.slots.items():
             slot.save(store, key)
@@ -104,6 +114,27 @@ class RowSlots:
             for key, start, stop in self._keys("accumulated", accumulators[0].weight):
                 here = (indices >= start) & (indices < stop)
                 store[f"{key}_indices"], store[f"{key}_values"] = indices[here] - start, values[here]
+
+    def check(self, store, name):
+        """Raises ValueError unless `load` could read `store`; `name` is the optimizer's."""
+        known = {f"_{slot}" for weight in self.weights if weight.is_table for slot in weight.slots}
+        found = {match[1] for key in store.keys() if (match := _SLOT_OF_A_TABLE.fullmatch(key))}  # noqa: SIM118
+        foreign = sorted(key for key in found if not key.endswith(tuple(known)))
+        if foreign:
+            raise ValueError(
+                f"The weights file is of another optimizer than {name!r}, whose slots of tables are "
+                f"{sorted(slot[1:] for slot in known)}. Received: {foreign}"
+            )
+        for key, slot in self.slots.items():
+            slot.check(store, key)
+        for accumulators in self._by_owner():
+            shape = tuple(accumulators[0].weight.owner.shape)
+            for key, start, stop in self._keys("accumulated", accumulators[0].weight):
+                if f"{key}_indices" in store:
+                    indices = np.asarray(store[f"{key}_indices"])
+                    _check_accumulated(
+                        key, indices, np.shape(store[f"{key}_values"]), (stop - start, *shape[1:])
+                    )
 
     def load(self, store):
         """Reads what `save` wrote. A file without accumulated rows leaves none."""
@@ -127,6 +158,15 @@ class RowSlots:
         for accumulator in self.accumulators.values():
             owners.setdefault(id(accumulator.weight.owner), []).append(accumulator)
         return owners.values()
+
+
+def _check_accumulated(key, indices, shape, expected):
+    rows, *inner = expected
+    if shape != (*indices.shape, *inner) or np.any((indices < 0) | (indices >= rows)):
+        raise ValueError(
+            f"The weights file does not fit: the accumulated rows {key!r} must be some of {rows}, of the "
+            f"shape {tuple(inner)} each. Received: values of the shape {shape} at {indices.shape} indices"
+        )
 
 
 def _join(accumulators):

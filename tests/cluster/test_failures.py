@@ -124,7 +124,7 @@ def test_sigterm_leaves_whole_files_and_no_process(new_cluster, folder):
     assert script.ended() != 0
     for server in cluster.servers.values():
         assert server.ended() == 0
-    names = sorted(p.name for p in folder.iterdir() if p.is_file())
+    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.name.endswith(".partial"))
     assert names == ["w.weights.h5"]
     with h5py.File(folder / "w.weights.h5") as file:
         assert list(file)

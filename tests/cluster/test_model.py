@@ -263,7 +263,13 @@ def nowhere():
     with kl.distribute.server_files("/proc/none"):
         model.save_weights(f"{FOLDER}/none.weights.h5")
 
+damaged = min(pathlib.Path(FOLDER).glob("tables-*/*.data-*"), key=lambda path: path.name)
+content = bytearray(damaged.read_bytes())
+content[100] ^= 1
+damaged.write_bytes(content)
+before = fit()
 for name, trial in {
+    "damaged": lambda: model.load_weights(f"{FOLDER}/third.weights.h5"),
     "gone": lambda: model.load_weights(f"{FOLDER}/second.weights.h5"),
     "nowhere": nowhere,
 }.items():
@@ -271,6 +277,7 @@ for name, trial in {
         trial()
     except Exception as error:
         say(name, f"{type(error).__name__}: {error}")
+say("unchanged", [before, model.evaluate(x, y, verbose=0)])
 model.save_weights(f"{FOLDER}/chief.weights.h5")
 say("files", sorted(path.name for path in pathlib.Path(FOLDER).glob("*.h5")))
 say("bytes", [pathlib.Path(f"{FOLDER}/{name}.weights.h5").stat().st_size for name in ("third", "chief")])
@@ -289,6 +296,9 @@ def test_servers_write_and_read_their_tables_themselves(new_cluster, folder):
     gone = said(script, "gone")
     assert re.search(r"(?s)could not be loaded.*The chief does not find .*/tables-\d+/0000-", gone)
     assert "Error" in said(script, "nowhere")
+    assert re.search(r"(?s)could not be loaded.*/tables-\d+/0000-\S+ is damaged", said(script, "damaged"))
+    before, after = said(script, "unchanged")
+    assert after == pytest.approx(before, rel=1e-6)
     assert said(script, "files") == [f"{n}.weights.h5" for n in ("chief", "first", "second", "third")]
     by_servers, by_chief = said(script, "bytes")
     assert by_chief - by_servers > 3 * 4 * (800 * 8 + 500 * 8)  # weights and two moments

@@ -230,7 +230,7 @@ def test_a_file_of_other_tables_changes_nothing(tmp_path):
 
     store = {}
     layer_of(7).save_own_variables(store)
-    assert set(store) == {"t_rows_000000", "u_rows_000000"}
+    assert set(store) == {"t_rows_000000", "u_rows_000000", "digests"}
     other = layer_of(6)
     other.get_embedding_tables()["t"].assign(np.ones((9, 3)))
     with pytest.raises(ValueError, match=r"does not fit `u`: expected shape \(6, 3\)"):

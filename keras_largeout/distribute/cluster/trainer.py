@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from keras_largeout._keras import LoopHooks, all_layers
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
+from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
-from keras_largeout.distribute.cluster.whole_file import whole_file
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
 from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
 
-class ClusterTraining(LoopHooks):
+class ClusterTraining(Saving, LoopHooks):
     """First base of a Keras model; elsewhere it changes nothing.
 
     Keras's own `fit`, `evaluate` and `predict` run: their loops, data adapters, callbacks and progress bar.
@@ -173,18 +173,6 @@ class ClusterTraining(LoopHooks):
                 step.get_concrete_function(batch)
             if self.optimizer is not None and not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
-
-    # Saving: between steps, and whole files only.
-
-    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        self.wait_for_steps()
-        with whole_file(filepath, overwrite) as path:
-            super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
-
-    def save_weights(self, filepath, overwrite=True, **kwargs):
-        self.wait_for_steps()
-        with whole_file(filepath, overwrite) as path:
-            super().save_weights(path, overwrite=overwrite, **kwargs)
 
     def wait_for_steps(self):
         """Waits until no worker has a step in flight: before weights are read or changed."""

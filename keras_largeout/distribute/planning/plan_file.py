@@ -13,6 +13,7 @@ from keras_largeout.distribute.planning.pins import pinned
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad
 from keras_largeout.distribute.planning.specs import Device, TableSpec
+from keras_largeout.files.whole import whole_file
 
 _ABOUT = (
     "Where keras_largeout places tables. You may edit `kind` (replicated, range, modulo, permutation, "
@@ -39,7 +40,7 @@ def write(path, devices, tables, batch_size):
     text = json.dumps(content, indent=1, default=_python_number)
     # A list of numbers is one line. (No string of JSON has a line break in it.)
     text = re.sub(r"\[\n[^\[\]{}]*?\n *\]", lambda found: re.sub(r"\n *", " ", found[0]), text)
-    with open(path, "w", encoding="utf-8") as file:
+    with whole_file(path) as new, open(new, "w", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -4,7 +4,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.tables import chunks
-from keras_largeout.distribute.tables.server_files import load_there, save_there, saved_there
+from keras_largeout.distribute.tables.server_files import (
+    check_there,
+    load_there,
+    save_there,
+    saved_there,
+)
+from keras_largeout.files.digests import saved_shapes
+from keras_largeout.files.loading import only_checking
 
 
 class RowSpan:
@@ -75,7 +82,14 @@ class RowSpan:
             store[chunks.key_of(key, index)] = rows.astype("float32") if self.dtype == "bfloat16" else rows
 
     def check(self, store, key):
-        """Raises ValueError unless `load` could read these rows from `store`."""
+        """Raises ValueError unless `load` could read these rows from `store`.
+
+        Raises:
+            OSError: a file of a server is missing or, in a pass that only checks, damaged.
+        """
+        said = saved_there(store, key)
+        if said is not None:
+            check_there(self, said, read=only_checking())
         saved = saved_shape(store, key)
         if saved is None and 0 not in self.shape:
             raise ValueError(
@@ -112,5 +126,6 @@ def saved_shape(store, key):
     said = saved_there(store, key)
     if said is not None:
         return tuple(said["shape"])
-    names = chunks.saved_chunks(store, key)
-    return (sum(store[n].shape[0] for n in names), *store[names[0]].shape[1:]) if names else None
+    names, known = chunks.saved_chunks(store, key), saved_shapes(store)
+    shapes = [known[n] if n in known else np.shape(store[n]) for n in names]
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes else None

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import json
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import on
+from keras_largeout.distribute.tables.shard import ShardVariable
 
 _FILE_BYTES = 128 << 20
 _FOLDER = "tables-"
@@ -54,6 +56,18 @@ def server_files(folder, keep=1):
             tf.io.gfile.rmtree(f"{folder}/{name}")
 
 
+def bytes_to_save(model):
+    """How many bytes a file of `model` has at least: those of its variables and of its tables' slots."""
+    variables = list(model.variables)
+    if getattr(model, "optimizer", None) is not None:
+        variables += model.optimizer.variables
+    tables = {id(v.array): v.array for v in variables if isinstance(v, ShardVariable)}.values()
+    there = _active.get() is not None
+    arrays = [a for table in tables for a in table.arrays() if not (there and a.table.remote)]
+    arrays += {id(v): v for v in variables if not isinstance(v, ShardVariable)}.values()
+    return sum(math.prod(array.shape) * tf.as_dtype(array.dtype).size for array in arrays)
+
+
 def save_there(span, store, key):
     """Has the rows of a `RowSpan` written by servers where that is wanted and possible: whether it was."""
     files = _active.get()
@@ -71,12 +85,12 @@ def saved_there(store, key):
     return json.loads(bytes(np.asarray(store[_key(key)], np.uint8)))
 
 
-def load_there(span, said):
-    """Has the servers read what `save_there` wrote.
+def check_there(span, said, read):
+    """Looks for what `save_there` wrote; `read`: the servers read all of it, too, and change nothing.
 
     Raises:
         ValueError: the rows were placed otherwise when they were written.
-        OSError: a file is missing.
+        OSError: a file is missing, or its rows do not have the checksums that TensorFlow saved with them.
     """
     if not span.array.table.remote or said["placement"] != span.array.placement.digest:
         raise ValueError(
@@ -87,7 +101,13 @@ def load_there(span, said):
         )
     pieces = list(_pieces(span, said["files"]))
     _all_there(prefix for _, prefix, _ in pieces)
-    _on_each_server(pieces, _read)
+    if read:
+        _on_each_server(pieces, _read_only)
+
+
+def load_there(span, said):
+    """Has the servers read what `save_there` wrote, and `check_there` has found."""
+    _on_each_server(list(_pieces(span, said["files"])), _read)
 
 
 class _Files:
@@ -160,11 +180,27 @@ def _write(variable, prefix, rows):
         tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["rows"], shape_and_slices=[""], tensors=[values])
 
 
+def _read_only(variable, prefix, rows):
+    with tf.init_scope(), on(variable):
+        try:
+            (values,) = _restored(variable, prefix)
+            found = tf.shape(values).numpy()[0]
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
+            raise OSError(f"{prefix} is damaged: a server must read it. Received: {error.message}") from error
+    expected = rows[1] - rows[0] if isinstance(rows, tuple) else len(rows)
+    if found != expected:
+        raise OSError(f"{prefix} is damaged: it must have {expected} rows. Received: {found}")
+
+
+def _restored(variable, prefix):
+    return tf.raw_ops.RestoreV2(
+        prefix=prefix, tensor_names=["rows"], shape_and_slices=[""], dtypes=[variable.dtype]
+    )
+
+
 def _read(variable, prefix, rows):
     with tf.init_scope(), on(variable):
-        (values,) = tf.raw_ops.RestoreV2(
-            prefix=prefix, tensor_names=["rows"], shape_and_slices=[""], dtypes=[variable.dtype]
-        )
+        (values,) = _restored(variable, prefix)
         tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=_indices(rows), updates=values)
 
 

@@ -5,11 +5,14 @@ import functools
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.stacked import StackedTable
 from keras_largeout.distribute.tables.stacked_lookup import Request, StackedLookup
 from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids, check_exact
 from keras_largeout.layers.distributed_embedding.features import FeatureStructure
 from keras_largeout.layers.distributed_embedding.optimizers import TableOptimizers, variable_name
@@ -241,15 +244,18 @@ class DistributedEmbedding(keras.layers.Layer):
         return self._optimizers.by_path(self.name)
 
     def save_own_variables(self, store):
-        for name, rows in self.get_embedding_tables().items():
-            rows.save(store, name)
+        with digested(store, place_of(store)) as arrays:
+            for name, rows in self.get_embedding_tables().items():
+                rows.save(arrays, name)
 
     def load_own_variables(self, store):
+        verify(store)
         tables = self.get_embedding_tables()
         for name, rows in tables.items():
             rows.check(store, name)
-        for name, rows in tables.items():
-            rows.load(store, name)
+        if not only_checking():
+            for name, rows in tables.items():
+                rows.load(store, name)
 
     def get_config(self):
         return {

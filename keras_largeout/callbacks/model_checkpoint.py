@@ -1,0 +1,39 @@
+"""`ModelCheckpoint`: Keras's, whose files are complete or not there."""
+
+import keras
+
+from keras_largeout.callbacks._whole_files import WholeFiles
+
+
+class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
+    """`keras.callbacks.ModelCheckpoint` that never leaves half a file, for any `keras.Model`.
+
+    A file is written in a folder beside its name, `.<process>-<name>.partial`, flushed to the disk and then
+    renamed. Whatever happens before, a full disk or a kill, the file that had the name stays as it was. What
+    a killed process has left is removed when the next file is saved into the same folder.
+
+    A weights file ends in a digest of all its bytes, and a `.keras` file has one of each of its members:
+    damage is noticed when it is loaded. `kl.Model` then changes nothing at all, a plain `keras.Model` no
+    layer of this package and no slots of its tables.
+
+    Args:
+        filepath, monitor, verbose, save_best_only, save_weights_only, mode, save_freq,
+            initial_value_threshold: as for Keras's callback. A `filepath` that is an address ("gs://...") is
+            left to Keras.
+
+    Raises:
+        ValueError: an argument that Keras refuses.
+        OSError: a file cannot be written.
+
+    Example:
+        >>> saves = kl.callbacks.ModelCheckpoint("run/{epoch:02d}.keras", monitor="val_loss")
+        >>> model.fit(dataset, epochs=10, validation_data=validation, callbacks=[saves])
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        with self.whole_files():
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        with self.whole_files():
+            super().on_train_batch_end(batch, logs)

@@ -1,0 +1,73 @@
+"""How a `kl.Model` is saved and loaded: files are complete or not there, and are checked before anything."""
+
+import warnings
+
+from keras_largeout._keras import all_layers
+from keras_largeout.distribute.tables.server_files import bytes_to_save
+from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.files.loading import load_pass, verify, verify_file
+from keras_largeout.files.model_files import model_file
+
+
+class Saving:
+    """A base, before `keras.Model`, which also has `wait_for_steps`."""
+
+    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
+        """As Keras's, of a file that is complete or not there. It replaces no folder (`zipped=False`) so."""
+        self.wait_for_steps()
+        with model_file(filepath, overwrite, least=bytes_to_save(self)) as path:
+            super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
+
+    def save_weights(self, filepath, overwrite=True, max_shard_size=None, **kwargs):
+        """As Keras's, of a file that is complete or not there; so are a `.weights.json` and its files."""
+        self.wait_for_steps()
+        sharded = max_shard_size is not None
+        with model_file(filepath, overwrite, sharded, least=bytes_to_save(self)) as path:
+            super().save_weights(path, overwrite=overwrite, max_shard_size=max_shard_size, **kwargs)
+
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """As Keras's; a file that is damaged, or does not fit all layers and the optimizer, changes nothing.
+
+        The file is gone through twice. First everything in it is compared with its digests, with the shapes
+        of the layers and with the optimizer; then it is loaded. (Meanwhile there is a second copy of what
+        layers of Keras hold, and none of a table.) Files without digests, which Keras or an earlier version
+        has written, are loaded too.
+
+        Args:
+            filepath, skip_mismatch: as for Keras's. With `skip_mismatch`, layers that do not fit are left
+                out, and the others are loaded; a damaged file is still refused.
+
+        Raises:
+            OSError: the file is damaged.
+            ValueError: the file is of another model or optimizer.
+        """
+        self.wait_for_steps()
+        if not verify_file(filepath) or skip_mismatch or not self.built:
+            super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+            return
+        for layer in all_layers(self):
+            if hasattr(layer, "make_slots"):
+                layer.make_slots()
+        # Layers of Keras check what they get while they take it. It is taken from them where one fails.
+        before = [(variable, variable.numpy()) for variable in self._variables_of_keras()]
+        try:
+            with load_pass(only_checks=True), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                super().load_weights(filepath, **kwargs)
+        except BaseException:
+            for variable, value in before:
+                variable.assign(value)
+            raise
+        with load_pass(only_checks=False):
+            super().load_weights(filepath, **kwargs)
+
+    def load_own_variables(self, store):
+        verify(store)  # the model comes before its layers
+        super().load_own_variables(store)
+
+    def _variables_of_keras(self):
+        """All variables but the parts of tables, each once."""
+        variables = [*self.variables, *self.metrics_variables]
+        if self.optimizer is not None:
+            variables += self.optimizer.variables
+        return list({id(v): v for v in variables if not isinstance(v, ShardVariable)}.values())

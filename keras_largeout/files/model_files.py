@@ -1,0 +1,122 @@
+"""What Keras writes for a model, complete or not there: one file, or a map and the files that it names."""
+
+import contextlib
+import contextvars
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+
+from keras_largeout.files.loading import MAP_DIGEST, digest_of_map
+from keras_largeout.files.seal import seal
+from keras_largeout.files.whole import is_local, put, scratch_beside, whole_file
+
+_note = contextvars.ContextVar("keras_largeout_note", default=None)
+
+
+@contextlib.contextmanager
+def noted(note):
+    """Weights files that are saved inside have `note`, a dict, in their seal."""
+    token = _note.set(note)
+    try:
+        yield
+    finally:
+        _note.reset(token)
+
+
+@contextlib.contextmanager
+def model_file(filepath, overwrite=True, sharded=False, least=0):
+    """A path for Keras to save to: what it writes there appears at `filepath` when it is complete.
+
+    HDF5 files get a digest of all their bytes (`files/seal.py`).
+
+    Args:
+        filepath: what `save` or `save_weights` was given.
+        overwrite: bool. Where False, and there is such a file, Keras asks, and writes to `filepath`. So it
+            does where `filepath` is a folder, or an address such as "gs://...".
+        sharded: bool, whether Keras writes a map and several files.
+        least: int, of how many bytes the file will be at least.
+
+    Yields:
+        A path.
+
+    Raises:
+        OSError: the disk has no room for it.
+    """
+    plain = not is_local(filepath) or os.path.isdir(filepath)
+    if plain or (os.path.exists(filepath) and not overwrite):
+        yield filepath
+        return
+    _check_room(filepath, least)
+    if sharded:
+        with _map_file(os.fspath(filepath)) as path:
+            yield path
+    else:
+        with whole_file(filepath) as path:
+            yield path
+            if path.endswith(".h5"):
+                seal(path, _note.get())
+
+
+def _check_room(filepath, least):
+    """Raises OSError early: HDF5 1.14 may end the process by a segmentation fault when a disk runs full."""
+    folder = os.path.dirname(os.path.realpath(filepath))
+    if not os.path.isdir(folder):
+        return  # whoever writes says so
+    free = shutil.disk_usage(folder).free
+    if free < least:
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk must have {least} free bytes, beside the file that is there. Received: {free}",
+            os.fspath(filepath),
+        )
+
+
+@contextlib.contextmanager
+def _map_file(path):
+    """The same for a map, `.weights.json`: it is renamed last, and names files of which nobody else knows.
+
+    Keras opens `<name>_00000.weights.h5` before it has read the map, whatever that names. It is an empty one.
+    """
+    import h5py
+
+    folder, name = os.path.split(os.path.realpath(os.path.splitext(path)[0] + ".json"))
+    stem = name.removesuffix(".json").removesuffix(".weights")
+    opened = os.path.join(folder, f"{stem}_00000.weights.h5")
+    before = _named(os.path.join(folder, name))
+    with scratch_beside(os.path.join(folder, name)) as scratch:
+        new = os.path.join(scratch, f"{stem}-{secrets.token_hex(4)}.weights.json")
+        yield new
+        with open(new, encoding="utf-8") as file:
+            content = json.load(file)
+        content[MAP_DIGEST] = digest_of_map(content)
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=4)
+        written = set(os.listdir(scratch)) - {os.path.basename(new)}
+        for file in sorted(written):
+            seal(os.path.join(scratch, file), _note.get())
+            put(os.path.join(scratch, file), os.path.join(folder, file))
+        empty = os.path.join(scratch, "empty")
+        h5py.File(empty, "w").close()
+        if not os.path.exists(opened):
+            put(empty, opened)
+        put(new, os.path.join(folder, name))
+        if os.path.exists(empty):  # one of the files of the map before: some versions look into it
+            put(empty, opened)
+    # Those of the map before, and of saves that were killed before they had a map.
+    ours = re.compile(rf"{re.escape(stem)}-[0-9a-f]{{8}}_\d{{5}}\.weights\.h5")
+    old = {file for file in os.listdir(folder) if file in before or ours.fullmatch(file)}
+    for file in old - written - {os.path.basename(opened)}:
+        os.remove(os.path.join(folder, file))
+
+
+def _named(path):
+    """The files that a map names; none where there is no map that can be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            names = json.load(file)["weight_map"].values()
+    except (OSError, ValueError, KeyError):
+        return set()
+    return {file for name in names for file in ([name] if isinstance(name, str) else name)}

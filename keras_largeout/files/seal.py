@@ -1,0 +1,109 @@
+"""A digest of a whole file, written behind its end: damage of any byte is noticed.
+
+HDF5 does not look behind the end of its data, so what reads HDF5 reads a sealed file. A program that changes
+such a file by HDF5 cuts the seal off, and the file is one without a seal.
+"""
+
+import json
+import os
+import re
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+_MARK = b"\n#keras_largeout:"
+_END = re.compile(rb"([0-9a-f]{8})(\d{8})\n")  # the CRC-32 of what stands before, and its length
+_END_BYTES = 17
+_PIECE = 64 << 20
+_READ = 4 << 20
+
+
+def seal(path, note=None):
+    """Appends the digest of all bytes of a file to it.
+
+    Args:
+        path: str.
+        note: dict that JSON can hold, kept with the digest.
+    """
+    size = os.path.getsize(path)
+    said = {"bytes": size, "piece": _PIECE, "crc32": _digests(path, size, _PIECE), "note": note or {}}
+    line = _MARK + json.dumps(said).encode()
+    with open(path, "ab") as file:
+        file.write(line + b"%08x%08d\n" % (zlib.crc32(line), len(line)))
+
+
+def check_seal(path):
+    """Compares a file with its seal.
+
+    Args:
+        path: str.
+
+    Returns:
+        The `note` of the seal, a dict; None where the file has no seal.
+
+    Raises:
+        OSError: the file is not as it was sealed.
+    """
+    said, size = _read_seal(path)
+    if said is None:
+        return None
+    if said["bytes"] != size:
+        raise OSError(f"{path} is damaged: it must have {said['bytes']} bytes. Received: {size} bytes")
+    for i, (expected, found) in enumerate(zip(said["crc32"], _digests(path, size, said["piece"]))):
+        if expected != found:
+            start = i * said["piece"]
+            raise OSError(
+                f"{path} is damaged: its bytes {start} .. {min(start + said['piece'], size)} must have the "
+                f"CRC-32 that they were saved with, {expected:08x}. Received: {found:08x}"
+            )
+    return said["note"]
+
+
+def note_of(path):
+    """The note in the seal of a file, whatever the file's own bytes are; {} where there is no seal.
+
+    Raises:
+        OSError: the seal is damaged.
+    """
+    said, _ = _read_seal(path)
+    return {} if said is None else said["note"]
+
+
+def _read_seal(path):
+    """What the seal says, and the number of bytes before it; None, 0 where there is no seal."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_BYTES))
+        end = _END.fullmatch(file.read())
+        size -= _END_BYTES + (int(end[2]) if end else 0)
+        if end is None or size < 0:
+            return None, 0
+        file.seek(size)
+        line = file.read(int(end[2]))
+    if not line.startswith(_MARK):
+        return None, 0
+    if zlib.crc32(line) != int(end[1], 16):
+        raise OSError(
+            f"{path} is damaged: the digest at its end must have the CRC-32 {end[1].decode()}. "
+            f"Received: {zlib.crc32(line):08x}"
+        )
+    return json.loads(line[len(_MARK) :]), size
+
+
+def _digests(path, size, piece):
+    """The CRC-32 of each `piece` bytes, some at a time: reading and `crc32` do not hold Python's lock."""
+    descriptor = os.open(path, os.O_RDONLY)
+
+    def digest(start):
+        found, end = 0, min(start + piece, size)
+        while start < end:
+            read = os.pread(descriptor, min(_READ, end - start), start)
+            if not read:
+                break
+            found, start = zlib.crc32(read, found), start + len(read)
+        return found
+
+    try:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+            return list(threads.map(digest, range(0, size, piece)))
+    finally:
+        os.close(descriptor)

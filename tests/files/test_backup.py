@@ -1,0 +1,117 @@
+"""`kl.callbacks.BackupAndRestore` of any model: what a kill leaves is enough to go on."""
+
+import contextlib
+import json
+import os
+
+import keras
+import numpy as np
+import pytest
+
+import keras_largeout as kl
+from keras_largeout.files.seal import note_of
+
+EPOCHS = 4
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAt(keras.callbacks.Callback):
+    """Ends training at the beginning of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch, self.seen = epoch, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.seen.append(epoch)
+        if epoch == self.epoch:
+            raise Stop
+
+
+def make(cls):
+    keras.utils.set_random_seed(1)
+    ids = keras.Input((2,), dtype="int32")
+    x = keras.layers.Flatten()(kl.layers.ShardedEmbedding(30, 4)(ids))
+    model = cls(ids, keras.layers.Dense(1)(x))
+    model.compile(kl.optimizers.LazyAdam(0.1), "mse")
+    return model
+
+
+def train(cls, folder, stop=EPOCHS, **kwargs):
+    """A script that is started: the model, and the epochs that it began."""
+    model, stops = make(cls), StopAt(stop)
+    backup = kl.callbacks.BackupAndRestore(folder, delete_checkpoint=False, **kwargs)
+    x = np.arange(40).reshape(20, 2) % 30
+    callbacks = [backup, stops]
+    with contextlib.suppress(Stop):
+        model.fit(x, x.sum(1), batch_size=5, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
+    return model, stops.seen
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return train(keras.Model, tmp_path_factory.mktemp("whole"))[0].get_weights()
+
+
+def assert_same(model, undisturbed):
+    for ours, theirs in zip(model.get_weights(), undisturbed):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+LEFT = "", '{"epoch": 1, "batch": 0}', None
+
+
+@pytest.mark.parametrize("cls, left", [(kl.Model, ""), *((keras.Model, left) for left in LEFT)])
+def test_killed_between_the_weights_and_the_epoch(tmp_path, undisturbed, cls, left):
+    """Keras writes the number of the epoch to a file of its own, later: empty, old, or not there."""
+    train(cls, tmp_path / "backup", stop=2)
+    epoch = tmp_path / "backup/training_metadata.json"
+    assert note_of(tmp_path / "backup/latest.weights.h5") == json.loads(epoch.read_text())
+    if left is None:
+        epoch.unlink()
+    else:
+        epoch.write_text(left)
+    model, epochs = train(cls, tmp_path / "backup")
+    assert epochs == [2, 3]
+    assert_same(model, undisturbed)
+
+
+@pytest.mark.parametrize("cls, double", [(kl.Model, True), (keras.Model, True), (keras.Model, False)])
+def test_a_damaged_backup(tmp_path, undisturbed, cls, double):
+    train(cls, tmp_path / "backup", stop=2, double_checkpoint=double)
+    latest = tmp_path / "backup/latest.weights.h5"
+    content = bytearray(latest.read_bytes())
+    content[len(content) // 2] ^= 1
+    latest.write_bytes(content)
+    if not double:
+        with pytest.raises(OSError, match=r"latest\.weights\.h5 is damaged: its bytes 0 \.\. \d+ must have"):
+            train(cls, tmp_path / "backup")
+        return
+    model, epochs = train(cls, tmp_path / "backup", double_checkpoint=True)
+    assert epochs == [1, 2, 3]
+    assert_same(model, undisturbed)
+
+
+@pytest.mark.parametrize("cls", [kl.Model, keras.Model])
+def test_a_backup_of_keras_is_restored(tmp_path, cls):
+    model = make(cls)
+    model.optimizer.build(model.trainable_variables)
+    os.mkdir(tmp_path / "backup")
+    keras.Model.save_weights(model, tmp_path / "backup/latest.weights.h5")
+    (tmp_path / "backup/training_metadata.json").write_text('{"epoch": 3, "batch": 0}')
+    assert train(cls, tmp_path / "backup")[1] == [3]
+
+
+def test_every_few_batches(tmp_path):
+    """The epoch is that of the batch, also after a restart in the middle of one."""
+    train(keras.Model, tmp_path / "backup", stop=2, save_freq=3)
+    assert note_of(tmp_path / "backup/latest.weights.h5") == {"epoch": 1, "batch": 1}
+    _, epochs = train(keras.Model, tmp_path / "backup", stop=2, save_freq=3)
+    assert epochs == [1, 2]
+    assert note_of(tmp_path / "backup/latest.weights.h5")["epoch"] == 1
+    backup = kl.callbacks.BackupAndRestore(tmp_path / "gone")
+    make(keras.Model).fit(np.ones((2, 2), int), np.ones(2), epochs=5, verbose=0, callbacks=[backup])
+    assert not os.path.exists(tmp_path / "gone")

@@ -44,7 +44,7 @@ def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
         tree: `ShardedTree`.
         tokens: int64 `[replicas, shards]`: how many hidden vectors each replica sent to each shard.
         vector_bytes: int, bytes of a hidden vector and its gradient together.
-        scalar_bytes: int, bytes of what goes with them: loss, gradient of the loss, class, weight.
+        scalar_bytes: int, bytes of what goes with them: loss, gradient of the loss, class.
         replicated, merged: as in `table_bytes`.
     """
     there = tokens * (vector_bytes // 2 + scalar_bytes - 4)

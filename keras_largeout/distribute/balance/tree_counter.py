@@ -29,18 +29,17 @@ class TreeCounter(LoadCounter):
                     zeros = tf.zeros([tree.top_leaves], tf.int64)
                     self._recorded[replica] = plain_variable(zeros, trainable=False)
 
-    def add_pairs(self, hidden, weights, tokens, pairs):
+    def add_pairs(self, hidden, tokens, pairs):
         """Counts the losses of one replica.
 
         Args:
             hidden: `[tokens, dim]`, hidden vectors, some of which are sent to subtrees.
-            weights: `[tokens]` or None.
             tokens: list of int32 scalars: how many of the vectors each shard gets.
             pairs: list of int32 scalars or None: how many pairs the top has, and each shard.
         """
-        # A vector and its gradient; class, loss and its gradient, and perhaps a weight beside them.
+        # A vector and its gradient; class, loss and its gradient beside them.
         self._vector_bytes = 2 * hidden.dtype.size * hidden.shape[-1]
-        self._scalar_bytes = 8 + 4 + 4 + (0 if weights is None else 4)
+        self._scalar_bytes = 8 + 4 + 4
         with tf.device(HOST):
             numbers = tf.stack([0, *tokens, *(0 if p is None else p for p in pairs)])
             self.add(tf.cast(numbers, tf.int64))

@@ -109,7 +109,7 @@ class ShardedTree:
         Args:
             hidden: float32 or bfloat16 `[tokens, dim]`.
             targets: int32 or int64 `[tokens]`.
-            weights: None, or float `[tokens]`; tokens of weight 0 are skipped.
+            weights: None, or float `[tokens]`, 0 or 1; tokens of weight 0 are skipped.
 
         Returns:
             float32 `[tokens]`.
@@ -125,7 +125,7 @@ class ShardedTree:
         counter = counter_of(self)
         if counter is not None:
             counter.record(top_class, weights)
-        return self._add_below(losses, pairs, hidden, position, weights)
+        return self._add_below(losses, pairs, hidden, position)
 
     def _top_losses(self, hidden, targets, weights):
         """The losses of the top, and its pairs; a target that is no class is named by the op."""
@@ -150,8 +150,11 @@ class ShardedTree:
         tables = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
         return *tables, arrays
 
-    def _add_below(self, losses, top_pairs, hidden, position, weights):
-        """Adds the losses of the subtrees, each computed where the subtree is."""
+    def _add_below(self, losses, top_pairs, hidden, position):
+        """Adds the losses of the subtrees, each computed where the subtree is.
+
+        Tokens that are skipped have no position and are not sent. So all that are sent weigh 1.
+        """
         offsets = self._class_offsets.local
         devices = self.kernel.placement.devices
         owner = tf.searchsorted(offsets, position, side="right", out_type=tf.int32)  # 0: nothing below
@@ -164,20 +167,18 @@ class ShardedTree:
             if index not in self._forests:
                 continue
             classes = tf.gather(position, mine) - offsets[index]
-            factors = None if weights is None else tf.gather(weights, mine)
             with on(self._weights(index)[0]):
                 loss, pairs[index + 1] = tree_softmax_pairs(
                     piece,
                     classes,
                     *self._weights(index),
                     self._arrays(self._forests[index]),
-                    factors,
                     forest=True,
                 )
                 below.append(loss)
         counter = counter_of(self)
         if counter is not None:
-            counter.add_pairs(hidden, weights, sizes, pairs)
+            counter.add_pairs(hidden, sizes, pairs)
         if not below:
             return losses
         return losses + tf.scatter_nd(order[:, None], tf.concat(below, axis=0), tf.shape(losses))

@@ -319,10 +319,9 @@ class SparseOutput(Head):
     def load_own_variables(self, store):
         try:
             check_stored(self._label_weights, store)
-            self.fan_in_weights.check(store)
+            self.fan_in_weights.load(store)
         except ValueError as error:
             raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
-        self.fan_in_weights.load(store)
         if self._fused is not None:
             self._fused.build(self.fan_in_weights)
         if self._label_weights is not None:

@@ -102,7 +102,7 @@ class Call:
             return d.handle([tf.float32, tf.bfloat16, tf.uint16, tf.uint32])
         kind = 1.0 if _not_constant(tensor) else d.rng.random()
         if kind < 0.4 and tensor.shape.num_elements():  # one other value
-            flat = tensor.numpy().reshape(-1).copy()
+            flat = np.array(tensor.numpy()).reshape(-1)
             flat[int(d.rng.integers(len(flat)))] = d.values(tensor.dtype, (1,))[0]
             return tf.constant(flat.reshape(tensor.shape), tensor.dtype)
         if kind < 0.7 and tensor.shape.rank:  # one more or less along an axis
@@ -169,6 +169,6 @@ def _short(value):
             of = said.shape_and_type[0]
             return f"handle{shape} of {tf.as_dtype(of.dtype).name}{[d.size for d in of.shape.dim]}"
         return f"{value.dtype.name}{shape}"
-    flat = value.numpy().reshape(-1)
+    flat = np.asarray(value.numpy()).reshape(-1)
     values = ", ".join([str(v) for v in flat[:8]] + ["..."] * (len(flat) > 8))
     return f"{value.dtype.name}{shape}{{{values}}}"

@@ -47,6 +47,10 @@ function(largeout_tensorflow_library)
   # EIGEN_USE_THREADS must be seen before any TensorFlow header.
   target_compile_definitions(largeout_ops PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")
   target_compile_options(largeout_ops PRIVATE ${LARGEOUT_TF_CFLAGS} -Wno-deprecated-declarations)
+  if(LARGEOUT_SANITIZE)
+    # TensorFlow itself has no sanitizers: with them Abseil's containers would be laid out otherwise.
+    target_compile_definitions(largeout_ops PRIVATE NDEBUG_SANITIZER)
+  endif()
   # Parsing TensorFlow's headers is half of what a source costs: once for all.
   target_precompile_headers(largeout_ops PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/op/tf_op.h)
   set_target_properties(largeout_ops PROPERTIES CXX_VISIBILITY_PRESET default)

@@ -46,7 +46,7 @@ class ApplyGradients {
       for (int i = 0; i < kFanInMaxSlots; ++i)
         slots[i] = step_.slots[i] == nullptr ? nullptr : step_.slots[i] + at;
       weights_(step_.weights + at, slots, d_weights + first * fan_in_, count * fan_in_, hyper_, step_.key,
-               static_cast<uint64_t>(step_.first_class * fan_in_ + at));
+               static_cast<uint64_t>(step_.first_class) * fan_in_ + at);
     });
     if (step_.bias == nullptr) return;
     Runs(n, step_.rule == FanInRule::kAdam ? nullptr : found, [&](int64_t first, int64_t count) {

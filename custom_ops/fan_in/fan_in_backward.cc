@@ -85,7 +85,8 @@ class Backward {
     const int64_t block = task / span->ranges.count, range = task % span->ranges.count,
                   fan_in = layer_.fan_in;
     const bool single = plan_.blocks == 1;
-    std::vector<float> own_weights(single ? kFanInChunk * fan_in : 0), own_bias(single ? kFanInChunk : 0);
+    const int64_t chunk = std::min(kFanInChunk, layer_.classes);
+    std::vector<float> own_weights(single ? chunk * fan_in : 0), own_bias(single ? chunk : 0);
     float* sum = plan_.sum_floats == 0 ? nullptr : sums_ + (range * plan_.blocks + block) * plan_.sum_floats;
     uint8_t own_found[kFanInChunk];
     BlockGradients<T, Id> source(layer_, batch_, blocks_, gradients_, block,
@@ -195,7 +196,7 @@ int64_t FanInBackward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
                       float* scratch, Parallel* parallel) {
   if (batch.size == 0) {  // no block, no task; but Adam moves, and gradients are written
     const ApplyGradients<T> apply(step, layer.fan_in);
-    std::vector<float> zeros(kFanInChunk * (layer.fan_in + 1));
+    std::vector<float> zeros(std::min(kFanInChunk, layer.classes) * (layer.fan_in + 1));
     const uint8_t found[kFanInChunk] = {};
     for (int64_t row = 0; row < layer.classes; row += kFanInChunk) {
       const int64_t n = std::min(kFanInChunk, layer.classes - row);

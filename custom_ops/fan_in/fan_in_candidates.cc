@@ -17,7 +17,7 @@ int64_t FanInCandidateGradient(const FanInLayer<T, Id>& layer, const FanInBatch&
   parallel->For(
       chunks, batch.blocks * 2 * FanInCost(kFanInChunk, layer.fan_in + count, batch.width),
       [&](int64_t begin, int64_t end) {
-        std::vector<float> own(kFanInChunk * count);
+        std::vector<float> own(std::min(kFanInChunk, rows) * count);
         for (int64_t at = begin * kFanInChunk; at < std::min(rows, end * kFanInChunk); at += kFanInChunk) {
           const int64_t n = std::min(kFanInChunk, rows - at), row = first_row + at;
           float* out = d_weights + at * count;

@@ -39,6 +39,9 @@ class Forward {
     float tile[kFanInChunk * kFanInMaxWidth];
     for (int64_t row = begin; row < end; row += kFanInChunk) {
       const int64_t n = std::min(kFanInChunk, end - row), at = row * layer_.fan_in;
+      // Also for a chunk that is left out: the next one must not be handed its labels.
+      const FanInPositive *first, *last;
+      cursor.Until(row + n, &first, &last);
       const int64_t wrong =
           FindBadRow(kernels_.max_index, layer_.indices + at, n, layer_.fan_in, layer_.inputs);
       if (wrong >= 0) {
@@ -48,8 +51,6 @@ class Forward {
       kernels_.logits(layer_.weights + at, layer_.indices + at,
                       layer_.bias == nullptr ? nullptr : layer_.bias + row, layer_.fan_in, {nullptr, n},
                       blocks_ + block * batch_.inputs * width, width, tile);
-      const FanInPositive *first, *last;
-      cursor.Until(row + n, &first, &last);
       Chunk(block, row, n, first, last, tile, sums);
     }
   }

@@ -45,9 +45,9 @@ static LARGEOUT_ANYWHERE uint32_t FanInBits(uint64_t key, uint64_t element) {
 // The numbers of class `item`: Below(n, limit) is in [0, limit), limit < 2^31.
 struct FanInStream {
   LARGEOUT_ANYWHERE FanInStream(uint64_t key, int64_t item)
-      : state(FanInMix64(key + kFanInGamma * static_cast<uint64_t>(item + 1))) {}
+      : state(FanInMix64(key + kFanInGamma * (static_cast<uint64_t>(item) + 1))) {}
   LARGEOUT_ANYWHERE int64_t Below(int64_t n, int64_t limit) const {
-    const uint64_t bits = FanInMix64(state + kFanInGamma * static_cast<uint64_t>(n + 1)) >> 32;
+    const uint64_t bits = FanInMix64(state + kFanInGamma * (static_cast<uint64_t>(n) + 1)) >> 32;
     return static_cast<int64_t>((bits * static_cast<uint64_t>(limit)) >> 32);
   }
   uint64_t state;

@@ -67,7 +67,7 @@ class Rewiring {
 
  private:
   void FindPruned(int64_t at) {
-    const uint64_t first = static_cast<uint64_t>(r_.first_class * r_.fan_in + at);
+    const uint64_t first = static_cast<uint64_t>(r_.first_class) * r_.fan_in + at;
     for (int64_t k = 0; k < r_.fan_in; ++k) {
       keys_[k] = FanInPruneKey(FloatBits(r_.weights[at + k]), r_.key, first + static_cast<uint64_t>(k));
     }
@@ -137,6 +137,7 @@ int64_t FanInCandidates(const Id* indices, int64_t fan_in, int64_t inputs, uint6
                         Parallel* parallel) {
   const int64_t bad = FirstBad(indices + first_row * fan_in, rows, fan_in, inputs, parallel);
   if (bad >= 0) return first_row + bad;
+  if (count == 0) return -1;  // for how many rows ever
   parallel->For(rows, 10 * fan_in + 20 * count, [&](int64_t begin, int64_t end) {
     InputSet taken(inputs);
     for (int64_t row = begin; row < end; ++row) {
@@ -153,7 +154,7 @@ void FanInKeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key
                     uint64_t prefix, int digit, int64_t* counts, Parallel* parallel) {
   constexpr int64_t kDigits = int64_t{1} << kFanInDigitBits;
   const int shift = kFanInDigitBits * (kFanInKeyDigits - 1 - digit);  // of the digit within the key
-  const uint64_t first = static_cast<uint64_t>(first_class * fan_in);
+  const uint64_t first = static_cast<uint64_t>(first_class) * fan_in;
   std::atomic<int64_t> totals[kDigits] = {};
   parallel->For(rows * fan_in, 4, [&](int64_t begin, int64_t end) {
     std::vector<int64_t> own(kDigits);
@@ -185,6 +186,7 @@ int64_t FanInRewire(const FanInRewiring<T, Id>& r, int64_t* changes, bool* bad_c
   const int64_t unknown = FirstBad(AsIndices(r.candidates), r.rows, r.num_candidates, r.inputs, parallel);
   *bad_candidate = unknown >= 0;
   if (unknown >= 0) return unknown;
+  if (r.fan_in == 0) return -1;  // nothing to prune, in how many rows ever
   std::atomic<int64_t> total(0);
   parallel->For(r.rows, 30 * r.fan_in + 40 * r.num_candidates, [&](int64_t begin, int64_t end) {
     Rewiring<T, Id> rewiring(r);
@@ -201,7 +203,14 @@ int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
                      Parallel* parallel) {
   const int64_t bad = FirstBad(indices, rows, fan_in, inputs, parallel);
   if (bad >= 0) return bad;
-  const FanInRanges ranges(rows, 8, 1024);
+  // Each range counts for itself, where the counts are less memory than what is counted.
+  const bool together = inputs > rows * fan_in;
+  const FanInRanges ranges(rows, together ? 1 : 8, 1024);
+  std::fill_n(degrees, inputs, 0);
+  if (ranges.count <= 1) {
+    for (int64_t i = 0; i < rows * fan_in; ++i) ++degrees[indices[i]];
+    return -1;
+  }
   std::vector<std::vector<int64_t>> own(ranges.count);
   parallel->For(ranges.count, ranges.rows * fan_in * 2, [&](int64_t begin, int64_t end) {
     for (int64_t range = begin; range < end; ++range) {
@@ -210,7 +219,6 @@ int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
         ++own[range][indices[i]];
     }
   });
-  std::fill_n(degrees, inputs, 0);
   for (const std::vector<int64_t>& part : own) {
     for (int64_t i = 0; i < inputs; ++i) degrees[i] += part[i];
   }

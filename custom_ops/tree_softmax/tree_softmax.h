@@ -116,7 +116,8 @@ void TreeSoftmaxGrad(const TreeArrays& tree, const TreeTable<T>& table, const fl
 
 // The k most probable classes of every query, exact, by best-first search: log_probs [queries, k] descending, ids
 // [queries, k]; ties by the smaller id. k <= classes. row_child: [rows] class id, or ~node. A query with NaN ends as soon
-// as it has k classes; their log probabilities are NaN. False: row_child names a node or class that does not exist.
+// as it has k classes; their log probabilities are NaN. False: row_child names a node or class that does not
+// exist, or nodes have several parents and so more rows were met than there are.
 template <typename T, typename Id>
 bool TreeTopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
               int64_t queries, int64_t k, float* log_probs, Id* ids, Parallel* parallel);

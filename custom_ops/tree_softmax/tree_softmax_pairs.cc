@@ -179,6 +179,7 @@ TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float
 
 bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t* unique_rows,
                     int64_t* prob_count) {
+  int64_t row_end = 0;  // of the group before: rows ascend
   *unique_rows = *prob_count = 0;
   if (saved.group_start[0] != 0 || saved.group_start[saved.groups] != saved.pairs) return false;
   for (int64_t g = 0; g < saved.groups; ++g) {
@@ -186,7 +187,8 @@ bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t toke
     if (node < 0 || node >= tree.nodes || begin >= end || end > saved.pairs) return false;
     if (g > 0 && node <= saved.group_node[g - 1]) return false;
     const int64_t first = tree.node_start[node], last = tree.node_start[node + 1];
-    if (first < 0 || last > tree.rows) return false;
+    if (first < row_end || last > tree.rows) return false;
+    row_end = last;
     for (int64_t p = begin; p < end; ++p) {
       if (saved.pair_token[p] < 0 || saved.pair_token[p] >= tokens) return false;
       if (p > begin && saved.pair_token[p] <= saved.pair_token[p - 1]) return false;

@@ -33,6 +33,7 @@ struct Open {
 struct Search {
   std::vector<Word> words;  // a heap, the worst of the best k on top
   std::vector<Open> open;   // a heap, the most probable on top
+  int64_t rows = 0;         // of the nodes that were expanded
   Buffer<float> logits, root;
 };
 
@@ -46,6 +47,7 @@ class TopK {
   bool Find(int64_t query, float* root, Search* search) const {
     search->words.clear();
     search->open.clear();
+    search->rows = 0;
     if (!Expand(query, 0, 0.f, root, search)) return false;
     while (!search->open.empty()) {
       const Open best = search->open.front();
@@ -72,6 +74,9 @@ class TopK {
   bool Expand(int64_t query, int64_t node, float log_prob, float* logits, Search* search) const {
     const int64_t first = tree_.node_start[node], size = tree_.node_start[node + 1] - first;
     if (first < 0 || size < 1 || first + size > tree_.rows) return false;
+    // Each row of a tree has one parent. Of a node with several, the paths would be without number.
+    search->rows += size;
+    if (search->rows > tree_.rows) return false;
     if (logits == nullptr) {
       logits = search->logits.Get(size);
       Logits(query, 1, node, logits);

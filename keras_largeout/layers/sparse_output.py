@@ -335,14 +335,14 @@ class SparseOutput(Head):
 
     def load_own_variables(self, store):
         verify(store)
+        weights = self.fan_in_weights
         try:
             check_stored(self._label_weights, store)
-            self.fan_in_weights.check(store)
+            (weights.check if only_checking() else weights.load)(store)
         except ValueError as error:
             raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
         if only_checking():
             return
-        self.fan_in_weights.load(store)
         self.make_slots()
         if self._label_weights is not None:
             self._label_weights.variable.assign(np.asarray(store["label_weights"]))

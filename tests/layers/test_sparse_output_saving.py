@@ -116,3 +116,18 @@ def test_a_checkpoint_of_another_layer_is_refused_whole(tmp_path, other, message
         ValueError, match=rf"{message}|variable.shape=\(5, 10\), Received: value.shape=\(5, 9\)"
     ):
         different.load_weights(tmp_path / "w.weights.h5")
+
+
+@pytest.mark.parametrize("wrong", [DIM, 2**16 - 1])
+def test_connections_to_inputs_that_do_not_exist_are_refused(wrong):
+    model, other = _model(), _model(seed=2)
+    model.layers[-1].save_own_variables(store := {})
+    store["connections_rows_000000"][7, 2] = wrong
+    before = _values(other)
+    message = rf"`connections` must be in \[0, {DIM}\).* Received: a file with connections\[7, 2\] = {wrong}"
+    with pytest.raises(ValueError, match=message):
+        other.layers[-1].load_own_variables(store)
+    with pytest.raises(ValueError, match=message):
+        other.layers[-1].fan_in_weights.load(store)
+    for a, b in zip(before, _values(other)):
+        np.testing.assert_array_equal(a, b)

@@ -1,5 +1,5 @@
 #include "common/isa.h"
-#include "common/op/tf_op.h"
+#include "common/op/guarded_op.h"
 #include "sources_digest.h"  // written by the build
 
 #ifndef LARGEOUT_CUDA_VERSION
@@ -21,10 +21,10 @@ info: [5]: the TensorFlow version of the build, the CUDA version of the build (e
   instruction-set level in use, a digest of the sources of the ops.
 )");
 
-class BuildInfoOp : public tensorflow::OpKernel {
+class BuildInfoOp : public GuardedOp {
  public:
-  using OpKernel::OpKernel;
-  void Compute(tensorflow::OpKernelContext* context) override {
+  using GuardedOp::GuardedOp;
+  void Run(tensorflow::OpKernelContext* context) override {
     tensorflow::Tensor* info;
     OP_REQUIRES_OK(context, context->allocate_output(0, {5}, &info));
     auto out = info->vec<tensorflow::tstring>();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/huge_pages.h"
+#include "common/op/guarded_op.h"
 #include "common/op/tf_op.h"
 #include "common/scratch.h"
 

@@ -66,8 +66,9 @@ class LockedVariables {
     if (context->input_dtype(at) != tensorflow::DT_RESOURCE) {
       entry.tensor = &context->input(at);
     } else {
-      const absl::Status found =
-          tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, at), &entry.variable);
+      tensorflow::ResourceHandle handle;  // the input may be a tensor of no handles
+      absl::Status found = tensorflow::HandleFromInput(context, at, &handle);
+      if (found.ok()) found = tensorflow::LookupResource(context, handle, &entry.variable);
       if (!found.ok()) {
         return absl::FailedPreconditionError(absl::StrCat(
             "`", name,

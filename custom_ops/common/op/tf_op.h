@@ -2,6 +2,10 @@
 #ifndef LARGEOUT_COMMON_TF_OP_H_
 #define LARGEOUT_COMMON_TF_OP_H_
 
+#include <atomic>
+#include <new>
+#include <stdexcept>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
@@ -20,8 +24,20 @@ class ContextParallel final : public Parallel {
   explicit ContextParallel(tensorflow::OpKernelContext* context)
       : workers_(*context->device()->tensorflow_cpu_worker_threads()) {}
   int threads() const override { return workers_.num_threads; }
+  // Throws std::bad_alloc where the body threw that in some worker: past the pool no exception may go.
   void For(int64_t n, int64_t cost, const Body& body) override {
-    if (n > 0) workers_.workers->ParallelFor(n, cost, body);
+    if (n <= 0) return;
+    std::atomic<bool> no_memory{false};
+    workers_.workers->ParallelFor(n, cost, [&](int64_t begin, int64_t end) {
+      try {
+        body(begin, end);
+      } catch (const std::bad_alloc&) {
+        no_memory = true;
+      } catch (const std::length_error&) {
+        no_memory = true;
+      }
+    });
+    if (no_memory) throw std::bad_alloc();
   }
 
  private:

@@ -9,10 +9,10 @@
 namespace largeout {
 
 template <typename Device>
-class EmbeddingOpBase : public tensorflow::OpKernel {
+class EmbeddingOpBase : public GuardedOp {
  public:
   explicit EmbeddingOpBase(tensorflow::OpKernelConstruction* context)
-      : OpKernel(context), attributes_(context) {}
+      : GuardedOp(context), attributes_(context) {}
 
  protected:
   // The table at input 0, locked: behind the handle of a variable, or itself.
@@ -47,18 +47,19 @@ class EmbeddingLookupOp : public EmbeddingOpBase<Device> {
  public:
   using EmbeddingOpBase<Device>::EmbeddingOpBase;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     LockedVariables table;
     OP_REQUIRES_OK(context, this->template OpenTable<T>(context, &table));
     const int64_t rows = table[0].dim_size(0), dim = table[0].dim_size(1);
     OpCall<typename Device::Call> call(context);
     Device device(call.get());
     Bags<Id> bags;
-    tensorflow::TensorShape shape;
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 1, rows, &bags, &shape));
-    shape.AddDim(dim);
+    tensorflow::TensorShape leading, shape;
+    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 1, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, LookupShape(leading, dim, &shape));
     tensorflow::Tensor* output;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &output));
+    if (output->NumElements() == 0) return;  // of 2^40 empty bags, say
     OP_REQUIRES_OK(context, call.Status(device.Lookup(Data<T>(table[0]), rows, dim, bags,
                                                       this->attributes_.combiner(), Data<T>(output))));
   }
@@ -69,7 +70,7 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
  public:
   using EmbeddingOpBase<Device>::EmbeddingOpBase;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& grad = context->input(3);
     int64_t rows;
     OP_REQUIRES_OK(context, NumRows(context->input(4), &rows));
@@ -80,8 +81,13 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
     OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading));
     OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
     const int64_t dim = grad.dim_size(grad.dims() - 1);
-    OP_REQUIRES_OK(context, call.Status(device.PlanGrad(bags, this->attributes_.combiner(), rows)));
     tensorflow::Tensor *unique_ids, *sums;
+    if (bags.num_ids == 0) {  // however many bags
+      OP_REQUIRES_OK(context, context->allocate_output(0, {0}, &unique_ids));
+      OP_REQUIRES_OK(context, context->allocate_output(1, {0, dim}, &sums));
+      return;
+    }
+    OP_REQUIRES_OK(context, call.Status(device.PlanGrad(bags, this->attributes_.combiner(), rows)));
     OP_REQUIRES_OK(context, context->allocate_output(0, {device.num_unique()}, &unique_ids));
     OP_REQUIRES_OK(context, context->allocate_output(1, {device.num_unique(), dim}, &sums));
     OP_REQUIRES_OK(
@@ -94,7 +100,7 @@ class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
  public:
   using EmbeddingOpBase<Device>::EmbeddingOpBase;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& grad = context->input(4);
     LockedVariables table;
     OP_REQUIRES_OK(context, this->template OpenTable<T>(context, &table));
@@ -107,6 +113,7 @@ class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
     OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, dim));
     tensorflow::Tensor* weights_grad;
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(1).shape(), &weights_grad));
+    if (weights_grad->NumElements() == 0) return;
     OP_REQUIRES_OK(context, call.Status(device.WeightsGrad(Data<T>(table[0]), rows, dim, bags,
                                                            this->attributes_.combiner(), Data<T>(grad),
                                                            Data<float>(weights_grad))));

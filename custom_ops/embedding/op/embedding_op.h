@@ -60,6 +60,9 @@ class EmbeddingAttributes {
       bags->row_splits = Data<int64_t>(in.row_splits);
       bags->bag_size = 0;
       bags->num_bags = splits.dim_size(0) - 1;
+      if (bags->num_bags > std::numeric_limits<int32_t>::max()) {
+        return invalid("`row_splits` must be of less than 2^31 bags. Received: shape ", splits.DebugString());
+      }
       *leading = tensorflow::TensorShape({bags->num_bags});
     } else if (combines_) {
       if (ids.dims() < 1) return invalid("`ids` must have rank 1 or more where `combiner` is set. Received: a scalar");
@@ -74,6 +77,16 @@ class EmbeddingAttributes {
   bool combines_ = false, error_ = true;
   Combiner combiner_ = Combiner::kSum;
 };
+
+// leading + [dim], the shape of a lookup's output.
+inline absl::Status LookupShape(const tensorflow::TensorShape& leading, int64_t dim,
+                                tensorflow::TensorShape* shape) {
+  *shape = leading;
+  if (shape->AddDimWithStatus(dim).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`ids` and `table` must make an output of at most ", tensorflow::TensorShape::MaxDimensions(),
+      " axes and less than 2^63 elements. Received: ", leading.DebugString(), " rows of ", dim, " columns"));
+}
 
 // The error of the id at flat position `position`.
 inline absl::Status BadId(const tensorflow::TensorShape& shape, int64_t position, int64_t id, int64_t rows) {

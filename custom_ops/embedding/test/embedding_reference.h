@@ -69,7 +69,7 @@ EmbeddingTruth Truth(const std::vector<T>& table, int64_t rows, int64_t dim, con
   truth.out_bounds = truth.out;
   truth.weights.assign(bags.num_ids, 0.0);
   for (int64_t b = 0; b < bags.num_bags; ++b) {
-    double* out = &truth.out[b * dim];
+    double* out = truth.out.data() + b * dim;
     std::vector<int64_t> valid;
     double sum = 0, squares = 0;
     for (int64_t p = bags.begin(b); p < bags.begin(b + 1); ++p) {

@@ -8,12 +8,12 @@
 namespace largeout {
 
 template <typename Device, typename Id>
-class PartitionIdsOp : public tensorflow::OpKernel {
+class PartitionIdsOp : public GuardedOp {
  public:
   explicit PartitionIdsOp(tensorflow::OpKernelConstruction* context)
-      : OpKernel(context), attributes_(context) {}
+      : GuardedOp(context), attributes_(context) {}
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const PartitionInputs in(context);
     PlacementView placement;
     OP_REQUIRES_OK(context, attributes_.ToPlacement(in, &placement));

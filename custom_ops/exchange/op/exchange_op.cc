@@ -1,6 +1,6 @@
 // PartitionIds as TensorFlow sees it: name, shapes, documentation. Kernels: exchange_cpu_op.cc,
 // exchange_gpu_op.cc.
-#include "common/op/tf_op.h"
+#include "exchange/op/exchange_shapes_op.h"
 
 namespace largeout {
 
@@ -29,6 +29,7 @@ REGISTER_OP("Largeout>PartitionIds")
       TF_RETURN_IF_ERROR(c->GetAttr("rows", &rows));
       TF_RETURN_IF_ERROR(c->GetAttr("devices", &devices));
       TF_RETURN_IF_ERROR(c->GetAttr("kind", &kind));
+      TF_RETURN_IF_ERROR(CheckDevices(devices));
       ShapeHandle merged;
       TF_RETURN_IF_ERROR(c->Merge(c->input(1), c->Vector(devices + 1), &merged));
       TF_RETURN_IF_ERROR(c->Merge(c->input(2), c->Vector(kind == "explicit" ? rows : 0), &merged));

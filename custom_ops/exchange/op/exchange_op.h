@@ -9,6 +9,7 @@
 
 #include "embedding/op/embedding_op.h"
 #include "exchange/exchange.h"
+#include "exchange/op/exchange_shapes_op.h"
 
 namespace largeout {
 
@@ -32,6 +33,7 @@ class PartitionAttributes {
     OP_REQUIRES_OK(context, context->GetAttr("devices", &devices));
     OP_REQUIRES_OK(context, context->GetAttr("multiplier", &view_.multiplier));
     OP_REQUIRES_OK(context, context->GetAttr("addend", &view_.addend));
+    OP_REQUIRES_OK(context, CheckDevices(devices));
     error_ = out_of_range == "error";
     view_.shards = devices;
     view_.kind = kind == "modulo"        ? PlacementKind::kModulo

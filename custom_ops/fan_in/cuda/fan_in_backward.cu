@@ -77,7 +77,7 @@ int ApplyRows(const Id* indices, int64_t count, bool checked, const FanInBatch& 
 template <typename T, typename Id>
 int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
               const GradientChunk& chunk, const FanInStep<T>& step, Verdict* verdict, GpuStream stream) {
-  const uint64_t first = static_cast<uint64_t>(step.first_class * layer.fan_in);
+  const uint64_t first = static_cast<uint64_t>(step.first_class) * layer.fan_in;
   const auto apply = [&](const auto& to) {
     return ApplyRows(layer.indices + chunk.first * layer.fan_in, layer.fan_in, true, batch, blocks, chunk, to,
                      verdict, stream);

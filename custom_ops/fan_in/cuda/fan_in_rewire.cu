@@ -97,7 +97,7 @@ class Rewiring {
 
   // Computes the keys. The key of rank `count` is found bit by bit.
   __device__ int64_t Threshold(int64_t at) {
-    const uint64_t first = static_cast<uint64_t>(r_.first_class * r_.fan_in + at);
+    const uint64_t first = static_cast<uint64_t>(r_.first_class) * r_.fan_in + at;
     for (int64_t k = 0; k < r_.fan_in; ++k) {
       keys_[k] = FanInPruneKey(__float_as_uint(GpuToFloat(r_.weights[at + k])), r_.key,
                                first + static_cast<uint64_t>(k));
@@ -222,7 +222,7 @@ int FanInKeyCountsCuda(const T* weights, int64_t rows, int64_t fan_in, uint64_t 
   const int64_t n = rows * fan_in;
   if (n == 0) return 0;
   KeyCounts<T><<<Strided(n), kThreads, 0, stream>>>(
-      weights, n, key, static_cast<uint64_t>(first_class * fan_in), prefix,
+      weights, n, key, static_cast<uint64_t>(first_class) * fan_in, prefix,
       kFanInDigitBits * (kFanInKeyDigits - 1 - digit), reinterpret_cast<unsigned long long*>(counts));
   return static_cast<int>(cudaGetLastError());
 }

@@ -11,7 +11,7 @@ class FanInCandidateGradOp : public FanInLossOpBase<Device> {
  public:
   using FanInLossOpBase<Device>::FanInLossOpBase;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
     const tensorflow::Tensor &candidates = context->input(12), &first_tensor = context->input(13);

@@ -7,13 +7,13 @@
 namespace largeout {
 
 template <typename Device, typename T, typename Id>
-class FanInLogitsOp : public tensorflow::OpKernel {
+class FanInLogitsOp : public GuardedOp {
  public:
-  explicit FanInLogitsOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInLogitsOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& inputs = context->input(0);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
     OpCall<typename Device::Call> call(context, &kept_);
@@ -39,14 +39,14 @@ class FanInLogitsOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename T, typename Id>
-class FanInLogitsGradOp : public tensorflow::OpKernel {
+class FanInLogitsGradOp : public GuardedOp {
  public:
-  explicit FanInLogitsGradOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInLogitsGradOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("input_gradient", &input_gradient_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &inputs = context->input(0), &d_logits = context->input(4);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
     OpCall<typename Device::Call> call(context, &kept_);
@@ -76,13 +76,13 @@ class FanInLogitsGradOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename T, typename Id>
-class FanInTopKOp : public tensorflow::OpKernel {
+class FanInTopKOp : public GuardedOp {
  public:
-  explicit FanInTopKOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInTopKOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &inputs = context->input(0), &k_tensor = context->input(1);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
     OP_REQUIRES_OK(context, CheckShape(k_tensor, "k", {}));

@@ -10,9 +10,9 @@
 namespace largeout {
 
 template <typename Device>
-class FanInLossOpBase : public tensorflow::OpKernel {
+class FanInLossOpBase : public GuardedOp {
  public:
-  explicit FanInLossOpBase(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInLossOpBase(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     std::string loss;
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("loss", &loss));
@@ -54,7 +54,7 @@ class FanInLossOp : public FanInLossOpBase<Device> {
  public:
   using FanInLossOpBase<Device>::FanInLossOpBase;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     OpCall<typename Device::Call> call(context, &this->kept_);
     FanInVariables variables;
@@ -90,7 +90,7 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
     OP_REQUIRES_OK(context, context->GetAttr("weight_gradient", &weight_gradient_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
     OpCall<typename Device::Call> call(context, &this->kept_);
@@ -132,7 +132,7 @@ class FanInStepOp : public FanInLossOpBase<Device> {
                                                         " variables. Received: ", slots)));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
     const tensorflow::Tensor &hyper = context->input(12 + all_slots()),

@@ -10,11 +10,11 @@
 namespace largeout {
 
 template <typename Device, typename Id>
-class FanInConnectionsOp : public tensorflow::OpKernel {
+class FanInConnectionsOp : public GuardedOp {
  public:
-  using OpKernel::OpKernel;
+  using GuardedOp::GuardedOp;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     int64_t rows, fan_in, inputs, first_class;
     uint64_t key;
     OP_REQUIRES_OK(context, ReadScalar(context, 0, "num_rows", &rows));
@@ -24,12 +24,13 @@ class FanInConnectionsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ReadKey(context, 4, &key));
     OP_REQUIRES_OK(context, CheckNumInputs(inputs, tensorflow::DataTypeToEnum<Id>::value, fan_in, 0));
     // Both factors below 2^31: their product is a size.
-    OP_REQUIRES(context, rows >= 0 && rows <= INT32_MAX && first_class >= 0,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "`num_rows` must be in [0, 2^31) and `first_class` not negative. Received: ", rows,
-                    " and ", first_class)));
+    OP_REQUIRES(
+        context, rows >= 0 && rows <= INT32_MAX,
+        absl::InvalidArgumentError(absl::StrCat("`num_rows` must be in [0, 2^31). Received: ", rows)));
+    OP_REQUIRES_OK(context, CheckFirstClass(first_class));
     tensorflow::Tensor* indices;
     OP_REQUIRES_OK(context, context->allocate_output(0, {rows, fan_in}, &indices));
+    if (indices->NumElements() == 0) return;  // of 2^31 rows, say
     OpCall<typename Device::Call> call(context);
     OP_REQUIRES_OK(context, call.Status(Device(call.get())
                                             .Connections(rows, fan_in, inputs, key, first_class,
@@ -38,11 +39,11 @@ class FanInConnectionsOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename Id>
-class FanInCandidatesOp : public tensorflow::OpKernel {
+class FanInCandidatesOp : public GuardedOp {
  public:
-  using OpKernel::OpKernel;
+  using GuardedOp::GuardedOp;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     int64_t inputs, first, rows, first_class, count;
     uint64_t key;
     OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
@@ -56,6 +57,7 @@ class FanInCandidatesOp : public tensorflow::OpKernel {
     const tensorflow::Tensor& indices = variables[0];
     OP_REQUIRES_OK(context, CheckMatrix(indices, "indices"));
     OP_REQUIRES_OK(context, CheckRows(first, rows, indices.dim_size(0)));
+    OP_REQUIRES_OK(context, CheckFirstClass(first_class));
     OP_REQUIRES_OK(context, CheckNumInputs(inputs, indices.dtype(), indices.dim_size(1), count));
     tensorflow::Tensor* candidates;
     OP_REQUIRES_OK(context, context->allocate_output(0, {rows, count}, &candidates));
@@ -70,16 +72,16 @@ class FanInCandidatesOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename T>
-class FanInKeyCountsOp : public tensorflow::OpKernel {
+class FanInKeyCountsOp : public GuardedOp {
  public:
-  explicit FanInKeyCountsOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInKeyCountsOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("digit", &digit_));
     OP_REQUIRES(context, digit_ < kFanInKeyDigits,
                 absl::InvalidArgumentError(
                     absl::StrCat("`digit` must be below ", kFanInKeyDigits, ". Received: ", digit_)));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     int64_t prefix, first_class;
     uint64_t key;
     OP_REQUIRES_OK(context, ReadScalar(context, 1, "prefix", &prefix));
@@ -90,6 +92,7 @@ class FanInKeyCountsOp : public tensorflow::OpKernel {
     variables.Lock();
     const tensorflow::Tensor& weights = variables[0];
     OP_REQUIRES_OK(context, CheckMatrix(weights, "weights"));
+    OP_REQUIRES_OK(context, CheckFirstClass(first_class));
     tensorflow::Tensor* counts;
     OP_REQUIRES_OK(context, context->allocate_output(0, {1 << kFanInDigitBits}, &counts));
     OpCall<typename Device::Call> call(context);
@@ -105,13 +108,13 @@ class FanInKeyCountsOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename T, typename Id>
-class FanInRewireOp : public tensorflow::OpKernel {
+class FanInRewireOp : public GuardedOp {
  public:
-  explicit FanInRewireOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FanInRewireOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &slots_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     FanInRewiring<typename KernelType<T>::type, Id> r = {};
     const int at = 2 + slots_;
     OP_REQUIRES_OK(context, ReadScalar(context, at, "num_inputs", &r.inputs));
@@ -130,6 +133,7 @@ class FanInRewireOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, variables.Check(-1, slots_));
     r.fan_in = variables.fan_in();
     OP_REQUIRES_OK(context, CheckRows(r.first_row, r.rows, variables.classes()));
+    OP_REQUIRES_OK(context, CheckFirstClass(r.first_class));
     OP_REQUIRES_OK(context, CheckNumInputs(r.inputs, tensorflow::DataTypeToEnum<Id>::value, r.fan_in, 0));
     OP_REQUIRES(context, r.count >= -1 && r.count <= r.fan_in,
                 absl::InvalidArgumentError(
@@ -160,11 +164,11 @@ class FanInRewireOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename Id>
-class FanInDegreesOp : public tensorflow::OpKernel {
+class FanInDegreesOp : public GuardedOp {
  public:
-  using OpKernel::OpKernel;
+  using GuardedOp::GuardedOp;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     int64_t inputs;
     OP_REQUIRES_OK(context, ReadScalar(context, 1, "num_inputs", &inputs));
     LockedVariables variables;
@@ -175,6 +179,9 @@ class FanInDegreesOp : public tensorflow::OpKernel {
     OP_REQUIRES(
         context, inputs >= 0 && inputs <= INT32_MAX,
         absl::InvalidArgumentError(absl::StrCat("`num_inputs` must be in [0, 2^31). Received: ", inputs)));
+    OP_REQUIRES(context, indices.dtype() != tensorflow::DT_UINT16 || inputs <= UINT16_MAX + 1,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`num_inputs` must be in [0, 2^16] where indices are uint16. Received: ", inputs)));
     tensorflow::Tensor* degrees;
     OP_REQUIRES_OK(context, context->allocate_output(0, {inputs}, &degrees));
     OpCall<typename Device::Call> call(context);

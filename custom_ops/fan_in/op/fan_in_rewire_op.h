@@ -43,6 +43,13 @@ inline absl::Status CheckNumInputs(int64_t num_inputs, tensorflow::DataType dtyp
                    " for indices of type ", tensorflow::DataTypeString(dtype), ". Received: ", num_inputs));
 }
 
+// Of row 0. Classes beyond it are counted from it, so that the sum must be a number.
+inline absl::Status CheckFirstClass(int64_t first_class) {
+  if (first_class >= 0 && first_class <= int64_t{1} << 62) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`first_class` must be in [0, 2^62]. Received: ", first_class));
+}
+
 inline absl::Status CheckRows(int64_t first, int64_t rows, int64_t classes) {
   if (first >= 0 && rows >= 0 && rows <= classes - first) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -6,6 +6,44 @@ namespace largeout {
 
 LARGEOUT_FAN_IN_EDGE_CASES(FanInCpu)
 
+// A chunk of classes that is left out takes its labels with it: the loss is that of the other chunks alone.
+LARGEOUT_TEST(BadChunkTakesItsLabels) {
+  const int64_t chunk = 64, fan_in = 3, inputs = 20, size = 5;
+  for (const FanInLoss loss : kFanInAllLosses) {
+    FanInProblem<float, uint32_t> p(3 * chunk, fan_in, inputs, size, 2), rest = p;
+    p.labels.clear(), p.row_splits = {0}, p.label_weights.clear();
+    rest.labels.clear(), rest.row_splits = {0}, rest.label_weights.clear();
+    for (int64_t b = 0; b < size; ++b) {
+      for (const int64_t row : {b, chunk - 1 - b, chunk + b, 2 * chunk + 7 * b}) {
+        p.labels.push_back(p.first_class + row);
+        if (row >= chunk) rest.labels.push_back(rest.first_class + row - chunk);
+      }
+      p.row_splits.push_back(static_cast<int64_t>(p.labels.size()));
+      rest.row_splits.push_back(static_cast<int64_t>(rest.labels.size()));
+    }
+    p.indices[5 * fan_in + 1] = inputs;
+    rest.classes = 2 * chunk;
+    rest.weights.erase(rest.weights.begin(), rest.weights.begin() + chunk * fan_in);
+    rest.indices.erase(rest.indices.begin(), rest.indices.begin() + chunk * fan_in);
+    rest.bias.erase(rest.bias.begin(), rest.bias.begin() + chunk);
+    const auto losses = [&](const FanInProblem<float, uint32_t>& problem, int64_t bad_row) {
+      const LayerOn<FanInCpu, float, uint32_t> on(problem);
+      std::vector<float> out(size), lse(size), mass(size);
+      std::vector<uint8_t> active(FanInActiveBytes(problem.batch, problem.classes));
+      TestCall<CpuCall> call;
+      FanInCpu device(call.get(), problem.batch);
+      int64_t bad;
+      CHECK_TRUE(device.LayOut(on.x.get()) == 0);
+      CHECK_TRUE(device.LossForward(on.layer, loss, on.positives,
+                                    {out.data(), lse.data(), mass.data(), active.data()}, &bad) == 0);
+      CHECK_TRUE(bad == bad_row);
+      return out;
+    };
+    const std::vector<float> got = losses(p, 5), want = losses(rest, -1);
+    for (int64_t b = 0; b < size; ++b) CHECK_CLOSE(got[b], want[b], 1e-6);
+  }
+}
+
 LARGEOUT_TEST(LabelsAreChecked) {
   const FanInBatch batch(3, 4);
   FanInPositives positives;

@@ -10,9 +10,9 @@
 namespace largeout {
 
 template <typename Device, typename T, typename G, typename Id>
-class RowUpdateOp final : public tensorflow::OpKernel {
+class RowUpdateOp final : public GuardedOp {
  public:
-  explicit RowUpdateOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit RowUpdateOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     std::string name;
     int slots;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &name));
@@ -25,7 +25,7 @@ class RowUpdateOp final : public tensorflow::OpKernel {
                                                         " variables. Received: ", slots)));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &indices = context->input(1 + info().slots),
                              &values = context->input(2 + info().slots),
                              &hyper = context->input(3 + info().slots);
@@ -80,7 +80,12 @@ class RowUpdateOp final : public tensorflow::OpKernel {
           "`indices` must have the shape [n], n < 2^31. Received: shape=", indices.shape().DebugString()));
     }
     tensorflow::TensorShape expected = shape;
-    expected.set_dim(0, indices.dim_size(0));
+    if (!expected.SetDimWithStatus(0, indices.dim_size(0)).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`values` must have less than 2^63 elements, one row of `variable` per index. "
+                       "Received: variable of shape ",
+                       shape.DebugString(), " and ", indices.dim_size(0), " indices"));
+    }
     tensorflow::TensorShape column = expected;
     if (shape.dims() == 1) column.AddDim(1);
     if (values.shape() != expected && values.shape() != column) {

@@ -177,6 +177,9 @@ __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals)
   if (good) {
     const int64_t row = tree.node_start[node], next = tree.node_start[node + 1];
     good = row >= 0 && row < next && next <= tree.rows;
+    if (good && i > 0 && saved.group_node[i - 1] >= 0) {  // rows ascend, from group to group
+      good = tree.node_start[saved.group_node[i - 1] + 1] <= row;
+    }
   }
   if (!good) totals->bad = 1;
 }

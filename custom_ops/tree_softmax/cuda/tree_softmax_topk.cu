@@ -80,12 +80,15 @@ __global__ void __launch_bounds__(kThreads)
     Heap<false> words{task.words == nullptr ? shared_words : task.words + query * task.k, 0};
     if (threadIdx.x == 0) next_node = 0, next_score = 0.f, state = kGoOn;
     __syncthreads();
+    int64_t rows = 0;  // of the nodes that were expanded; as in TreeTopK, not more than the tree has
     while (state == kGoOn) {
       const int node = next_node;
       const float score = next_score;
       const int64_t first = task.tree.node_start[node];
       const int64_t size = task.tree.node_start[node + 1] - first;
-      const bool good = first >= 0 && size >= 1 && first + size <= task.tree.rows;
+      rows += size;
+      const bool good =
+          first >= 0 && size >= 1 && first + size <= task.tree.rows && rows <= task.tree.rows;
       float top = -INFINITY, sum = 0.f;
       int my_state = good ? kGoOn : kBad;
       const int passes = size > kLogits ? 2 : 1;

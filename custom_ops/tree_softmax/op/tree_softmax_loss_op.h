@@ -10,16 +10,16 @@
 namespace largeout {
 
 template <typename Device, typename T, typename Thidden, typename Ttargets>
-class TreeSoftmaxLossOp : public tensorflow::OpKernel {
+class TreeSoftmaxLossOp : public GuardedOp {
  public:
-  explicit TreeSoftmaxLossOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit TreeSoftmaxLossOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
     OP_REQUIRES_OK(context, context->GetAttr("forest", &forest_));
     OP_REQUIRES_OK(context, context->GetAttr("num_classes", &num_classes_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &hidden = context->input(0), &targets = context->input(1),
                              &weights = context->input(2);
     TreeVariables variables;
@@ -68,14 +68,14 @@ class TreeSoftmaxLossOp : public tensorflow::OpKernel {
 };
 
 template <typename Device, typename T, typename Thidden>
-class TreeSoftmaxGradOp : public tensorflow::OpKernel {
+class TreeSoftmaxGradOp : public GuardedOp {
  public:
-  explicit TreeSoftmaxGradOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit TreeSoftmaxGradOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &hidden = context->input(0), &weights = context->input(1),
                              &grad_loss = context->input(2);
     TreeVariables variables;

@@ -59,7 +59,7 @@ absl::Status Arrays(InferenceContext* c, int at, DimensionHandle rows) {
                                                    " rows. Received: ", c->Value(rows)));
   }
   if (!c->ValueKnown(all)) return VectorShape(c, at + 4, c->UnknownDim(), "row_hint");
-  hints = c->MakeDim((c->Value(all) + 15) / 16);
+  hints = c->MakeDim(c->Value(all) / 16 + (c->Value(all) % 16 != 0));
   return VectorShape(c, at + 4, hints, "row_hint");
 }
 

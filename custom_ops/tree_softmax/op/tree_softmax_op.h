@@ -196,7 +196,7 @@ inline absl::Status OpenTopK(tensorflow::OpKernelContext* context, int64_t rows,
 inline absl::Status BadTopKTree() {
   return absl::InvalidArgumentError(
       "`node_start` and `row_child` must describe one tree. Received: arrays that name rows, "
-      "nodes or classes that do not exist");
+      "nodes or classes that do not exist, or nodes of several parents");
 }
 
 }  // namespace largeout

@@ -7,13 +7,13 @@
 namespace largeout {
 
 template <typename Device, typename T, typename Thidden, typename Tids>
-class TreeTopKOp : public tensorflow::OpKernel {
+class TreeTopKOp : public GuardedOp {
  public:
-  explicit TreeTopKOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit TreeTopKOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& hidden = context->input(0);
     TreeVariables variables;
     OP_REQUIRES_OK(context, variables.Open(context, 2, tensorflow::DataTypeToEnum<T>::value, use_bias_));

@@ -129,10 +129,24 @@ void TiesNaNAndBrokenTrees() {
   CHECK_TRUE((TopK<Device, int32_t>(none, 2, none.tree.row_child).ok));
 }
 
-#define LARGEOUT_TREE_TOPK_CASES(Device)    \
-  LARGEOUT_CASE(TopKIsExact, Device)        \
-  LARGEOUT_CASE(OverflowStaysExact, Device) \
-  LARGEOUT_CASE(TiesNaNAndBrokenTrees, Device)
+// Every row of a node leads to the next node: 2^50 paths to one class. No tree, and soon found to be none.
+template <typename Device>
+void NodesOfSeveralParents() {
+  constexpr int32_t kDepth = 50;
+  NodeChildren nodes;
+  for (int32_t n = 0; n < kDepth; ++n) nodes.push_back({n, n + 1 < kDepth ? ~(n + 1) : kDepth});
+  const Problem<float> p(TestTree::From(nodes, kDepth + 1), 3, 2, 1);
+  CheckTopK<Device, int32_t>(p, 4);
+  std::vector<int32_t> row_child = p.tree.row_child;
+  for (int32_t n = 0; n + 1 < kDepth; ++n) row_child[2 * n] = row_child[2 * n + 1];
+  CHECK_TRUE((!TopK<Device, int32_t>(p, 4, row_child).ok));
+}
+
+#define LARGEOUT_TREE_TOPK_CASES(Device)       \
+  LARGEOUT_CASE(TopKIsExact, Device)           \
+  LARGEOUT_CASE(OverflowStaysExact, Device)    \
+  LARGEOUT_CASE(TiesNaNAndBrokenTrees, Device) \
+  LARGEOUT_CASE(NodesOfSeveralParents, Device)
 
 }  // namespace largeout
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import on
+from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.array import ShardedArray
 from keras_largeout.distribute.tables.row_span import RowSpan, saved_shape
 from keras_largeout.distribute.tables.table import ShardedTable
@@ -166,8 +167,29 @@ class FanInWeights:
         for table in self.tables:
             table.check(store)
         RowSpan(self.connections).check(store, "connections")
+        self._check_connections(store)
+
+    def _check_connections(self, store):
+        """Raises ValueError for a saved connection to an input that does not exist."""
+        start = 0
+        for name in chunks.saved_chunks(store, "connections"):
+            rows = np.asarray(store[name])
+            good = (rows >= 0) & (rows < self.num_inputs)
+            if not good.all():
+                row, column = np.unravel_index(np.argmin(good), rows.shape)
+                raise ValueError(
+                    f"`connections` must be in [0, {self.num_inputs}), the inputs of the layer. "
+                    f"Received: a file with connections[{start + row}, {column}] = {rows[row, column]}"
+                )
+            start += len(rows)
 
     def load(self, store):
+        """Reads back what `save` wrote.
+
+        Raises:
+            ValueError: as `check`; nothing is then changed.
+        """
+        self.check(store)
         for table in self.tables:
             table.load(store)
         self.connections.load(store, "connections")

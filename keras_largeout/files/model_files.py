@@ -76,7 +76,7 @@ def _check_room(filepath, least):
 
 @contextlib.contextmanager
 def _map_file(path):
-    """The same for a map, `.weights.json`: it is renamed last, and names files of which nobody else knows.
+    """The same for a map, `.weights.json`: it gets its name last, and the files that it names have new names.
 
     Keras opens `<name>_00000.weights.h5` before it has read the map, whatever that names. It is an empty one.
     """
@@ -107,7 +107,7 @@ def _map_file(path):
             put(empty, opened)
     # Those of the map before, and of saves that were killed before they had a map.
     ours = re.compile(rf"{re.escape(stem)}-[0-9a-f]{{8}}_\d{{5}}\.weights\.h5")
-    old = {file for file in os.listdir(folder) if file in before or ours.fullmatch(file)}
+    old = {f for f in os.listdir(folder) if ours.fullmatch(f) or (f in before and f.endswith(".weights.h5"))}
     for file in old - written - {os.path.basename(opened)}:
         os.remove(os.path.join(folder, file))
 
@@ -117,6 +117,6 @@ def _named(path):
     try:
         with open(path, encoding="utf-8") as file:
             names = json.load(file)["weight_map"].values()
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
     return {file for name in names for file in ([name] if isinstance(name, str) else name)}

@@ -6,14 +6,13 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import GradientSums, place_of, step_counter
+from keras_largeout._keras import GradientSums, step_counter
 from keras_largeout.distribute.replicas._tensorflow import in_xla
 from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras_largeout.optimizers.row_saving import SavedRows
 from keras_largeout.optimizers.row_slots import RowSlots
 from keras_largeout.optimizers.row_step import RowStep, by_rows
 from keras_largeout.optimizers.weight import native, weight_of
@@ -24,7 +23,7 @@ from keras_largeout.optimizers.weight import native, weight_of
 ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 18
 
 
-class RowSparse(GradientSums):
+class RowSparse(GradientSums, SavedRows):
     """First base of an optimizer of this package; the second one is a Keras optimizer.
 
     A gradient that is a `tf.IndexedSlices` updates just the rows that it lists, in place, by the op
@@ -237,50 +236,3 @@ class RowSparse(GradientSums):
             and tf.DeviceSpec.from_string(copy.device).device_type != "GPU"
             and not in_xla()
         )
-
-    # Saving.
-
-    def save_own_variables(self, store):
-        if not self._row_slots.has_rows:  # what Keras's own optimizer writes, and reads
-            super().save_own_variables(store)
-            return
-        with digested(store, place_of(store)) as arrays:
-            super().save_own_variables(arrays)
-            self._row_slots.save(arrays)
-
-    def load_own_variables(self, store):
-        """Reads what `save_own_variables` wrote. Before anything is changed, all of it is checked.
-
-        Raises:
-            OSError: the file is damaged.
-            ValueError: the file holds other slots, or arrays of other shapes. (Where it has another number of
-                variables, Keras warns and goes on without; `kl.Model.load_weights` refuses it.)
-        """
-        verify(store)
-        # Keras counts keys: it sees its own ones, "0", "1", ...
-        own = {key: store[key] for key in store.keys() if key.isdigit()}  # noqa: SIM118 (an HDF5 group)
-        fits = len(own) == len(self.variables)
-        if self.built and fits:
-            self._check_shapes(own)
-            self._row_slots.check(store, self.name)
-        elif self.built and own and only_checking():
-            raise ValueError(
-                f"The weights file is of another optimizer than {self.name!r}: it must have "
-                f"{len(self.variables)} variables of it. Received: {len(own)}. (To load the weights alone, "
-                "load them before `compile`.)"
-            )
-        if only_checking():
-            return
-        super().load_own_variables(own)
-        if self.built and fits:
-            self._row_slots.load(store)
-
-    def _check_shapes(self, own):
-        expected = {str(i): tuple(variable.shape) for i, variable in enumerate(self.variables)}
-        saved = {key: tuple(value.shape) for key, value in own.items()}
-        wrong = sorted(key for key in expected if expected[key] != saved.get(key))
-        if wrong:
-            raise ValueError(
-                f"The weights file does not fit the optimizer {self.name!r}: its variable {wrong[0]!r} must "
-                f"have the shape {expected[wrong[0]]}. Received: {saved.get(wrong[0])}"
-            )

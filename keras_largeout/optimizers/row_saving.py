@@ -1,0 +1,54 @@
+"""How an optimizer with row updates is saved and loaded: what Keras keeps, and slots of tables in chunks."""
+
+from keras_largeout._keras import place_of
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
+
+
+class SavedRows:
+    """A base of `RowSparse`, which comes before a Keras optimizer and has `_row_slots`."""
+
+    def save_own_variables(self, store):
+        if not self._row_slots.has_rows:  # what Keras's own optimizer writes, and reads
+            super().save_own_variables(store)
+            return
+        with digested(store, place_of(store)) as arrays:
+            super().save_own_variables(arrays)
+            self._row_slots.save(arrays)
+
+    def load_own_variables(self, store):
+        """Reads what `save_own_variables` wrote. Before anything is changed, all of it is checked.
+
+        Raises:
+            OSError: the file is damaged.
+            ValueError: the file holds other slots, or arrays of other shapes. (Where it has another number of
+                variables, Keras warns and goes on without; `kl.Model.load_weights` refuses it.)
+        """
+        verify(store)
+        # Keras counts keys: it sees its own ones, "0", "1", ...
+        own = {key: store[key] for key in store.keys() if key.isdigit()}  # noqa: SIM118 (an HDF5 group)
+        fits = len(own) == len(self.variables)
+        if self.built and fits:
+            self._check_shapes(own)
+            self._row_slots.check(store, self.name)
+        elif self.built and own and only_checking():
+            raise ValueError(
+                f"The weights file is of another optimizer than {self.name!r}: it must have "
+                f"{len(self.variables)} variables of it. Received: {len(own)}. (To load the weights alone, "
+                "load them before `compile`.)"
+            )
+        if only_checking():
+            return
+        super().load_own_variables(own)
+        if self.built and fits:
+            self._row_slots.load(store)
+
+    def _check_shapes(self, own):
+        expected = {str(i): tuple(variable.shape) for i, variable in enumerate(self.variables)}
+        saved = {key: tuple(value.shape) for key, value in own.items()}
+        wrong = sorted(key for key in expected if expected[key] != saved.get(key))
+        if wrong:
+            raise ValueError(
+                f"The weights file does not fit the optimizer {self.name!r}: its variable {wrong[0]!r} must "
+                f"have the shape {expected[wrong[0]]}. Received: {saved.get(wrong[0])}"
+            )

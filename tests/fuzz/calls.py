@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from tests.fuzz.draws import Draw, free_attributes
+from tests.fuzz.draws import WILD_SHAPES, Draw, free_attributes
 from tests.fuzz.recipes_fan_in import RECIPES
 
 PREFIX = "Largeout>"
@@ -101,19 +101,19 @@ class Call:
         if tensor.dtype == tf.resource:
             return d.handle([tf.float32, tf.bfloat16, tf.uint16, tf.uint32])
         kind = 1.0 if _not_constant(tensor) else d.rng.random()
-        if kind < 0.4 and tensor.shape.num_elements():  # one other value
+        if kind < 0.35 and tensor.shape.num_elements():  # one other value
             flat = np.array(tensor.numpy()).reshape(-1)
             flat[int(d.rng.integers(len(flat)))] = d.values(tensor.dtype, (1,))[0]
             return tf.constant(flat.reshape(tensor.shape), tensor.dtype)
-        if kind < 0.7 and tensor.shape.rank:  # one more or less along an axis
+        if kind < 0.6 and tensor.shape.rank:  # one more or less along an axis
             axis = int(d.rng.integers(tensor.shape.rank))
             before = (slice(None),) * axis
             if d.chance(0.5):
                 return tf.concat([tensor, tensor[(*before, slice(0, 1))]], axis)
             return tensor[(*before, slice(1, None))]
-        if kind < 0.8:
+        if kind < 0.7:
             return tf.expand_dims(tensor, 0) if d.chance(0.5) else tf.reshape(tensor, [-1])
-        return d.tensor(tensor.dtype)
+        return d.tensor(tensor.dtype, d.pick(WILD_SHAPES) if d.chance(0.4) else None)
 
     def __str__(self):
         parts = [f"{name}={_short(value)}" for name, value in {**self.inputs, **self.attributes}.items()]

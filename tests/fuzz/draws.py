@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 # Sizes at which sums and products overflow, and ranks at which shapes end. All such tensors have no elements.
-_WILD_SHAPES = (
+WILD_SHAPES = (
     (2**62, 0),
     (0, 2**62),
     (2**40, 0),
@@ -60,7 +60,7 @@ class Draw:
 
     def shape(self, ranks=(0, 1, 1, 1, 2, 2, 2, 3)):
         if self.chance(0.03):
-            return self.pick(_WILD_SHAPES)
+            return self.pick(WILD_SHAPES)
         if self.chance(0.005):
             return self.pick(_LONG_SHAPES)
         return tuple(self.pick(self.sizes) for _ in range(self.pick(ranks)))

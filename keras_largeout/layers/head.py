@@ -26,6 +26,7 @@ from keras_largeout.layers._compile_check import check_call, check_outputs
 from keras_largeout.layers._inputs import hidden_vectors
 from keras_largeout.layers.head_loss import HeadLoss, all_of, register, weights_like
 from keras_largeout.layers.predictor import predictor
+from keras_largeout.layers.sampling import log_probs, sample
 from keras_largeout.ops.labels import without_class
 
 
@@ -179,6 +180,50 @@ class Head(keras.layers.Layer):
         for part in (scores, ids):
             part.set_shape(static)
         return scores, ids
+
+    def log_probs(self, hidden):
+        """log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into memory.
+
+        Args:
+            hidden: float `[..., dim]`.
+
+        Returns:
+            float32 `[..., num_classes]`.
+
+        Raises:
+            ValueError: the head's scores are no log-probabilities.
+        """
+        return log_probs(self, hidden)
+
+    def sample(self, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
+        """Draws a class for every token.
+
+        Args:
+            hidden: float `[..., dim]`.
+            temperature: float > 0: the log-probabilities are divided by it.
+            top_k: int or None: only the k most probable classes are drawn from. None: all of them, with
+                `[..., num_classes]` numbers in memory: for a large output give a `top_k`.
+            top_p: float in (0, 1] or None: of these, only as many of the most probable as have at least this
+                probability together (at this temperature).
+            seed: int, `keras.random.SeedGenerator` or None, as in `keras.random.categorical`.
+
+        Returns:
+            int32 `[...]`, class ids.
+
+        Raises:
+            ValueError: an argument out of range, or the head's scores are no log-probabilities.
+
+        Example:
+
+        ```python
+        hidden = model(tokens)[:, -1]  # of the last time step, [batch, dim]
+        words = head.sample(hidden, temperature=0.8, top_k=50, top_p=0.95)  # [batch]
+        ```
+
+        Source: [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4 (top-k sampling);
+        [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1 (nucleus sampling).
+        """
+        return sample(self, hidden, temperature, top_k, top_p, seed)
 
     @property
     def initialized(self):

@@ -1,0 +1,95 @@
+"""`log_probs` and `sample` of heads."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_largeout as kl
+
+CLASSES, DIM = 12, 4
+HEADS = {
+    "tree": lambda **options: kl.layers.HierarchicalSoftmax(
+        CLASSES, counts=np.arange(CLASSES, 0, -1), **options
+    ),
+    "sparse": lambda **options: kl.layers.SparseOutput(CLASSES, 3, loss="softmax", seed=1, **options),
+}
+
+
+@pytest.fixture(params=HEADS)
+def head(request, rng):
+    head = HEADS[request.param]()
+    head.build((None, DIM))
+    for weight in head.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape))
+    return head
+
+
+@pytest.fixture
+def hidden(rng):
+    return tf.constant(rng.normal(size=(2, 3, DIM)), tf.float32)
+
+
+def test_log_probs_are_those_of_each_class(head, hidden):
+    found = head.log_probs(hidden)
+    assert found.shape == (2, 3, CLASSES) and found.dtype == tf.float32
+    np.testing.assert_allclose(tf.reduce_sum(tf.exp(found), -1), np.ones((2, 3)), rtol=1e-5)
+    for c in range(CLASSES):
+        np.testing.assert_allclose(
+            found[..., c], head.log_prob(hidden, tf.fill([2, 3], c)), rtol=1e-4, atol=1e-5
+        )
+
+
+def drawn(head, one, draws=20_000, **options):
+    """How often each class is drawn for one vector."""
+    ids = head.sample(tf.tile(one[None], [draws, 1]), seed=3, **options)
+    assert ids.shape == (draws,) and ids.dtype == tf.int32
+    return np.bincount(ids, minlength=CLASSES) / draws
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.7}, {"temperature": 2.0, "top_k": 6, "top_p": 0.8}],
+    ids=str,
+)
+def test_classes_are_drawn_as_often_as_they_are_probable(head, hidden, options):
+    p = np.exp(np.float64(head.log_probs(hidden[0, 0])) / options.get("temperature", 1.0))
+    order = np.argsort(-p)
+    p[order[options.get("top_k", CLASSES) :]] = 0
+    p /= p.sum()
+    before = np.cumsum(p[order]) - p[order]
+    p[order[before >= options.get("top_p", 1.1)]] = 0
+    p /= p.sum()
+    got = drawn(head, hidden[0, 0], **options)
+    assert not got[p == 0].any()
+    np.testing.assert_allclose(got, p, atol=5 * np.sqrt(0.25 / 20_000))
+
+
+def test_shapes_and_seeds(head, hidden):
+    ids = tf.function(lambda h: head.sample(h, top_k=3, seed=5))(hidden)
+    assert ids.shape == (2, 3)
+    np.testing.assert_array_equal(ids, head.sample(hidden, top_k=3, seed=5))
+    assert head.sample(hidden[:, :0]).shape == (2, 0)
+    assert (
+        head.sample(hidden, top_p=1e-9).numpy().tolist() == head.top_k(hidden, 1)[1][..., 0].numpy().tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0}, "`temperature` must be positive. Received: temperature=0"),
+        ({"top_p": 0.0}, r"`top_p` must be in \(0, 1\]. Received: top_p=0.0"),
+        ({"top_k": CLASSES + 1}, "`k` must be"),
+    ],
+)
+def test_wrong_arguments(head, hidden, options, message):
+    with pytest.raises(ValueError, match=message):
+        head.sample(hidden, **options)
+
+
+def test_scores_that_are_no_log_probabilities(hidden):
+    head = kl.layers.SparseOutput(CLASSES, 3, name="out")
+    head.build((None, DIM))
+    for call in (head.log_probs, head.sample):
+        with pytest.raises(ValueError, match=r"must be a softmax\. Received: SparseOutput 'out' of loss="):
+            call(hidden)

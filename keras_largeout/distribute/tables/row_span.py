@@ -93,7 +93,8 @@ class RowSpan:
         saved = saved_shape(store, key)
         if saved is None and 0 not in self.shape:
             raise ValueError(
-                f"The weights file holds no rows for `{key}`. Expected an array of shape {self.shape}."
+                f"The weights file holds no rows for `{key}`. Expected an array of shape {self.shape}. "
+                "(Keras files weights by the class of their layer; other layers' come by `set_weights`.)"
             )
         if saved not in (None, self.shape):
             raise ValueError(

@@ -109,7 +109,7 @@ def label_points(axes, points):
             note.remove()
         if found is None:  # far too many points: better one over another than none
             found = axes.annotate(text, (x, y), _PLACES[0][:2], ha="left", va="center", **style)
-        taken.append(found.get_window_extent())
+        taken.append(found.get_window_extent().padded(8))
 
 
 def save(figure, path):

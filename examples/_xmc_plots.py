@@ -11,7 +11,7 @@ _STYLES = {
     "sparse": {"color": "#0072B2", "marker": "o"},
     "dense": {"color": "#5f6672", "marker": "^"},
     "bottleneck": {"color": "#D55E00", "marker": "s"},
-    "direct": {"color": "#8a4fa3", "marker": "D"},
+    "direct": {"color": "#8a4fa3", "marker": "D", "linestyle": "--"},
 }
 
 

@@ -1,6 +1,6 @@
 """The picture that `LoadBalance` draws."""
 
-from keras_largeout.distribute.planning.plan_plot import COLORS, new_figure, shortened
+from keras_largeout.distribute.planning.plan_plot import COLORS, as_labels, new_figure
 
 #: Pictures of more tables are too long to be read, and some day too long to be drawn.
 _MOST_TABLES = 12
@@ -52,7 +52,7 @@ def _draw_bars(axes, name, load, highest):
     axes.axhline(work.mean(), color="black", linewidth=1.2, label="mean of the devices")
     remote = len(load.bytes) < len(work)
     axes.set(xlabel="server" if remote else "device", ylabel=f"{load.unit} per step")
-    axes.set_title(shortened(name, 60), loc="left")
+    axes.set_title(*as_labels([name], 60), loc="left")
     axes.set_xlim(-0.6, len(work) - 0.4)
     axes.set_ylim(0, 1.08 * highest * work.mean() or 1)
     axes.locator_params(axis="x", integer=True, nbins=min(16, len(work) + 1), min_n_ticks=1)

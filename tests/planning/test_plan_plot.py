@@ -72,6 +72,14 @@ def test_the_limit_is_in_the_legend(figures, limit, drawn):
     check_legible(figures[0])
 
 
+def test_names_that_look_alike_or_mean_something_to_matplotlib(figures):
+    alike = [f"the_first_half_of_a_name_{i}_and_then_the_second_half_of_it" for i in range(3)]
+    odd = ["_private", "in $ and in $"]
+    plan([TableSpec(name, 50_000, 8) for name in alike + odd], 2).plot("plan.png")
+    assert {*alike, " _private", r"in \$ and in \$"} < set(entries(figures[0]))
+    check_legible(figures[0])
+
+
 def test_limits_that_differ(figures):
     devices = [Device("a", memory=9_000_000), Device("b"), Device("c", memory=30_000_000)]
     plan(tables(), devices).plot("plan.png")

@@ -4,9 +4,10 @@ import numpy as np
 
 from keras_largeout.distribute.planning.plan_stats import BYTES, SECONDS, headline, size_text, unit_for
 
-#: Colours that colour-blind people tell apart. (M. Okabe, K. Ito, "Color Universal Design", 2008.)
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-_GREYS = (("#8c8c8c", ""), ("#b5b5b5", "////"), ("#6b6b6b", "...."), ("#a0a0a0", "xxxx"))
+#: Colours that colour-blind people tell apart, neighbours most of all. (M. Okabe, K. Ito, "Color Universal
+#: Design", 2008.)
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#F0E442", "#CC79A7")
+_GREYS = (("#d4d4d4", ""), ("#8c8c8c", "////"), ("#5a5a5a", "...."), ("#b0b0b0", "xxxx"))
 #: A limit is drawn as long as the bars take at least this part of the axis.
 _LEAST_BARS = 0.2
 _MOST_TICKS = 48
@@ -23,14 +24,18 @@ def new_figure(caller, width, height):
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def shortened(name, most=36):
-    """A name without its middle, if it is long. What tells names apart is often at their ends."""
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-(most // 2) :]}"
+def as_labels(names, most=36):
+    """Names as matplotlib shows them: long ones without their middle, unless that makes two the same."""
+    short = [n if len(n) <= most else f"{n[: most // 2 - 1]}…{n[-(most // 2) :]}" for n in names]
+    if len(set(short)) < len(set(names)):
+        short = names
+    # A `$` would begin a formula, and a label that begins with an underscore is left out of legends.
+    return [(" " * n.startswith("_") + n).replace("$", r"\$") for n in short]
 
 
 def plot(plan, path):
     """See `Plan.plot`."""
-    devices = [shortened(device.name) for device in plan.devices]
+    devices = as_labels([device.name for device in plan.devices])
     parts = {"memory": {table.spec.name: table.memory for table in plan.tables}}
     if plan.expected is not None:
         parts["time"] = {t.spec.name: t.expected.seconds(plan.devices) for t in plan.tables}
@@ -73,12 +78,13 @@ def _groups(plan, parts):
         for name in plan.placements
     }
     names = sorted(weight, key=lambda name: -weight[name])
-    groups = [(shortened(name), [name], {"color": color}) for name, color in zip(names, COLORS)]
+    labels = dict(zip(names, as_labels(names)))
+    groups = [(labels[name], [name], {"color": color}) for name, color in zip(names, COLORS)]
     others = {}
     for name in names[len(COLORS) :]:
         others.setdefault(_way(plan[name].placement), []).append(name)
     for (way, rest), (color, hatch) in zip(others.items(), _GREYS):
-        label = shortened(rest[0]) if len(rest) == 1 else f"{len(rest)} others, {way}"
+        label = labels[rest[0]] if len(rest) == 1 else f"{len(rest)} others, {way}"
         groups.append((label, rest, {"color": color, "hatch": hatch}))
     return groups
 

@@ -50,8 +50,7 @@ def _draw_bars(axes, name, load, highest):
     if load.replicated:
         axes.bar(devices, work - owned, bottom=owned, color=COLORS[1], label="replicated rows")
     axes.axhline(work.mean(), color="black", linewidth=1.2, label="mean of the devices")
-    remote = len(load.bytes) < len(work)
-    axes.set(xlabel="server" if remote else "device", ylabel=f"{load.unit} per step")
+    axes.set(xlabel="server" if _remote(load) else "device", ylabel=f"{load.unit} per step")
     axes.set_title(*as_labels([name], 60), loc="left")
     axes.set_xlim(-0.6, len(work) - 0.4)
     axes.set_ylim(0, 1.08 * highest * work.mean() or 1)
@@ -62,9 +61,15 @@ def _draw_bars(axes, name, load, highest):
 def _draw_history(axes, load, values, epochs, most):
     axes.axhline(1.0, color="#8c8c8c", linewidth=1.2, label="an even load")
     axes.plot(range(1, 1 + len(values)), values, color=COLORS[0], marker="o")
-    axes.set(xlabel="epoch", ylabel="max/mean")
+    # So it may be above 1 where the bars, which are means over the steps, are even.
+    axes.set(xlabel="epoch", ylabel="max/mean" if _remote(load) else "max/mean of each step")
     axes.set_title(f"max/mean by epoch, now {load.imbalance:.2f}", loc="left")
     # Points on an edge would be cut.
     axes.set_xlim(0.5, epochs + 0.5)
     axes.set_ylim(1 - 0.06 * (most - 1), 1 + 1.08 * (most - 1))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+
+
+def _remote(load):
+    """Whether the devices are parameter servers: what workers ask of them has no senders."""
+    return len(load.bytes) < len(load.work)

@@ -36,7 +36,7 @@ def test_bars_epochs_and_labels(figures, devices, epochs):
         assert axes.get_title(loc="left") == load.name
         assert [bar.get_height() for bar in axes.patches[:devices]] == list(load.owned / load.steps)
     for axes in lines:
-        assert axes.get_ylabel() == "max/mean" and axes.get_xlabel() == "epoch"
+        assert axes.get_ylabel() == "max/mean of each step" and axes.get_xlabel() == "epoch"
         assert all(label.isdigit() and 1 <= int(label) <= epochs for label in tick_labels(axes.xaxis))
     assert "now 1.00" in lines[0].get_title(loc="left")
     assert f"epoch {epochs}" in figures[0].get_suptitle()
@@ -56,8 +56,8 @@ def test_one_scale(figures):
 def test_nothing_counted_servers_and_many_tables(figures):
     bars, _ = draw(figures, measured("none", [0, 0], steps=0))
     assert bars[0].get_ylim() == (0, 1)
-    bars, _ = draw(figures, measured("remote", [3, 5, 4], servers=True))
-    assert bars[0].get_xlabel() == "server"
+    bars, lines = draw(figures, measured("remote", [3, 5, 4], servers=True))
+    assert bars[0].get_xlabel() == "server" and lines[0].get_ylabel() == "max/mean"
     tables = [measured(f"t{i}", [100, 100 + i]) for i in range(30)]
     bars, _ = draw(figures, *tables)
     assert [axes.get_title(loc="left") for axes in bars] == [f"t{i}" for i in range(18, 30)]

@@ -32,14 +32,19 @@ class Speed(keras.callbacks.Callback):
         self._steps += 1
         self.seconds = self._before + time.perf_counter() - self._begun
         if self._steps % self.stretch == 0:
-            # Keras reports the mean since the epoch began.
-            steps, total = self._steps, float(logs["loss"]) * self._steps
-            self.curve.append((self.seconds, (total - self._sum[1]) / (steps - self._sum[0])))
-            self._sum = steps, total
+            self._end_stretch(logs["loss"])
         if self.seconds >= self.limit:
             self.model.stop_training = True
 
+    def _end_stretch(self, loss):
+        # Keras reports the mean since the epoch began.
+        steps, total = self._steps, float(loss) * self._steps
+        self.curve.append((self.seconds, (total - self._sum[1]) / (steps - self._sum[0])))
+        self._sum = steps, total
+
     def on_epoch_end(self, epoch, logs):
+        if self._steps > self._sum[0]:
+            self._end_stretch(logs["loss"])  # a shorter one: the curve goes on to the end of the epoch
         self.epoch_seconds.append(self.seconds)
         logs["tokens_per_s"] = round(self._steps * self.tokens_per_step / (self.seconds - self._before))
 

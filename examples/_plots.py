@@ -5,17 +5,17 @@ import pathlib
 import time
 
 import keras
-import matplotlib
 import numpy as np
 import tensorflow as tf
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from _axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 from matplotlib import ticker
 
-_COLORS = {"tree": "#0b6e99", "huffman": "#c2570c", "dense": "#6b7280"}
+_STYLES = {
+    "tree": {"color": "#0072B2", "marker": "o"},
+    "huffman": {"color": "#D55E00", "marker": "s"},
+    "dense": {"color": "#5f6672", "marker": "^"},
+}
 _NAMES = {"tree": "tree", "huffman": "Huffman tree", "dense": "Dense + softmax"}
-_NOTE = {"color": "#555", "ha": "right", "va": "top", "fontsize": 9}
 #: A step of the dense head needs about three arrays of logits.
 _MOST_LOGITS = 1.6e9
 
@@ -25,31 +25,30 @@ def training(folder, head, history):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"training-{head}.json").write_text(json.dumps(history))
-    figure, (by_time, by_epoch) = plt.subplots(1, 2, figsize=(9.6, 4.4), dpi=150, sharey=True)
-    _dress(by_time, "Perplexity by time", "minutes of training", "perplexity")
-    _dress(by_epoch, "and by epoch", "epochs")
-    for path in sorted(folder.glob("training-*.json")):
-        run, name = json.loads(path.read_text()), path.stem.removeprefix("training-")
+    runs = {
+        p.stem.removeprefix("training-"): json.loads(p.read_text()) for p in folder.glob("training-*.json")
+    }
+    figure, (by_time, by_epoch) = new_figure(2, "Perplexity of the language model in training")
+    unit, size = time_unit(max(run["seconds"][-1] for run in runs.values()))
+    dress(by_time, "by time: thin lines are training batches", f"{unit} of training", "perplexity")
+    dress(by_epoch, "by epoch: validation only", "epoch", "validation perplexity")
+    for name, run in sorted(runs.items()):
         seconds, loss = np.array(run["curve"] or [(np.nan, np.nan)]).T
-        by_time.plot(seconds / 60, np.exp(loss), color=_COLORS[name], alpha=0.35, linewidth=1)
-        minutes, validation = np.array(run["seconds"]) / 60, run["val_perplexity"]
-        epochs = np.arange(1, len(validation) + 1)
-        for axes, x in ((by_time, minutes), (by_epoch, epochs)):
-            label = f"{_NAMES[name]}: {validation[-1]:.1f} after {minutes[-1]:.1f} minutes"
-            axes.plot(x, validation, "o-", color=_COLORS[name], markersize=6, linewidth=2, label=label)
-    by_time.set_yscale("log")
+        by_time.plot(seconds / size, np.exp(loss), color=_STYLES[name]["color"], alpha=0.35, linewidth=1)
+        times, validation = np.array(run["seconds"]) / size, run["val_perplexity"]
+        label = f"{_NAMES[name]}: validation {validation[-1]:,.1f} after {times[-1]:.1f} {unit}"
+        # Above all curves: the last point of one run is often where another run goes by.
+        style = _STYLES[name] | {"markersize": 7, "linewidth": 2, "markeredgecolor": "white"}
+        style |= {"zorder": 3, "clip_on": False}
+        for axes, x in ((by_time, times), (by_epoch, range(1, len(validation) + 1))):
+            axes.plot(x, validation, label=label, **style)
     by_time.set_xlim(left=0)
-    by_epoch.set_xlim(0.5, round(by_epoch.dataLim.x1) + 0.5)
+    by_epoch.set_xlim(0.5, max(len(run["val_perplexity"]) for run in runs.values()) + 0.5)
     by_epoch.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
-    by_time.legend(frameon=False, labelcolor="linecolor", handlelength=0, loc="upper right")
-    by_epoch.text(
-        0.98,
-        0.97,
-        "dots: validation, after each epoch\nthin lines: training batches",
-        transform=by_epoch.transAxes,
-        **_NOTE,
-    )
-    _save(figure, folder / "training.png")
+    for axes in (by_time, by_epoch):
+        log_axis(axes.yaxis)
+    legend(figure, by_epoch, 2)
+    save(figure, folder / "training.png")
 
 
 def speed(folder, make_model, sizes, batch, steps):
@@ -61,30 +60,35 @@ def speed(folder, make_model, sizes, batch, steps):
         sizes: of the vocabulary.
         batch, steps: shape of a batch.
     """
-    figure, axes = plt.subplots(figsize=(7.2, 4.4), dpi=150)
-    _dress(axes, "Speed of training", "words in the vocabulary", "words per second")
     reached = {}
     for head in ("tree", "dense"):
         fits = [size for size in sizes if head == "tree" or 4 * batch * steps * size < _MOST_LOGITS]
-        speeds = [_speed(make_model, head, size, (batch, steps)) for size in fits]
-        print(f"   {_NAMES[head]}: " + ", ".join(f"{v:,.0f} words/s at {s:,}" for s, v in zip(fits, speeds)))
-        axes.plot(fits, speeds, "o-", color=_COLORS[head], markersize=6, linewidth=2)
-        _label(axes, fits[-1], speeds[-1], _NAMES[head], _COLORS[head])
-        reached[head] = dict(zip(fits, speeds))
+        reached[head] = {size: _speed(make_model, head, size, (batch, steps)) for size in fits}
+        shown = ", ".join(f"{v:,.0f} words/s at {size:,}" for size, v in reached[head].items())
+        print(f"   {_NAMES[head]}: {shown}")
+    figure, (axes,) = new_figure(1, "Speed of training by size of the vocabulary")
+    note = f"batches of {batch} windows of {steps} words"
+    if len(reached["dense"]) < len(sizes):
+        note += "\n(Dense: up to the size whose logits fit in memory)"
+    dress(axes, note, "words in the vocabulary", "words per second")
+    for head, speeds in reached.items():
+        style = _STYLES[head] | {"markersize": 8, "linewidth": 2, "markeredgecolor": "white"}
+        axes.plot(speeds.keys(), speeds.values(), label=_NAMES[head], **style)
     size = max(reached["dense"])
     fast, slow = reached["tree"][size], reached["dense"][size]
-    axes.vlines(size, slow, fast, colors="#9ca3af", linestyles="dotted")
-    times = f"{fast / slow:.0f} times" if fast >= 2 * slow else f"{fast / slow:.1f} times"
-    axes.annotate(times, (size, np.sqrt(slow * fast)), (6, 0), textcoords="offset points", color="#555")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(sizes)
+    axes.vlines(size, *sorted((slow, fast)), colors="#5f6672", linestyles="dotted")
+    log_axis(axes.xaxis)
+    log_axis(axes.yaxis)
+    axes.xaxis.set_major_locator(ticker.FixedLocator(sizes))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
-    _save(figure, pathlib.Path(folder) / "speed.png")
+    legend(figure, axes, 2)
+    times = f"{fast / slow:.0f}" if fast >= 10 * slow else f"{fast / slow:.1f}"
+    label_points(axes, [(size, np.sqrt(slow * fast), f"{times} times as fast", "#333333")])
+    save(figure, pathlib.Path(folder) / "speed.png")
 
 
 def _speed(make_model, head, size, shape, seconds=2.0):
-    """Words a second, after one step to warm up."""
+    """Words per second, after one step to warm up."""
     keras.backend.clear_session()
     counts = 1.0 / np.arange(1, size + 1)
     model = make_model(head, counts)
@@ -98,30 +102,3 @@ def _speed(make_model, head, size, shape, seconds=2.0):
         done += 1
         model.train_on_batch(batches[done % 8][..., 0], batches[done % 8][..., 1])
     return done * shape[0] * shape[1] / (time.perf_counter() - start)
-
-
-def _dress(axes, title, x, y=""):
-    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=12)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(True, which="major", color="#e5e7eb", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _label(axes, x, y, text, color):
-    style = {"color": color, "va": "center", "fontweight": "bold", "annotation_clip": False}
-    axes.annotate(text, (x, y), (10, 0), textcoords="offset points", **style)
-
-
-def _save(figure, path):
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if axis.get_scale() == "log":
-            if axis.axis_name == "y":
-                axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-            axis.set_minor_formatter(ticker.NullFormatter())
-    figure.tight_layout()
-    figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)
-    print(f"   {path}")

@@ -3,15 +3,16 @@
 import json
 import pathlib
 
-import matplotlib
 import numpy as np
+from _axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 from _outputs import NAMES
-from _plots import _dress, _save
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-_COLORS = {"sparse": "#0b6e99", "dense": "#6b7280", "bottleneck": "#c2570c", "direct": "#7c3aed"}
+_STYLES = {
+    "sparse": {"color": "#0072B2", "marker": "o"},
+    "dense": {"color": "#5f6672", "marker": "^"},
+    "bottleneck": {"color": "#D55E00", "marker": "s"},
+    "direct": {"color": "#8a4fa3", "marker": "D", "linestyle": "--"},
+}
 
 
 def outputs(folder, kind, results):
@@ -19,18 +20,35 @@ def outputs(folder, kind, results):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"outputs-{kind}.json").write_text(json.dumps(results))
-    figure, (by_time, by_memory) = plt.subplots(1, 2, figsize=(9.6, 4.4), dpi=150, sharey=True)
-    _dress(by_time, "Precision by time", "minutes of training", "P@1, %")
-    _dress(by_memory, "and by memory", "MB of output layer, with what trains it")
-    for path in sorted(folder.glob("outputs-*.json")):
-        run, kind = json.loads(path.read_text()), path.stem.removeprefix("outputs-")
-        style = {"color": _COLORS[kind], "markersize": 6, "linewidth": 2}
+    runs = {kind: folder / f"outputs-{kind}.json" for kind in NAMES}
+    runs = {kind: json.loads(path.read_text()) for kind, path in runs.items() if path.exists()}
+    figure, (by_time, by_memory) = new_figure(2, "Precision at 1 of the output layers, on the rows to test")
+    unit, size = time_unit(max(sum(run["epochs"]) for run in runs.values()))
+    dress(by_time, "after each epoch, by time", f"{unit} of training", "P@1, %")
+    dress(
+        by_memory, "after the last epoch, by memory", "MB of the output layer and of what trains it", "P@1, %"
+    )
+    points = []
+    for kind, run in runs.items():
+        style = _STYLES[kind] | {"markersize": 8, "linewidth": 2, "markeredgecolor": "white"}
         precision = [100 * scores["P@1"] for scores in run["history"]]
-        minutes = np.cumsum(run["epochs"]) / 60
+        times = np.cumsum(run["epochs"]) / size
         megabytes = (run["weights"] + run["training"]) / 2**20
-        by_time.plot(minutes, precision, "o-", label=f"{NAMES[kind]}: {precision[-1]:.1f}", **style)
-        by_memory.plot(megabytes, precision[-1], "o", **style)
+        digits = 0 if megabytes >= 100 else 1
+        label = f"{NAMES[kind]}: {precision[-1]:.1f}% after {times[-1]:.1f} {unit}"
+        by_time.plot(times, precision, label=label, **style)
+        by_memory.plot(megabytes, precision[-1], **style)
+        points.append(
+            (
+                megabytes,
+                precision[-1],
+                f"{NAMES[kind]}, {megabytes:,.{digits}f}\u00a0MB",
+                _STYLES[kind]["color"],
+            )
+        )
     by_time.set_xlim(left=0)
-    by_memory.set_xscale("log")
-    by_time.legend(frameon=False, labelcolor="linecolor", handlelength=0, loc="lower right")
-    _save(figure, folder / "outputs.png")
+    by_memory.set_ylim(by_time.get_ylim())
+    log_axis(by_memory.xaxis)
+    legend(figure, by_time, 2)
+    label_points(by_memory, points)
+    save(figure, folder / "outputs.png")

@@ -29,3 +29,12 @@ def _seeded():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The pictures that a test draws. They are kept, and not written."""
+    figure = pytest.importorskip("matplotlib.figure")
+    kept = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *args, **kwargs: kept.append(self))
+    return kept

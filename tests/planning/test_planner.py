@@ -195,6 +195,12 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"'b' would have to hold 128,000,000 and has 50,000,000 left of 50,"
     ):
         plan([spec], [Device("a", 200_000_000), Device("b", 50_000_000)])
+    # Equal tables that fit only where each of them takes more of a device than is fair, and one too many.
+    many = [TableSpec(f"t{i}", 50_000 * (1 + i % 3), 8) for i in range(20)]
+    full = plan(many, 4, memory_per_device=15.65e6)
+    assert full.memory.max() <= 15.65e6 and full.memory.sum() == sum(spec.nbytes for spec in many)
+    with pytest.raises(ValueError, match=r"Table 't\d+' does not fit: it misses \d"):
+        plan(many, 4, memory_per_device=15e6)
     with pytest.raises(ValueError, match="Table 'u' does not fit: it misses 28,"):
         plan([spec, TableSpec("u", 1_000_000, 16)], 2, memory_per_device=146_000_000)
     with pytest.raises(ValueError, match="Table 'head' does not fit"):
@@ -208,7 +214,8 @@ def test_sizes_follow_shares_and_room():
     assert fill(10, [1, 1, 2], [100, 100, 100]).tolist() == [3, 2, 5]
     assert fill(10, [1, 1, 2], [100, 100, 3]).tolist() == [4, 3, 3]
     assert fill(10, [1, 1, 1], [4, 4, 2]).tolist() == [4, 4, 2]
-    assert fill(10, [1, 1, 1], [4, 4, 1]) is None
+    with pytest.raises(ValueError, match="must be enough for 10 rows"):
+        fill(10, [1, 1, 1], [4, 4, 1])
     assert fill(3, [1.0] * 8, [5] * 8).sum() == 3
 
 

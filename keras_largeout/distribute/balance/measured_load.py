@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from keras_largeout.distribute.planning.plan_stats import size_text
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredLoad:
@@ -77,5 +79,5 @@ class MeasuredLoad:
         each = ", ".join(f"{n / max(1, self.steps):,.0f}" for n in self.work)
         return (
             f"{self.name}: max/mean {self.imbalance:.2f}, {self.unit} per step {each}, "
-            f"{self.bytes_per_step / 1e6:,.2f} MB between devices"
+            f"{size_text(self.bytes_per_step)} between devices"
         )

@@ -6,7 +6,7 @@ import operator
 
 import numpy as np
 
-from keras_largeout.distribute.planning import plan_file, plan_stats
+from keras_largeout.distribute.planning import plan_file, plan_plot, plan_stats
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad, device_load, memory_of
 from keras_largeout.distribute.planning.specs import TableSpec, gather_specs
@@ -128,7 +128,9 @@ class Plan:
         return plan_stats.text(self)
 
     def plot(self, path):
-        """Writes a picture: the bytes and the expected milliseconds per step of every device, by table.
+        """Writes a picture: the memory and the expected time per step of every device, by table.
+
+        The largest tables have a colour each. The others are summed by the way in which they are placed.
 
         Args:
             path: str, the file to write. Its suffix says the format, such as ".png".
@@ -136,7 +138,7 @@ class Plan:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        plan_stats.plot(self, path)
+        plan_plot.plot(self, path)
 
     def save(self, path):
         """Writes the plan as JSON that people can read and edit.

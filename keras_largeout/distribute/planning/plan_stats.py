@@ -1,21 +1,42 @@
-"""The stats of a plan, as text and as a picture."""
+"""The stats of a plan, as text. (`plan_plot.py` draws them.)"""
+
+#: Units, the smallest first, and how large they are.
+BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
+_FLOPS = {"FLOP": 1, "kFLOP": 1e3, "MFLOP": 1e6, "GFLOP": 1e9, "TFLOP": 1e12}
+
+
+def unit_for(value, units):
+    """The unit in which people read `value`: it does not come out as 0.0013, nor as 1300."""
+    fitting = [unit for unit, size in units.items() if value / size >= 0.9995]
+    return fitting[-1] if fitting else next(iter(units))
+
+
+def number_text(value, units):
+    """A number with the unit that fits it, such as "1.02 MB"."""
+    unit = unit_for(value, units)
+    return f"{value / units[unit]:,.3g} {unit}"
 
 
 def size_text(count):
-    """A number of bytes as people read it, such as "1.02 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
+    """A number of bytes as people read it."""
+    return number_text(count, BYTES)
+
+
+def headline(plan):
+    """What a plan is for, and how even it is, in one line."""
+    balance = "unknown" if plan.imbalance is None else f"{plan.imbalance:.2f}"
+    tables, devices = (
+        f"{len(parts)} {name}{'s' if len(parts) != 1 else ''}"
+        for parts, name in ((plan.tables, "table"), (plan.devices, "device"))
+    )
+    return f"{tables} on {devices}, {plan.batch_size:,.10g} examples per step: expected max/mean {balance}"
 
 
 def text(plan):
     """See `Plan`."""
-    balance = "unknown" if plan.imbalance is None else f"{plan.imbalance:.2f}"
     lines = [
-        f"{len(plan.tables)} tables on {len(plan.devices)} devices, {plan.batch_size:g} examples per step: "
-        f"expected max/mean {balance}",
+        headline(plan),
         "",
         *_aligned(
             ["table", "rows", "dim", "with slots", "placement", "replicated", "why"],
@@ -24,7 +45,7 @@ def text(plan):
         ),
         "",
         *_aligned(
-            ["device", "memory", "of", "rows", "GFLOP", "moved", "received", "ms"],
+            ["device", "memory", "limit", "rows", "compute", "moved", "received", "time"],
             _device_rows(plan),
             "lrrrrrrr",
         ),
@@ -52,10 +73,10 @@ def _device_rows(plan):
         else:
             row += [
                 f"{load.rows[i]:,.0f}",
-                f"{load.flops[i] / 1e9:,.3g}",
+                number_text(load.flops[i], _FLOPS),
                 size_text(load.bytes[i]),
                 size_text(load.received[i]),
-                f"{1e3 * plan.seconds[i]:.3g}",
+                number_text(plan.seconds[i], SECONDS),
             ]
         rows.append(row)
     values = [memory, None] + (
@@ -75,60 +96,3 @@ def _aligned(head, rows, sides):
         )
         for row in [head, ["-" * w for w in widths], *rows]
     ]
-
-
-def new_figure(caller, height):
-    """A matplotlib figure that is not one of pyplot's: it has no window and no global state."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            f"`{caller}` draws with matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-    return Figure(figsize=(10, height), layout="constrained")
-
-
-def plot(plan, path):
-    """See `Plan.plot`."""
-    figure = new_figure("Plan.plot", 4 + 0.2 * len(plan.devices))
-    names = [device.name for device in plan.devices]
-    known = plan.expected is not None
-    left, right = figure.subplots(1, 2, sharey=True)
-    memory = {t.spec.name: t.memory / 1e9 for t in plan.tables}
-    time = {t.spec.name: 1e3 * t.expected.seconds(plan.devices) for t in plan.tables} if known else {}
-    shown = _largest(memory, time)
-    _bars(left, names, memory, shown)
-    left.set_xlabel("GB of tables and slots")
-    limits = [device.memory for device in plan.devices if device.memory is not None]
-    if limits:
-        left.axvline(min(limits) / 1e9, color="black", linestyle=":", label="least memory")
-    if known:
-        _bars(right, names, time, shown)
-        right.axvline(1e3 * plan.seconds.mean(), color="black", linewidth=1, label="mean")
-        right.set_xlabel(f"expected ms per step: max/mean {plan.imbalance:.2f}")
-    else:
-        right.set_xlabel("expected ms per step: unknown")
-    left.invert_yaxis()
-    handles, labels = (right if known else left).get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=120)
-
-
-def _largest(memory, time, most=9):
-    """The names of the largest tables, one for each colour. The other tables are shown together, in grey."""
-    weight = {
-        name: sum(part[name].sum() / sum(v.sum() for v in part.values()) for part in (memory, time) if part)
-        for name in memory
-    }
-    return sorted(weight, key=lambda name: -weight[name])[:most]
-
-
-def _bars(axes, names, parts, shown):
-    """Stacked bars. All tables that are not in `shown` are one of them."""
-    start = 0
-    for index, name in enumerate(shown):
-        axes.barh(names, parts[name], left=start, label=name, color=f"C{index if index < 7 else index + 1}")
-        start = start + parts[name]
-    rest = [values for name, values in parts.items() if name not in shown]
-    if rest:
-        axes.barh(names, sum(rest), left=start, label=f"{len(rest)} others", color="C7")

@@ -24,11 +24,14 @@ def fill(rows, shares, room):
         room: integers `[devices]`.
 
     Returns:
-        int64 `[devices]` with the sum `rows`; None where `room` is too small.
+        int64 `[devices]` with the sum `rows`.
+
+    Raises:
+        ValueError: `room` is too small.
     """
     rows, room = int(rows), np.minimum(np.asarray(room, np.int64), rows)
     if room.sum() < rows:
-        return None
+        raise ValueError(f"`room` must be enough for {rows} rows. Received: room={room.tolist()}")
     shares = np.asarray(shares, np.float64)
     sizes = np.zeros(len(room), np.int64)
     while rows > sizes.sum():

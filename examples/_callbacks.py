@@ -64,9 +64,10 @@ class Perplexity(keras.callbacks.Callback):
         self.data, self.loss = data, loss
 
     def on_train_begin(self, logs=None):
-        self._summed = tf.function(
-            lambda read, targets: self.loss(targets, self.model(read, training=False)), reduce_retracing=True
-        )
+        def summed(read, targets):
+            return self.loss(targets, self.model(read, training=False))
+
+        self._summed = tf.function(summed, reduce_retracing=True)
 
     def on_epoch_end(self, epoch, logs):
         total = words = 0.0

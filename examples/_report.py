@@ -35,10 +35,14 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         now, steps = time.perf_counter(), self.params.get("steps")
+        if batch == 0:
+            self._first = now
         if now - self._said < self.seconds or batch + 1 == steps:
             return
         self._said, spent = now, now - self._begun
-        of = f" of {steps}, about {spent / (batch + 1) * (steps - batch - 1):.0f} s left" if steps else ""
+        of = f" of {steps}" if steps else ""
+        if steps and batch:  # the first step takes as long as the tracing of all
+            of += f", about {(now - self._first) / batch * (steps - batch - 1):.0f} s left"
         loss = f"loss {float(logs['loss']):.4f}"
         print(f"   epoch {self._epoch + 1}, {spent:.0f} s: step {batch + 1}{of}, {loss}", flush=True)
 

@@ -46,6 +46,7 @@ def test_rows_beyond_two_to_the_31_elements():
     assert not tf.cast(layer(others), tf.float32).numpy().any()
 
     layer.save_own_variables(store := Sparse())
+    del store["digests"]  # a row is changed below
     assert sum(len(chunk) for chunk in store.values()) == ROWS
     *_, before, last = (store[key] for key in sorted(store))
     tail = np.concatenate([before, last])[-7:]

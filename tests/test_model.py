@@ -76,8 +76,9 @@ def test_positional_arguments_of_a_subclass():
     assert Sized(20, units=2).units == 2
     made = fitted(MakesTensors(3, 2))
     assert isinstance(made, MakesTensors) and made.input.shape == (None, 3)
-    assert isinstance(made, type(keras.Model(*[keras.Input((1,))] * 2)))
-    assert not isinstance(sized, type(keras.Model(*[keras.Input((1,))] * 2)))
+    x = keras.Input((1,))
+    functional = type(keras.Model(x, dense(x)))
+    assert isinstance(made, functional) and not isinstance(sized, functional)
     assert fitted(Subclassed()).built  # the classes have not changed
 
 
@@ -108,6 +109,7 @@ def test_pickles(kind, copied, tmp_path):
     else:
         other = copied(model)
     assert type(other).__name__ == type(model).__name__ and isinstance(other, (kl.Model, kl.Sequential))
+    model.reset_metrics()  # on Keras 3.12 a loss is the mean over the batches so far
     for _ in range(2):
         assert other.train_on_batch(ids, y) == model.train_on_batch(ids, y)
 

@@ -36,36 +36,35 @@ def beside(handle):
     return _graph().colocate_with(handle.op, ignore_existing=True)
 
 
-def with_gradient(gradient, values, inputs, variables=()):
-    """`values` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
+def with_gradient(gradient, value, inputs, variables=()):
+    """`value` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
 
     In a graph `tf.custom_gradient` puts a closure into a registry of TensorFlow for good, and with it all
     that the closure holds: a model and its variables. Here the graph holds it: both go together.
 
     Args:
-        gradient: `(gradient of each value) -> gradients of the inputs, then of the variables`, a sequence; of
-            a variable a tensor, a `tf.IndexedSlices` or None. The gradient of a value that nothing uses is 0.
-        values: tensors.
-        inputs: floating tensors from which the values were computed.
-        variables: plain `tf.Variable`s of one device from which they were computed.
+        gradient: `gradient of the value -> gradients of the inputs, then of the variables`, a sequence; of a
+            variable a tensor, a `tf.IndexedSlices` or None.
+        value: tensor.
+        inputs: list of floating tensors from which the value was computed.
+        variables: plain `tf.Variable`s of one device from which it was computed.
 
     Returns:
-        A list of tensors.
+        A tensor.
     """
-    values, inputs = list(values), list(inputs)
     for variable in variables:
         watch(variable)
     handles = [variable.handle for variable in variables]
     if tf.executing_eagerly():  # nothing is registered then: the tape holds the closure
-        return list(tf.custom_gradient(lambda *_: (values, gradient))(*inputs, *handles))
+        return tf.custom_gradient(lambda *_: (value, gradient))(*inputs, *handles)
     key = str(next(_keys))
     _gradients[key] = gradient
     _graph().add_to_collection(_KEPT, gradient)
-    return _library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key)
+    return _library.ops.largeout_with_gradient(value=value, inputs=inputs, handles=handles, key=key)
 
 
 @tf.RegisterGradient("Largeout>WithGradient")
-def _kept_gradient(op, *upstream):
+def _kept_gradient(op, upstream):
     gradient = _gradients.get(op.get_attr("key").decode())
     if gradient is None:
         raise LookupError(
@@ -73,4 +72,4 @@ def _kept_gradient(op, *upstream):
             "gone. Differentiate the model that was loaded, not a graph of it that was saved. "
             f"Received: an operation of type {op.type}"
         )
-    return [None] * len(upstream) + list(gradient(*upstream))
+    return [None, *gradient(upstream)]

@@ -1,4 +1,4 @@
-#include "common/op/tf_op.h"
+#include "common/op/guarded_op.h"
 
 namespace largeout {
 
@@ -6,32 +6,32 @@ using tensorflow::DEVICE_CPU;
 using tensorflow::DEVICE_GPU;
 
 REGISTER_OP("Largeout>WithGradient")
-    .Input("values: T")
+    .Input("value: T")
     .Input("inputs: S")
     .Input("handles: num_handles * resource")
     .Output("same: T")
-    .Attr("T: list(type) >= 1")
+    .Attr("T: type")
     .Attr("S: list(type) >= 0")
     .Attr("num_handles: int >= 0")
     .Attr("key: string")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+      c->set_output(0, c->input(0));
       return absl::OkStatus();
     })
-    .Doc(R"(`values` as they are, of which `key` names the gradient.
+    .Doc(R"(`value` as it is, of which `key` names the gradient.
 
-values: of any shapes.
+value: of any shape.
 inputs: what the gradient belongs to. They are not read.
 handles: of the variables that it belongs to. They are not read.
-same: `values`, in the same memory.
+same: `value`, in the same memory.
 key: under which the process that differentiates has the gradient (ops/_gradients.py).
 )");
 
-class WithGradientOp : public tensorflow::OpKernel {
+class WithGradientOp : public GuardedOp {
  public:
-  using OpKernel::OpKernel;
-  void Compute(tensorflow::OpKernelContext* context) override {
-    for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+  using GuardedOp::GuardedOp;
+  void Run(tensorflow::OpKernelContext* context) override {
+    context->set_output(0, context->input(0));
   }
   bool IsExpensive() override { return false; }
 };

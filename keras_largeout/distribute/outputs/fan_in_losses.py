@@ -106,8 +106,7 @@ class JointLoss:
         trained = [part.kernel, part.bias] if self.weights.trainable else []
         with part.on_its_device():
             nothing = tf.zeros(tf.shape(hidden)[:1])
-            (nothing,) = with_gradient(gradient, [nothing], [whole], [v for v in trained if v is not None])
-        return nothing
+            return with_gradient(gradient, nothing, [whole], [v for v in trained if v is not None])
 
     def of_all_replicas(self, hidden, targets, trigger):
         """One step of each part with what all replicas bring."""

@@ -74,7 +74,7 @@ class BatchKeeper:
             )
             return [upstream]
 
-        return with_gradient(gradient, [losses], [losses])[0]
+        return with_gradient(gradient, losses, [losses])
 
     def batch(self):
         """The `Batch` that was kept last, of all replicas, or None."""

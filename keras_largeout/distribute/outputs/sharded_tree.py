@@ -195,7 +195,7 @@ def take_each(values, order):
     """`values[order]` where no index occurs twice: its gradient only moves rows."""
     shape = tf.shape(values)
     taken = tf.gather(values, order)
-    return with_gradient(lambda grad: [tf.scatter_nd(order[:, None], grad, shape)], [taken], [values])[0]
+    return with_gradient(lambda grad: [tf.scatter_nd(order[:, None], grad, shape)], taken, [values])
 
 
 def _fetched(variable, rows):
@@ -206,7 +206,7 @@ def _fetched(variable, rows):
     shape = tf.constant(variable.shape.as_list(), rows.dtype)
     values = tf.gather(variable, rows)
     spread = tf.scatter_nd(rows[:, None], values, shape)
-    return with_gradient(lambda grad: [grad.values], [spread], [values])[0]
+    return with_gradient(lambda grad: [grad.values], spread, [values])
 
 
 class _Vector:

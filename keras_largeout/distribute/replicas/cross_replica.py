@@ -64,7 +64,7 @@ def cross_replica_call(forward, backward, *inputs):
             of_inputs = backward(saved, [grad])[0]
         return [of_inputs[i] for i in differentiable]
 
-    return with_gradient(gradient, [outputs[index]], [inputs[i] for i in differentiable])[0]
+    return with_gradient(gradient, outputs[index], [inputs[i] for i in differentiable])
 
 
 def mean_of_replicas(mean, terms, examples):
@@ -92,4 +92,4 @@ def mean_of_replicas(mean, terms, examples):
     share_of_terms, share_of_examples = tf.unstack(tf.math.divide_no_nan(mine, of_all))
 
     value = mean * tf.math.divide_no_nan(share_of_terms, share_of_examples)
-    return with_gradient(lambda grad: [grad * share_of_terms * replicas], [value], [mean])[0]
+    return with_gradient(lambda grad: [grad * share_of_terms * replicas], value, [mean])

@@ -172,7 +172,7 @@ def fan_in_loss(
         d_inputs, _, _ = fan_in_backward(inputs, *shared, **step, input_gradient=input_gradient, **options)
         return d_inputs, tf.zeros_like(trigger)
 
-    return with_gradient(gradient, [forward.loss], [inputs, trigger])[0]
+    return with_gradient(gradient, forward.loss, [inputs, trigger])
 
 
 def fan_in_forward(

@@ -21,6 +21,7 @@ import _corpus
 import keras
 import numpy as np
 from _callbacks import Perplexity, Speed
+from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
 from _report import compare, peak_memory, progress, size, stage
 
@@ -41,7 +42,10 @@ def main():
         with strategy.scope():
             model, head = make_model(args, corpus)
         history = fit(args, model, head, train, validation, tokens_per_step, steps)
-        contexts = show_predictions(args, corpus, head.predictor(model, k=10, position="last"))
+        predictor = head.predictor(model, k=10, position="last")
+        contexts = show_predictions(args, corpus, predictor)
+        if args.head != "dense":
+            show_continuations(args, corpus, model, head, predictor, contexts[0])
         with strategy.scope():
             save_and_reload(args.save or scratch / "model.keras", model, train, contexts)
         export_and_serve(args.export or scratch / "export", model, contexts, scratch)
@@ -154,6 +158,18 @@ def show_predictions(args, corpus, predictor, examples=6, shown=5):
             best = zip(np.exp(answer["scores"][0, :shown]), answer["ids"][0, :shown])
             print("       " + "   ".join(f"{p:.0%} {corpus.words[i]}" for p, i in best))
     return np.stack(contexts)
+
+
+def show_continuations(args, corpus, model, head, predictor, context, length=12):
+    """Prints how the first of these texts may go on."""
+    with stage(f"How does the first go on? ({length} words, or up to the end of its file)"):
+        for score, words in beam_search(predictor, context, length, beams=4, end=_corpus.END)[:2]:
+            print(f"   beam search, log-probability {score:.1f}: {corpus.text(words)}")
+        seed = keras.random.SeedGenerator(args.seed)  # a number would draw every word alike
+        for temperature in (0.5, 1.0):
+            how = {"temperature": temperature, "top_k": 50, "top_p": 0.95, "seed": seed}
+            words = sample_text(model, head, context, length, end=_corpus.END, **how)
+            print(f"   sampled at temperature {temperature}: {corpus.text(words)}")
 
 
 def save_and_reload(path, model, train, contexts):

@@ -129,8 +129,7 @@ def _weight_map(path):
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         expected = content.pop(MAP_DIGEST, None)
-        found = content["weight_map"].items()
-        found = {group: {names} if isinstance(names, str) else set(names) for group, names in found}
+        found = files_of_groups(content)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise OSError(f"{path} is damaged: it must be Keras's map of weights. Received: {error!r}") from error
     if expected not in (None, digest_of_map(content)):
@@ -139,6 +138,12 @@ def _weight_map(path):
             f"Received: {digest_of_map(content)}"
         )
     return found
+
+
+def files_of_groups(content):
+    """Of the content of a `.weights.json`: group -> the names of the files that have a part of it."""
+    groups = content["weight_map"].items()
+    return {group: {names} if isinstance(names, str) else set(names) for group, names in groups}
 
 
 def digest_of_map(content):

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 
-from keras_largeout.files.loading import MAP_DIGEST, digest_of_map
+from keras_largeout.files.loading import MAP_DIGEST, digest_of_map, files_of_groups
 from keras_largeout.files.seal import seal
 from keras_largeout.files.whole import is_local, put, scratch_beside, whole_file
 
@@ -116,7 +116,7 @@ def _named(path):
     """The files that a map names; none where there is no map that can be read."""
     try:
         with open(path, encoding="utf-8") as file:
-            names = json.load(file)["weight_map"].values()
+            groups = files_of_groups(json.load(file))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
-    return {file for name in names for file in ([name] if isinstance(name, str) else name)}
+    return set().union(*groups.values())

@@ -1,0 +1,63 @@
+"""How a text goes on: its best continuations, by beam search, or one that is sampled."""
+
+import numpy as np
+
+
+def beam_search(predictor, context, length, beams=4, end=None):
+    """The continuations with the largest probability that a search with so many beams finds.
+
+    Each step asks the model for the best next words of every beam, and keeps the best of all. No step
+    looks at more than `beams * k` words, however many the head has.
+
+    Args:
+        predictor: `head.predictor(model, k=k, position="last")`, `k >= beams`. Scores are log-probabilities.
+        context: int32 `[steps]`: the words before, as many as the model reads; 0 fills it up at its end.
+        length: words to add, at most.
+        beams: continuations that are kept at every step.
+        end: the word after which a continuation is complete.
+
+    Returns:
+        `[(log-probability, [word, ...]), ...]`, `beams` of them, the best first.
+    """
+    steps = len(context)
+    known = np.asarray(context)[: np.count_nonzero(context)].tolist()
+    found, complete = [(0.0, [])], []
+    for _ in range(length):
+        windows = np.zeros([beams, steps], np.int32)  # one shape: the model is traced once
+        for row, (_, words) in enumerate(found):
+            window = (known + words)[-steps:]
+            windows[row, : len(window)] = window
+        answer = predictor.predict(windows, verbose=0)
+        longer = [
+            (score + float(more), [*words, int(word)])
+            for (score, words), scores, ids in zip(found, answer["scores"], answer["ids"])
+            for more, word in zip(scores, ids)
+        ]
+        best = sorted(longer + complete, key=lambda beam: -beam[0])[:beams]
+        complete = [beam for beam in best if beam[1][-1] == end]
+        found = [beam for beam in best if beam[1][-1] != end]
+        if not found:
+            break
+    return sorted(found + complete, key=lambda beam: -beam[0])
+
+
+def sample_text(model, head, context, length, end=None, **how):
+    """One continuation, every word of it drawn from what the model says.
+
+    Args:
+        model: tokens `[batch, steps]` -> hidden vectors `[batch, steps, units]` of `head`.
+        context, length, end: as in `beam_search`.
+        how: `temperature`, `top_k`, `top_p`, `seed` of `head.sample`.
+
+    Returns:
+        `[word, ...]`.
+    """
+    steps = len(context)
+    known = np.asarray(context)[: np.count_nonzero(context)].tolist()
+    words = []
+    while len(words) < length and (not words or words[-1] != end):
+        window = (known + words)[-steps:]
+        read = np.pad(np.array(window, np.int32), (0, steps - len(window)))
+        hidden = model.predict(read[None], verbose=0)[:, len(window) - 1]
+        words.append(int(head.sample(hidden, **how)[0]))
+    return words

@@ -61,11 +61,11 @@ def saved_and_loaded(model, devices, suffix, path, optimizer, placement):
     [
         (1, 3, ".keras", accumulating, "permutation"),
         (4, 2, ".weights.h5", accumulating, "columns"),
-        (2, 8, "", loss_scaled, "modulo"),
+        (2, 6, "", loss_scaled, "modulo"),
         (4, 1, ".keras", multi, HOT),
         (4, 3, ".weights.h5", accumulating, "replicated"),
     ],
-    ids=["1-3", "4-2", "2-8", "4-1", "4-3"],
+    ids=["1-3", "4-2", "2-6", "4-1", "4-3"],
 )
 def test_other_devices_train_on(before, after, suffix, optimizer, placement, tmp_path):
     if optimizer is multi and not hasattr(keras.optimizers, "MultiOptimizer"):

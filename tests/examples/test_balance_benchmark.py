@@ -23,7 +23,7 @@ def lines_of(what, placement, devices, **config):
 
 @pytest.fixture(scope="module")
 def output():
-    """8 devices, 100 classes of 100 words each."""
+    """8 devices, 100 classes of 100 words each. (`soak`: a minute of tracing.)"""
     return [
         line
         for placement in (balance.CONTIGUOUS, balance.PLANNED)
@@ -31,12 +31,14 @@ def output():
     ]
 
 
+@pytest.mark.soak
 def test_goals_are_reached(output):
     goals = balance.reaches(output)
     assert len(goals) == 1 + len(balance.REACHES)
     assert all(reached for *_, reached in goals), goals
 
 
+@pytest.mark.soak
 def test_all_of_a_batch_on_one_device(output):
     found = {(line["problem"], line["placement"]): line for line in output}
     same, other = found[balance.SAME, balance.CONTIGUOUS], found[balance.OTHER, balance.CONTIGUOUS]
@@ -56,6 +58,7 @@ def test_embedding():
     assert all(line["bytes"] <= balance.BYTES_OVER_BOUND * line["bound"] for line in lines)
 
 
+@pytest.mark.soak
 def test_report(output, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(balance, "measure", lambda *_: output)
     assert balance.main(["--quick", "--json", str(tmp_path / "out.json")]) == 0

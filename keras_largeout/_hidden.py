@@ -1,9 +1,10 @@
 """What a head notes on the hidden vectors that it returns.
 
 A loss and a metric are given tensors, and nothing else. So the notes lie on the tensor itself, as attributes:
-which heads it went through and, once a loss has scored it, the losses of its tokens. They hold in graphs and
-outside, in every replica and on every worker, and nothing of them is saved. (While Keras builds a model
-symbolically it copies tensors, and the notes get lost: `is_symbolic` in `_keras.py`.)
+which heads it went through; the losses of its tokens, once a loss has scored it; its best classes, once a
+metric has asked for them. They hold in graphs and outside, in every replica and on every worker, and nothing
+of them is saved. (While Keras builds a model symbolically it copies tensors, and the notes get lost:
+`is_symbolic` in `_keras.py`.)
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 _HEADS = "_largeout_heads"  # weak references to the heads that a tensor went through
 _SCORES = "_largeout_scores"  # what losses made of it
+_BEST = "_largeout_best"  # the best classes of it, by head
 
 
 class Scored(NamedTuple):
@@ -53,4 +55,19 @@ def scores_of(hidden, head, y_true):
     for reference, targets, scored in getattr(hidden, _SCORES, ()):
         if reference() is head and targets is y_true:
             return scored
+    return None
+
+
+def note_best(hidden, head, ids):
+    """Notes the best classes that `head` finds for `hidden`, `[..., k]`, the best first."""
+    others = [entry for entry in getattr(hidden, _BEST, ()) if entry[0]() is not head]
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _BEST, (*others, (weakref.ref(head), ids)))
+
+
+def best_known(hidden, head, k):
+    """The k best classes, `[..., k]`, where as many at least were noted; None where not."""
+    for reference, ids in getattr(hidden, _BEST, ()):
+        if reference() is head and ids.shape[-1] >= k:
+            return ids[..., :k]
     return None

@@ -51,7 +51,7 @@ FORMS = {
 
 
 def _expected(ids, dense, gains, weight):
-    """P@k, nDCG@k and PSP@k by the book."""
+    """P@k, nDCG@k, PSP@k, recall, hit rate and MRR by the book."""
     k = K
     hit = np.take_along_axis(dense, ids[:, :k], 1)
     precision = np.average(hit.mean(1), weights=weight)
@@ -60,7 +60,16 @@ def _expected(ids, dense, gains, weight):
     ndcg = np.array([ndcg_score(d[None], s[None], k=k) if d.any() else 0 for d, s in zip(dense, scores)])
     won = (hit * gains[ids[:, :k]]).sum(1)
     best = np.sort(dense * gains, axis=1)[:, -k:].sum(1)
-    return precision, np.average(ndcg, weights=weight), (won * weight).sum() / (best * weight).sum()
+    psp = (won * weight).sum() / (best * weight).sum()
+    some = dense.any(1)  # the others count for none of these
+    rank = np.where(hit.any(1), hit.argmax(1) + 1, np.inf)
+    kept = [hit.sum(1) / np.maximum(dense.sum(1), 1), hit.any(1), 1 / rank]
+    return (
+        precision,
+        np.average(ndcg, weights=weight),
+        psp,
+        *(np.average(v[some], weights=weight[some]) for v in kept),
+    )
 
 
 def _metrics(propensities):
@@ -68,6 +77,9 @@ def _metrics(propensities):
         metrics.PrecisionAtK(K),
         metrics.NDCGAtK(K),
         metrics.PropensityScoredPrecisionAtK(propensities, K),
+        metrics.RecallAtK(K),
+        metrics.HitRateAtK(K),
+        metrics.MRR(K),
     )
 
 
@@ -97,6 +109,14 @@ def test_one_label_a_row_is_the_accuracy(rng):
     metric.reset_state()
     metric.update_state(y[..., None], ids)
     assert float(metric.result()) == pytest.approx(np.mean(ids[..., 0] == y))
+
+
+def test_names():
+    found = [
+        metric.name
+        for metric in (metrics.RecallAtK(3), metrics.HitRateAtK(), metrics.MRR(), metrics.MRR(2, "x"))
+    ]
+    assert found == ["recall_at_3", "hit_rate_at_10", "mrr_at_10", "x"]
 
 
 def test_empty_batch_and_no_labels(batch):
@@ -154,7 +174,7 @@ def test_errors(batch):
 def test_a_multi_hot_matrix_of_integers_needs_num_classes(batch):
     labels, ids, _, propensities = batch
     matrix = tf.cast(tf.sparse.map_values(tf.math.ceil, _multi_hot(labels)), tf.int32)
-    for make in (metrics.PrecisionAtK, metrics.NDCGAtK):
+    for make in (metrics.PrecisionAtK, metrics.NDCGAtK, metrics.RecallAtK, metrics.HitRateAtK, metrics.MRR):
         known, padded = make(K, num_classes=CLASSES), make(K)
         known.update_state(matrix, ids)
         padded.update_state(_padded(labels), ids)

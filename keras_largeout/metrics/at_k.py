@@ -9,7 +9,7 @@ from keras_largeout.metrics._hits import find_hits
 from keras_largeout.metrics._scores import best_of, head_of, nothing_to_measure
 
 
-class _AtK(keras.metrics.Metric):
+class AtK(keras.metrics.Metric):
     """A ratio of two sums over the rows. Subclasses say what a row adds to each: `parts`."""
 
     def __init__(self, k, name=None, dtype=None, num_classes=None):
@@ -73,7 +73,7 @@ def _per_row(weight, rows):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class TopKAccuracy(_AtK):
+class TopKAccuracy(AtK):
     """How often one of the k best classes is a label of the row. Rows without a label are left out.
 
     With one label per row and k = 1 that is the accuracy. In `compile(metrics=...)` of a model that ends in a
@@ -101,7 +101,7 @@ class TopKAccuracy(_AtK):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class PrecisionAtK(_AtK):
+class PrecisionAtK(AtK):
     """P@k: how many of the k best classes are labels of their row, over k; the mean over all rows.
 
     A row without labels counts as 0. With one label per row, P@1 is the accuracy.
@@ -129,7 +129,7 @@ class PrecisionAtK(_AtK):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class NDCGAtK(_AtK):
+class NDCGAtK(AtK):
     """nDCG@k: hits discounted by 1 / log2(rank + 1), over the best that the row's labels allow; the mean.
 
     A row without labels counts as 0. Labels are equally relevant.
@@ -151,7 +151,7 @@ class NDCGAtK(_AtK):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class PropensityScoredPrecisionAtK(_AtK):
+class PropensityScoredPrecisionAtK(AtK):
     """PSP@k: precision in which a hit weighs 1 / propensity of its label, so that rare labels count more.
 
     As the Extreme Classification Repository reports it: the sum over all rows, over the largest one that any

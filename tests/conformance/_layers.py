@@ -70,7 +70,7 @@ def last(layer, **options):
         return model.get_layer("large").predictor(model, k=5)
 
     def metrics():
-        return [kl.metrics.Perplexity(), kl.metrics.TopKAccuracy(3)]
+        return [kl.metrics.Perplexity(), kl.metrics.TopKAccuracy(3), kl.metrics.MRR(3)]
 
     return Case(model, data, loss, serving, metrics, **options)
 

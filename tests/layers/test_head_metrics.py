@@ -67,6 +67,25 @@ def test_what_fit_logs_is_what_the_loss_saw(rng):
     assert set(logs) >= {"top_3_accuracy", "precision_at_1", "val_top_3_accuracy"}
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_metrics_share_one_search_in_graphs(rng, eager, monkeypatch):
+    """The largest k first: the others take the first of its classes. Eagerly the head may learn between."""
+    ids, y, _ = data(rng)
+    kinds = (kl.metrics.RecallAtK, kl.metrics.MRR, kl.metrics.NDCGAtK, kl.metrics.HitRateAtK)
+    ks = (4, 3, 2, 4)
+    model, head = model_of(metrics=[kind(k) for kind, k in zip(kinds, ks)], run_eagerly=eager)
+    searches, top_k = [], head.top_k
+    monkeypatch.setattr(head, "top_k", lambda hidden, k: searches.append(k) or top_k(hidden, k))
+    got = model.evaluate(ids, y, verbose=0)[1:]
+    assert searches == (list(ks) if eager else [4])
+    monkeypatch.undo()
+    hidden = tf.constant(model.predict(ids, verbose=0))
+    for kind, k, found in zip(kinds, ks, got):
+        metric = kind(k)
+        metric.update_state(y, head.top_k(hidden, k)[1], sample_weight=(ids > 0) & (y != -1))
+        assert found == pytest.approx(float(metric.result()))
+
+
 def test_two_heads_on_the_same_vectors(rng):
     x = keras.Input((3,))
     hidden = keras.layers.Dense(DIM)(x)

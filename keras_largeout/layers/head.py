@@ -23,6 +23,7 @@ from keras_largeout._hidden import Scored, mark
 from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._compile_check import check_call, check_outputs
+from keras_largeout.layers._exclude import best_without
 from keras_largeout.layers._inputs import hidden_vectors
 from keras_largeout.layers.head_loss import HeadLoss, all_of, register, weights_like
 from keras_largeout.layers.predictor import predictor
@@ -155,26 +156,42 @@ class Head(keras.layers.Layer):
         """
         return -self.token_losses(tf.convert_to_tensor(y), tf.convert_to_tensor(hidden))
 
-    def top_k(self, hidden, k):
+    def top_k(self, hidden, k, exclude=None):
         """The k classes of highest score, exactly.
 
         Args:
             hidden: float `[..., dim]`.
             k: int, `1 <= k <= num_classes`.
+            exclude: classes that are left out, such as the items that a user has seen: ids, int `[..., m]`,
+                of each token, or `[batch, m]`, of each row of `[batch, time, dim]`; dense, or
+                `[batch, m]` as a `tf.RaggedTensor` or a `tf.SparseTensor`. -1, and what is no class, excludes
+                nothing. The cost is that of k + m classes.
 
         Returns:
             `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
             smaller id. Scores are log-probabilities, where the head does not say otherwise.
 
         Raises:
-            ValueError: `k` outside that range.
+            ValueError: `k` outside that range; `exclude` is of another shape, or no integers.
+            tf.errors.InvalidArgumentError: `exclude` leaves fewer than k classes.
+
+        Example:
+
+        ```python
+        scores, items = head.top_k(model(history), k=10, exclude=history)  # [users, 10] each
+        ```
         """
         self.check_k(k)
-        hidden = hidden_vectors(self, tf.convert_to_tensor(hidden))
+        k, hidden = int(k), hidden_vectors(self, tf.convert_to_tensor(hidden))
         shape = tf.concat([tf.shape(hidden)[:-1], [k]], 0)
         if not self.initialized:
             return tf.zeros(shape), tf.zeros(shape, tf.int32)
-        best = self.best_classes(tf.reshape(hidden, [-1, self.dim]), k)
+        flat = tf.reshape(hidden, [-1, self.dim])
+        if exclude is None:
+            best = self.best_classes(flat, k)
+        else:
+            lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
+            best = best_without(self.best_classes, flat, lead, exclude, k, self.num_classes)
         static = [*hidden.shape[:-1], k]
         scores, ids = (tf.reshape(part, shape) for part in best)
         for part in (scores, ids):
@@ -231,10 +248,13 @@ class Head(keras.layers.Layer):
         raise NotImplementedError
 
     def best_classes(self, hidden, k):
-        """What `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each."""
+        """What `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
+
+        k: int, or an int32 scalar tensor.
+        """
         raise NotImplementedError
 
-    def predictor(self, model, k=10, position="all"):
+    def predictor(self, model, k=10, position="all", exclude=None):
         """A `keras.Model` from the inputs of `model` to the k classes of highest score.
 
         Args:
@@ -243,6 +263,9 @@ class Head(keras.layers.Layer):
             k: int.
             position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
                 scored.
+            exclude: None, or the `keras.Input` of what `top_k` is to leave out: an input of `model`, or a new
+                one, which the predictor then takes beside those of `model`. For an export it must be dense,
+                padded with -1.
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
@@ -251,9 +274,17 @@ class Head(keras.layers.Layer):
             `input_signature`.
 
         Raises:
-            ValueError: no output of `model` is this head's.
+            ValueError: no output of `model` is this head's; `exclude` for a subclassed model (take
+                `kl.layers.TopK` there).
+
+        Example:
+
+        ```python
+        seen = keras.Input((None,), dtype="int32", ragged=True, name="seen")
+        recommender = head.predictor(model, k=10, exclude=seen)  # of {"items": ..., "seen": ...}
+        ```
         """
-        return predictor(self, model, k, position)
+        return predictor(self, model, k, position, exclude)
 
     def summary_note(self):
         """What `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""

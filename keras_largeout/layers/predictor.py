@@ -8,17 +8,28 @@ from keras_largeout.layers.top_k import TopK
 from keras_largeout.model import Model
 
 
-def predictor(head, model, k, position):
+def predictor(head, model, k, position, exclude=None):
     """See `Head.predictor`."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"`model` must be a keras.Model. Received: {model!r}")
     if not getattr(model, "inputs", None) or not getattr(model, "outputs", None):
         if head not in all_layers(model):
             _refuse(head, model)
+        if exclude is not None:
+            raise ValueError(
+                "`exclude` must be None for a model whose tensors are not known. Make a model of your own "
+                f"there, of `keras_largeout.layers.TopK(head, k)(hidden, exclude=ids)`. Received: {model!r}"
+            )
         return Predictor(model, head.name, k, position, name=f"{model.name}_predictor")
     # A sequential model knows its tensors, but not as `input` and `output` before it was called.
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    outputs = TopK(head, k, position)(_of_head(head, model, model.outputs))
+    best = TopK(head, k, position)
+    if exclude is None:
+        outputs = best(_of_head(head, model, model.outputs))
+    else:
+        outputs = best(_of_head(head, model, model.outputs), exclude=exclude)
+        if not any(exclude is known for known in model.inputs):
+            inputs = _beside(inputs, exclude)
     return Model(inputs, outputs, name=f"{model.name}_predictor")
 
 
@@ -61,6 +72,13 @@ class Predictor(Model):
     def from_config(cls, config):
         config = dict(config)
         return cls(keras.saving.deserialize_keras_object(config.pop("model")), **config)
+
+
+def _beside(inputs, one_more):
+    """The inputs of a model, and one more: in a dict by its name, else at the end of a list."""
+    if isinstance(inputs, dict):
+        return {**inputs, one_more.name: one_more}
+    return [*(inputs if isinstance(inputs, (list, tuple)) else [inputs]), one_more]
 
 
 def _of_head(head, model, outputs):

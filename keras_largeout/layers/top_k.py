@@ -19,6 +19,10 @@ class TopK(keras.layers.Layer):
     Input shape:
         float `[..., dim]`, the hidden vectors that the head was given, or those that it returned.
 
+    Call arguments:
+        inputs: the hidden vectors.
+        exclude: None, or ids of classes that are left out, as in `head.top_k`.
+
     Output shape:
         `{"ids": int32 [..., k], "scores": float32 [..., k]}`, the best first, as in `head.top_k`; without the
         axis of time where `position` is "last".
@@ -53,7 +57,7 @@ class TopK(keras.layers.Layer):
             self.head.build(input_shape)
         self.built = True
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, exclude=None, mask=None):
         hidden = tf.convert_to_tensor(inputs)
         if self.position == "last" and hidden.shape.rank != 3:
             raise ValueError(
@@ -67,7 +71,8 @@ class TopK(keras.layers.Layer):
             else:
                 last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)
             hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
-        scores, ids = self.head.top_k(hidden, self.k)
+        more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
+        scores, ids = self.head.top_k(hidden, self.k, **more)
         return {"ids": ids, "scores": scores}
 
     def count_params(self):

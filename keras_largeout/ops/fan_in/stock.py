@@ -31,7 +31,7 @@ def stock_fan_in_top_k(inputs, weights, indices, bias, k):
     Args:
         inputs: float `[B, I]`.
         weights, indices, bias: variables `[C, K]`, `[C, K]`, and `[C]` or None.
-        k: int, `1 <= k <= C`.
+        k: int, `1 <= k <= C`; or an int32 scalar tensor, which is not checked.
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[B, k]`, descending, int32 `[B, k]` (ties go to the smaller id),
@@ -63,12 +63,13 @@ def stock_fan_in_top_k(inputs, weights, indices, bias, k):
         return start + step, scores, ids, total
 
     lowest = tf.fill([examples, k], -float("inf"))
+    best = tf.TensorShape([None, k if isinstance(k, int) else None])
     loop = (tf.constant(0), lowest, tf.zeros([examples, k], tf.int32), tf.fill([examples], -float("inf")))
     _, scores, ids, total = tf.while_loop(
         lambda start, *_: start < classes,
         add_rows,
         loop,
-        shape_invariants=(tf.TensorShape([]), *(tf.TensorShape([None, k]),) * 2, tf.TensorShape([None])),
+        shape_invariants=(tf.TensorShape([]), best, best, tf.TensorShape([None])),
         parallel_iterations=1,
     )
     return scores, ids, total

@@ -14,8 +14,14 @@ _QUERIES = 1024
 _CAST_ROWS = 2**16
 
 
+def static(k):
+    """The int that `k` is, for shapes; None where it is a tensor."""
+    return k if isinstance(k, int) else None
+
+
 def in_chunks(hidden, size, k, search):
     """Runs `search` on `size` queries at a time, and joins its (scores, ids)."""
+    found = tf.TensorShape([None, static(k)])
 
     def step(start, scores, ids):
         new_scores, new_ids = search(hidden[start : start + size])
@@ -25,7 +31,7 @@ def in_chunks(hidden, size, k, search):
         lambda start, *_: start < tf.shape(hidden)[0],
         step,
         (tf.constant(0), tf.zeros([0, k]), tf.zeros([0, k], tf.int32)),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, k]), tf.TensorShape([None, k])),
+        shape_invariants=(tf.TensorShape([]), found, found),
         parallel_iterations=1,
     )
     return scores, ids

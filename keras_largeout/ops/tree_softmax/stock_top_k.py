@@ -23,6 +23,7 @@ from keras_largeout.ops.tree_softmax.stock_dense import (
     comparable,
     gather,
     in_chunks,
+    static,
 )
 
 _DENSE_CLASSES = 50_000  # Up to this many classes all rows are scored.
@@ -42,7 +43,7 @@ def stock_top_k(hidden, table, bias, tree, k):
             `gather(rows)`.
         bias: float32 `[num_rows]`, variable or tensor, or None.
         tree: `TreeArrays` of variables (or eager tensors, arrays): the sizes of nodes are read while tracing.
-        k: int, at most `num_classes`.
+        k: int, at most `num_classes`; or an int32 scalar tensor, which is not checked.
 
     Returns:
         (log_probs float32 `[queries, k]`, descending; ids int32 `[queries, k]`). A query that holds NaN has
@@ -52,10 +53,11 @@ def stock_top_k(hidden, table, bias, tree, k):
         ValueError: k below 1 or above `num_classes`.
     """
     facts = TreeFacts(tree)
-    if not 1 <= k <= facts.num_classes:
+    if isinstance(k, int) and not 1 <= k <= facts.num_classes:
         raise ValueError(f"`k` must be in [1, {facts.num_classes}], the number of classes. Received: k={k}")
+    many = isinstance(k, int) and k > facts.num_classes // 8
     hidden = tf.cast(hidden, tf.float32)
-    if facts.num_classes <= _DENSE_CLASSES or facts.num_nodes == 1 or k > facts.num_classes // 8:
+    if facts.num_classes <= _DENSE_CLASSES or facts.num_nodes == 1 or many:
         scores, ids = DenseSearch(table, bias, tree, facts, k).search(hidden)
     else:
         scores, ids = _BestFirst(table, bias, tree, facts, k).search(hidden)
@@ -112,7 +114,7 @@ class _BestFirst:
             opened += tf.cast(tf.cast(width, tf.float32) * self.typical, tf.int32)
             return count + 1, opened, *state
 
-        any_width, of_k = tf.TensorShape([None, None]), tf.TensorShape([None, self.k])
+        any_width, of_k = tf.TensorShape([None, None]), tf.TensorShape([None, static(self.k)])
         _, _, best, best_ids, open_scores, _ = tf.while_loop(
             lambda count, opened, b, i, scores, n: (tf.shape(scores)[1] > 0) & (opened < limit),
             wave,

@@ -1,0 +1,202 @@
+"""Top-k without the classes that are excluded: every head, every form of ids, models and exports."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_largeout as kl
+from keras_largeout.ops.export_mode import stock_ops
+from keras_largeout.ops.tree_softmax import stock_top_k
+
+CLASSES, DIM, K = 40, 6, 4
+
+HEADS = {
+    "tree": lambda: kl.layers.HierarchicalSoftmax(CLASSES, counts=np.arange(CLASSES, 0, -1)),
+    "softmax over connections": lambda: kl.layers.SparseOutput(CLASSES, 3, loss="softmax", seed=1),
+    "labels": lambda: kl.layers.SparseOutput(CLASSES, 3, seed=1),
+}
+
+
+@pytest.fixture(params=HEADS)
+def head(request):
+    head = HEADS[request.param]()
+    head.build((None, DIM))
+    for i, variable in enumerate(head.trainable_variables):
+        variable.assign(np.random.default_rng(i).normal(size=variable.shape))
+    return head
+
+
+def expected(head, hidden, excluded, k=K):
+    """Of all classes in the order of their scores, the first that are not excluded."""
+    hidden = np.asarray(hidden).reshape(-1, DIM)
+    scores, ids = (part.numpy() for part in head.top_k(hidden, CLASSES))
+    kept = [
+        [j for j in range(CLASSES) if row[j] not in out][:k] for row, out in zip(ids, excluded, strict=True)
+    ]
+    return np.take_along_axis(scores, np.array(kept), 1), np.take_along_axis(ids, np.array(kept), 1)
+
+
+def lists(rng, head, hidden):
+    """For each token some of its best classes, some others, one twice; for one token none."""
+    best = head.top_k(hidden, 6)[1].numpy().reshape(-1, 6)
+    found = [sorted({*row[::2].tolist(), *rng.integers(0, CLASSES, 3).tolist()}) for row in best]
+    return [[], [*found[1], found[1][0]], *found[2:]]
+
+
+def padded(found):
+    return tf.ragged.constant(found, dtype=tf.int64).to_tensor(-1)
+
+
+def sparse(found):
+    pairs = [(row, at, label) for row, labels in enumerate(found) for at, label in enumerate(labels)]
+    pairs = np.array(pairs, np.int64)
+    return tf.SparseTensor(pairs[:, :2], pairs[:, 2], [len(found), max(map(len, found))])
+
+
+FORMS = {
+    "padded": padded,
+    "numpy, int32": lambda found: padded(found).numpy().astype("int32"),
+    "ragged": lambda found: tf.ragged.constant(found, dtype=tf.int32),
+    "sparse": sparse,
+}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(head, rng, form, graph):
+    hidden = rng.normal(size=(5, DIM)).astype("float32")
+    found = lists(rng, head, hidden)
+    exclude = FORMS[form](found)
+    if graph:  # nothing is known of the number of ids
+        spec = tf.type_spec_from_value(exclude)
+        if isinstance(spec, tf.TensorSpec):
+            spec = tf.TensorSpec([None, None], spec.dtype)
+        search = tf.function(lambda hidden, exclude: head.top_k(hidden, K, exclude))
+        search = search.get_concrete_function(tf.TensorSpec([None, DIM]), spec)
+        scores, ids = search(
+            tf.constant(hidden), tf.convert_to_tensor(exclude) if form[:5] == "numpy" else exclude
+        )
+    else:
+        scores, ids = head.top_k(hidden, K, exclude)
+    want = expected(head, hidden, found)
+    np.testing.assert_array_equal(ids, want[1])
+    np.testing.assert_allclose(scores, want[0], rtol=1e-6)
+    assert scores.shape == ids.shape == (5, K)
+
+
+def test_axes_of_time_have_one_list(head, rng):
+    hidden = rng.normal(size=(3, 2, DIM)).astype("float32")
+    rows = [[3, 5], [], [1, 0]]
+    _, ids = head.top_k(hidden, K, padded(rows))
+    want = expected(head, hidden, [row for row in rows for _ in range(2)])[1]
+    np.testing.assert_array_equal(ids, want.reshape(3, 2, K))
+    each = rng.integers(0, CLASSES, (3, 2, 5))
+    _, ids = head.top_k(hidden, K, each)
+    np.testing.assert_array_equal(ids, expected(head, hidden, each.reshape(6, 5))[1].reshape(3, 2, K))
+
+
+def test_nothing_and_nobody(head, rng):
+    hidden = rng.normal(size=(3, DIM)).astype("float32")
+    for nothing in (
+        np.zeros((3, 0), int),
+        np.full((3, 2), -1),
+        np.full((3, 1), CLASSES),
+        np.full((3, 1), 2**40),
+    ):
+        for got, want in zip(head.top_k(hidden, K, nothing), head.top_k(hidden, K)):
+            np.testing.assert_array_equal(got, want)
+    assert head.top_k(hidden[:0], K, np.zeros((0, 3), int))[1].shape == (0, K)
+    assert head.top_k(hidden[:0], K, np.zeros((0, CLASSES), int))[1].shape == (0, K)
+
+
+def test_all_but_k(head, rng):
+    hidden = rng.normal(size=(2, DIM)).astype("float32")
+    exclude = np.stack([rng.permutation(CLASSES)[: CLASSES - K] for _ in range(2)])
+    np.testing.assert_array_equal(head.top_k(hidden, K, exclude)[1], expected(head, hidden, exclude)[1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must leave at least k=5 of the 40 classes"):
+        head.top_k(hidden, K + 1, exclude)
+
+
+def test_refusals(head):
+    hidden = np.zeros((3, 2, DIM), "float32")
+    for bad in (np.zeros((3, 2, 1)), np.zeros((4, 2), int), np.zeros(3, int), np.zeros((3, 2, 1, 1), int)):
+        with pytest.raises(ValueError, match=r"`exclude` must be class ids .* for tokens of shape \(3, 2\)"):
+            head.top_k(hidden, K, bad)
+
+
+@pytest.mark.parametrize("form", ["dense", "ragged"])
+def test_predictor_and_export(rng, tmp_path, form):
+    """The items of the history are those that are excluded; or others, by an input of their own."""
+    history = keras.Input((3,), dtype="int32", name="history")
+    x = keras.layers.Flatten()(kl.layers.ShardedEmbedding(CLASSES, 2)(history))
+    head = kl.layers.HierarchicalSoftmax(CLASSES, counts=np.arange(CLASSES, 0, -1))
+    model = kl.Model(history, head(x))
+    items = rng.integers(0, CLASSES, (4, 3)).astype("int32")
+    hidden = model.predict(items, verbose=0)
+
+    def truth(excluded):
+        ids = head.top_k(hidden, CLASSES)[1].numpy()
+        kept = [[i for i in row if i not in out][:K] for row, out in zip(ids, excluded)]
+        return np.array(kept)
+
+    own = head.predictor(model, k=K, exclude=history)
+    np.testing.assert_array_equal(own.predict(items, verbose=0)["ids"], truth(items))
+    seen = keras.Input((None,), dtype="int32", ragged=form == "ragged", name="seen")
+    other = head.predictor(model, k=K, exclude=seen)
+    rows = truth([[]] * 4)[:, [0, 2]].tolist()
+    rows[1] = []
+    ids = tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)
+    ids = ids if form == "ragged" else ids.to_tensor(-1)
+    items = tf.constant(items)
+    found = other([items, ids])["ids"]
+    np.testing.assert_array_equal(found, truth(rows))
+    if form == "ragged":  # an export takes dense inputs only
+        return
+    path = str(tmp_path / "other.keras")
+    other.save(path)
+    np.testing.assert_array_equal(keras.models.load_model(path)([items, ids])["ids"], found)
+    kl.export_saved_model(other, str(tmp_path / "export"))
+    served = tf.saved_model.load(str(tmp_path / "export"))
+    names = {op.type for op in served.signatures["serving_default"].graph.get_operations()}
+    assert not [name for name in names if name.startswith("Largeout")]
+    np.testing.assert_array_equal(served.serve(items, ids)["ids"], found)
+
+
+def test_subclassed_models_take_the_layer(rng):
+    class Recommender(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = HEADS["tree"]()
+            self.best = kl.layers.TopK(self.head, K)
+
+        def call(self, inputs):
+            return self.best(self.head(inputs["hidden"]), exclude=inputs["seen"])
+
+    model = Recommender()
+    inputs = {
+        "hidden": tf.constant(rng.normal(size=(3, DIM)), tf.float32),
+        "seen": tf.constant([[1], [2], [3]]),
+    }
+    got = model(inputs)["ids"]
+    np.testing.assert_array_equal(got, expected(model.head, inputs["hidden"], [[1], [2], [3]])[1])
+    with pytest.raises(ValueError, match="`exclude` must be None for a model whose tensors are not known"):
+        model.head.predictor(model, exclude=keras.Input((2,)))
+
+
+def test_searches_of_exports_take_any_number(rng, monkeypatch):
+    """The stock searches, with a number of ids that is not known; large trees search in waves."""
+    head = kl.layers.HierarchicalSoftmax(CLASSES, tree=kl.trees.balanced(CLASSES, arity=3))
+    head.build((None, DIM))
+    head.kernel_table.assign(rng.normal(size=head.kernel_table.shape))
+    hidden = rng.normal(size=(5, DIM)).astype("float32")
+    found = lists(rng, head, hidden)
+    for classes in (CLASSES, 1):
+        monkeypatch.setattr(stock_top_k, "_DENSE_CLASSES", classes)
+        with stock_ops():
+            search = tf.function(lambda hidden, exclude: head.top_k(hidden, K, exclude), autograph=False)
+            search = search.get_concrete_function(
+                tf.TensorSpec([None, DIM]), tf.TensorSpec([None, None], tf.int64)
+            )
+        got = search(tf.constant(hidden), padded(found))
+        np.testing.assert_array_equal(got[1], expected(head, hidden, found)[1])

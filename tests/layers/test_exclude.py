@@ -1,9 +1,13 @@
 """Top-k without the classes that are excluded: every head, every form of ids, models and exports."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _mirrored import cut_below_the_root
+from _tables import strategy_of
 
 import keras_largeout as kl
 from keras_largeout.ops.export_mode import stock_ops
@@ -200,3 +204,27 @@ def test_searches_of_exports_take_any_number(rng, monkeypatch):
             )
         got = search(tf.constant(hidden), padded(found))
         np.testing.assert_array_equal(got[1], expected(head, hidden, found)[1])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("kind", ["tree", "softmax over connections", "labels"])
+def test_over_devices(rng, kind, graph):
+    with strategy_of(3).scope():
+        head = HEADS[kind]()
+        if kind == "tree":
+            head = kl.layers.HierarchicalSoftmax(CLASSES, tree=kl.trees.balanced(CLASSES, arity=4))
+            cut_below_the_root(head, 3)
+        head.build((None, DIM))
+    assert len((head.kernel_table if kind == "tree" else head.kernel).shards) >= 3
+    hidden = rng.normal(size=(5, DIM)).astype("float32")
+    found = lists(rng, head, hidden)
+    search = functools.partial(head.top_k, k=K)
+    if graph:  # the number of ids is not known
+        search = tf.function(lambda hidden, exclude: head.top_k(hidden, K, exclude), autograph=False)
+        search = search.get_concrete_function(
+            tf.TensorSpec([None, DIM]), tf.TensorSpec([None, None], tf.int64)
+        )
+    scores, ids = search(tf.constant(hidden), exclude=padded(found))
+    want = expected(head, hidden, found)
+    np.testing.assert_array_equal(ids, want[1])
+    np.testing.assert_allclose(scores, want[0], rtol=1e-5)

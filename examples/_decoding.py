@@ -3,6 +3,16 @@
 import numpy as np
 
 
+def _window(words, steps):
+    """The last of the words, int32 `[steps]`, filled up with 0 at the end; and how many there are."""
+    words = words[-steps:]
+    return np.pad(np.array(words, np.int32), (0, steps - len(words))), len(words)
+
+
+def _words(context):
+    return np.asarray(context)[: np.count_nonzero(context)].tolist()
+
+
 def beam_search(predictor, context, length, beams=4, end=None):
     """The continuations with the largest probability that a search with so many beams finds.
 
@@ -19,14 +29,12 @@ def beam_search(predictor, context, length, beams=4, end=None):
     Returns:
         `[(log-probability, [word, ...]), ...]`, `beams` of them, the best first.
     """
-    steps = len(context)
-    known = np.asarray(context)[: np.count_nonzero(context)].tolist()
+    steps, known = len(context), _words(context)
     found, complete = [(0.0, [])], []
     for _ in range(length):
         windows = np.zeros([beams, steps], np.int32)  # one shape: the model is traced once
         for row, (_, words) in enumerate(found):
-            window = (known + words)[-steps:]
-            windows[row, : len(window)] = window
+            windows[row], _ = _window(known + words, steps)
         answer = predictor.predict(windows, verbose=0)
         longer = [
             (score + float(more), [*words, int(word)])
@@ -52,12 +60,9 @@ def sample_text(model, head, context, length, end=None, **how):
     Returns:
         `[word, ...]`.
     """
-    steps = len(context)
-    known = np.asarray(context)[: np.count_nonzero(context)].tolist()
-    words = []
+    steps, known, words = len(context), _words(context), []
     while len(words) < length and (not words or words[-1] != end):
-        window = (known + words)[-steps:]
-        read = np.pad(np.array(window, np.int32), (0, steps - len(window)))
-        hidden = model.predict(read[None], verbose=0)[:, len(window) - 1]
+        window, there = _window(known + words, steps)
+        hidden = model.predict(window[None], verbose=0)[:, there - 1]
         words.append(int(head.sample(hidden, **how)[0]))
     return words

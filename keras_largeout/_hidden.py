@@ -42,12 +42,17 @@ def heads_of(hidden):
     return [head for head in heads if head is not None]
 
 
+def _note(hidden, attribute, head, *what):
+    """Notes `what`, in the place of what was noted of the same head before."""
+    others = [entry for entry in getattr(hidden, attribute, ()) if entry[0]() is not head]
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, attribute, (*others, (weakref.ref(head), *what)))
+
+
 def note_scores(hidden, head, y_true, scored):
     """Notes what the loss of `head` made of `hidden`, its output, and `y_true`: the latest is kept."""
     if head in heads_of(hidden):
-        others = [entry for entry in getattr(hidden, _SCORES, ()) if entry[0]() is not head]
-        with contextlib.suppress(AttributeError):
-            setattr(hidden, _SCORES, (*others, (weakref.ref(head), y_true, scored)))
+        _note(hidden, _SCORES, head, y_true, scored)
 
 
 def scores_of(hidden, head, y_true):
@@ -60,9 +65,7 @@ def scores_of(hidden, head, y_true):
 
 def note_best(hidden, head, ids):
     """Notes the best classes that `head` finds for `hidden`, `[..., k]`, the best first."""
-    others = [entry for entry in getattr(hidden, _BEST, ()) if entry[0]() is not head]
-    with contextlib.suppress(AttributeError):
-        setattr(hidden, _BEST, (*others, (weakref.ref(head), ids)))
+    _note(hidden, _BEST, head, ids)
 
 
 def best_known(hidden, head, k):

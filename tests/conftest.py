@@ -25,7 +25,7 @@ tf.config.set_logical_device_configuration(
 def pytest_collection_finish():
     """Python's collector goes through all objects again and again while graphs are traced.
 
-    Those of the imports stay: it need not look at them. That is a tenth of the suite's time.
+    Those of the imports stay: it need not look at them. (45 tests of 4 devices: 123 s for 132.)
     """
     gc.collect()
     gc.freeze()

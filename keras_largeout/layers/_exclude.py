@@ -64,8 +64,8 @@ def _per_token(exclude, lead, num_classes):
             "axes; padded with -1, ragged or sparse. "
             f"Received: {exclude.dtype.name} of shape {exclude.shape}, for tokens of shape {static}"
         )
-    known = (exclude >= 0) & (exclude < num_classes)
-    exclude = tf.cast(tf.where(known, exclude, tf.cast(-1, exclude.dtype)), tf.int32)
+    exclude = tf.cast(exclude, tf.int64)  # small types hold neither -1 nor the number of classes
+    exclude = tf.cast(tf.where((exclude >= 0) & (exclude < num_classes), exclude, -1), tf.int32)
     width, static_width = tf.shape(exclude)[-1], exclude.shape[-1]
     between = [1] * (static.rank - axes)
     exclude = tf.reshape(exclude, tf.concat([tf.shape(exclude)[:-1], between, [width]], 0))

@@ -57,7 +57,7 @@ class TopK(keras.layers.Layer):
             self.head.build(input_shape)
         self.built = True
 
-    def call(self, inputs, exclude=None, mask=None):
+    def call(self, inputs, mask=None, exclude=None):
         hidden = tf.convert_to_tensor(inputs)
         if self.position == "last" and hidden.shape.rank != 3:
             raise ValueError(

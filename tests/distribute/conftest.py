@@ -1,7 +1,7 @@
 """Graphs run as they were traced here.
 
-TensorFlow's graph optimizer takes a quarter of a training over several devices. It is on in all other
-tests. Those of `tests/conformance` train every layer and every optimizer on 4 and 8 devices.
+TensorFlow's graph optimizer takes up to a quarter of a training over several devices. It is on in all other
+tests. Those of `tests/conformance` train every layer and every optimizer on 4 devices, and some on 8.
 """
 
 import pytest

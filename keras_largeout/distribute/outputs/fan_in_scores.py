@@ -26,7 +26,7 @@ def top_scores(parts, hidden, k, loss):
 
 def _top_of(part, hidden, k, with_total):
     """The best logits of one part, their ids, and the logsumexp of all of it (None unless asked for)."""
-    k = min(k, part.kernel.shape[0]) if isinstance(k, int) else tf.minimum(k, part.kernel.shape[0])
+    k = tf.minimum(k, part.kernel.shape[0]) if tf.is_tensor(k) else min(k, part.kernel.shape[0])
     with part.on_its_device():
         if is_exporting():
             logits, ids, total = stock_fan_in_top_k(hidden, *part.operands, k)

@@ -63,7 +63,7 @@ def stock_fan_in_top_k(inputs, weights, indices, bias, k):
         return start + step, scores, ids, total
 
     lowest = tf.fill([examples, k], -float("inf"))
-    best = tf.TensorShape([None, k if isinstance(k, int) else None])
+    best = tf.TensorShape([None, tf.get_static_value(k)])
     loop = (tf.constant(0), lowest, tf.zeros([examples, k], tf.int32), tf.fill([examples], -float("inf")))
     _, scores, ids, total = tf.while_loop(
         lambda start, *_: start < classes,

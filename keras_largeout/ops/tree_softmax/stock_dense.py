@@ -14,14 +14,9 @@ _QUERIES = 1024
 _CAST_ROWS = 2**16
 
 
-def static(k):
-    """The int that `k` is, for shapes; None where it is a tensor."""
-    return k if isinstance(k, int) else None
-
-
 def in_chunks(hidden, size, k, search):
     """Runs `search` on `size` queries at a time, and joins its (scores, ids)."""
-    found = tf.TensorShape([None, static(k)])
+    found = tf.TensorShape([None, tf.get_static_value(k)])
 
     def step(start, scores, ids):
         new_scores, new_ids = search(hidden[start : start + size])

@@ -23,7 +23,6 @@ from keras_largeout.ops.tree_softmax.stock_dense import (
     comparable,
     gather,
     in_chunks,
-    static,
 )
 
 _DENSE_CLASSES = 50_000  # Up to this many classes all rows are scored.
@@ -53,9 +52,10 @@ def stock_top_k(hidden, table, bias, tree, k):
         ValueError: k below 1 or above `num_classes`.
     """
     facts = TreeFacts(tree)
-    if isinstance(k, int) and not 1 <= k <= facts.num_classes:
+    known = tf.get_static_value(k)
+    if known is not None and not 1 <= known <= facts.num_classes:
         raise ValueError(f"`k` must be in [1, {facts.num_classes}], the number of classes. Received: k={k}")
-    many = isinstance(k, int) and k > facts.num_classes // 8
+    many = known is not None and known > facts.num_classes // 8
     hidden = tf.cast(hidden, tf.float32)
     if facts.num_classes <= _DENSE_CLASSES or facts.num_nodes == 1 or many:
         scores, ids = DenseSearch(table, bias, tree, facts, k).search(hidden)
@@ -114,7 +114,7 @@ class _BestFirst:
             opened += tf.cast(tf.cast(width, tf.float32) * self.typical, tf.int32)
             return count + 1, opened, *state
 
-        any_width, of_k = tf.TensorShape([None, None]), tf.TensorShape([None, static(self.k)])
+        any_width, of_k = tf.TensorShape([None, None]), tf.TensorShape([None, tf.get_static_value(self.k)])
         _, _, best, best_ids, open_scores, _ = tf.while_loop(
             lambda count, opened, b, i, scores, n: (tf.shape(scores)[1] > 0) & (opened < limit),
             wave,

@@ -1,10 +1,10 @@
 """What a head notes on the hidden vectors that it returns.
 
 A loss and a metric are given tensors, and nothing else. So the notes lie on the tensor itself, as attributes:
-which heads it went through; the losses of its tokens, once a loss has scored it; its best classes, once a
-metric has asked for them. They hold in graphs and outside, in every replica and on every worker, and nothing
-of them is saved. (While Keras builds a model symbolically it copies tensors, and the notes get lost:
-`is_symbolic` in `_keras.py`.)
+which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
+its best classes, once a metric has asked for them. They hold in graphs and outside, in every replica and on
+every worker, and nothing of them is saved. (While Keras builds a model symbolically it copies tensors, and
+the notes get lost: `is_symbolic` in `_keras.py`.)
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 _HEADS = "_largeout_heads"  # weak references to the heads that a tensor went through
 _SCORES = "_largeout_scores"  # what losses made of it
+_TRAINING = "_largeout_training"  # whether they come from a call of the head in training
 _BEST = "_largeout_best"  # the best classes of it, by head
 
 
@@ -40,6 +41,17 @@ def heads_of(hidden):
     """The heads that a tensor went through, the last one last; empty where nobody knows."""
     heads = [reference() for reference in getattr(hidden, _HEADS, ())]
     return [head for head in heads if head is not None]
+
+
+def note_training(hidden, training):
+    """Notes whether a head returned `hidden` in training."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _TRAINING, bool(training))
+
+
+def in_training(hidden):
+    """Whether a head returned `hidden` in training; False where nobody knows."""
+    return getattr(hidden, _TRAINING, False)
 
 
 def _note(hidden, attribute, head, *what):

@@ -130,7 +130,7 @@ class Head(keras.layers.Layer):
         weight, counted = weights_like(like, sample_weight), all_of(mask, present)
         used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
         active = all_of(counted, used)
-        return Scored(self.token_losses(targets, hidden, active), counted, active, weight)
+        return Scored(self.weighed_losses(targets, hidden, active, weight), counted, active, weight)
 
     def check_compiled(self, model, outputs):
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
@@ -143,6 +143,13 @@ class Head(keras.layers.Layer):
     def token_losses(self, y_true, hidden, active=None):
         """The losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
         raise NotImplementedError
+
+    def weighed_losses(self, y_true, hidden, active, weight):
+        """`token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
+
+        A head that computes gradients along with the losses can make use of it.
+        """
+        return self.token_losses(y_true, hidden, active)
 
     def log_prob(self, hidden, y):
         """log p(y | hidden).

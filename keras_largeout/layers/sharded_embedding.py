@@ -14,6 +14,7 @@ from keras_largeout.distribute.tables.table import ShardedTable, check_placement
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids, check_exact
+from keras_largeout.layers._tied import register_embedding
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.embedding.wrapper import COMBINERS, OUT_OF_RANGE
 from keras_largeout.ops.export_mode import is_exporting
@@ -112,6 +113,7 @@ class ShardedEmbedding(keras.layers.Layer):
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
+        register_embedding(self)
         if weights is not None:
             self.build()
             self.table.assign(

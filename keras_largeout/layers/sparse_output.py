@@ -17,7 +17,7 @@ from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._label_weights import LabelWeights, check_stored
+from keras_largeout.layers._per_class import LabelWeights, check_stored
 from keras_largeout.layers.head import Head
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import label_lists
@@ -337,7 +337,7 @@ class SparseOutput(Head):
         verify(store)
         weights = self.fan_in_weights
         try:
-            check_stored(self._label_weights, store)
+            check_stored("label_weights", self._label_weights, store)
             (weights.check if only_checking() else weights.load)(store)
         except ValueError as error:
             raise ValueError(f"Weights of the head {self.name!r}: {error}") from error

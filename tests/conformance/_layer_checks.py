@@ -53,6 +53,7 @@ def arrays(model, *layers):
         store = {}
         model.get_layer(name).save_own_variables(store)
         store.pop("digests", None)  # of the bytes that are saved, not a weight
+        store.pop("seed_state", None)  # how far random numbers have come: as with Dropout, not a weight
         found |= {f"{name}/{key}": np.asarray(value) for key, value in store.items()}
     return found
 

@@ -102,6 +102,11 @@ LAYERS = {
     ),
     "DistributedEmbedding": first(towers, lambda layer, ids: layer({"a": ids, "b": ids})),
     "HierarchicalSoftmax": last(tree_head),
+    "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
+    "SampledSoftmax": last(lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="large")),
+    "SampledSoftmax, in_batch": last(
+        lambda: kl.layers.SampledSoftmax(CLASSES, 0, "in_batch", counts=COUNTS, seed=3, name="large")
+    ),
     "SparseOutput": last(sparse_output),
     "SparseOutput, fused": last(
         lambda: sparse_output(optimizer=keras.optimizers.Adam(0.01)),

@@ -22,7 +22,7 @@ class TreeSoftmaxLossOp : public GuardedOp {
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &hidden = context->input(0), &targets = context->input(1),
                              &weights = context->input(2);
-    TreeVariables variables;
+    TableAndBias variables;
     OP_REQUIRES_OK(context, variables.Open(context, 3, tensorflow::DataTypeToEnum<T>::value, use_bias_));
     OP_REQUIRES_OK(context, variables.Check(hidden));
     const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1);
@@ -57,7 +57,7 @@ class TreeSoftmaxLossOp : public GuardedOp {
                                   Data<int32_t>(out[4]),
                                   Data<float>(out[5]),
                                   save ? Data<float>(out[6]) : nullptr};
-    OP_REQUIRES_OK(context, call.Status(device.Loss(tree, variables.Table<T>(), Data<Thidden>(hidden),
+    OP_REQUIRES_OK(context, call.Status(device.Loss(tree, TreeTableOf<T>(variables), Data<Thidden>(hidden),
                                                     WeightsOf(weights), tokens, outputs, max_saved_bytes_)));
   }
 
@@ -78,7 +78,7 @@ class TreeSoftmaxGradOp : public GuardedOp {
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &hidden = context->input(0), &weights = context->input(1),
                              &grad_loss = context->input(2);
-    TreeVariables variables;
+    TableAndBias variables;
     OP_REQUIRES_OK(context, variables.Open(context, 3, tensorflow::DataTypeToEnum<T>::value, use_bias_));
     OP_REQUIRES_OK(context, variables.Check(hidden));
     const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1),
@@ -108,7 +108,7 @@ class TreeSoftmaxGradOp : public GuardedOp {
     context->set_output(2, row_grads);
     OP_REQUIRES_OK(context, context->allocate_output(3, {use_bias_ ? touched.rows : 0}, &bias_grads));
     OP_REQUIRES_OK(context, call.Status(device.Gradient(
-                                tree, variables.Table<T>(), Data<Thidden>(hidden), WeightsOf(weights),
+                                tree, TreeTableOf<T>(variables), Data<Thidden>(hidden), WeightsOf(weights),
                                 Data<float>(grad_loss), tokens, saved, max_saved_bytes_,
                                 Data<Thidden>(d_hidden), reinterpret_cast<int64_t*>(rows->data()),
                                 Data<T>(&row_grads), use_bias_ ? Data<float>(bias_grads) : nullptr)));

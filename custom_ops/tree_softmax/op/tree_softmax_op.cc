@@ -1,6 +1,7 @@
 // The ops of tree_softmax as TensorFlow sees them: names, shapes, documentation. Kernels:
 // tree_softmax_cpu_op.cc.
 #include "common/op/shapes_op.h"
+#include "common/op/table_op.h"
 
 namespace largeout {
 namespace {
@@ -8,36 +9,6 @@ namespace {
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The shape of a table: that of the variable behind a handle, or of a tensor.
-ShapeHandle OperandShape(InferenceContext* c, int at) {
-  tensorflow::DataType type;
-  const bool is_tensor = c->GetAttr("Ttable", &type).ok() && type != tensorflow::DT_RESOURCE;
-  return is_tensor ? c->input(at) : TableShape(c, at);
-}
-
-// hidden [T, d] and the table's [R, d].
-absl::Status HiddenAndTable(InferenceContext* c, int hidden_at, int table_at, ShapeHandle* hidden,
-                            DimensionHandle* rows, DimensionHandle* dim) {
-  ShapeHandle table;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden_at), 2, hidden));
-  TF_RETURN_IF_ERROR(c->WithRank(OperandShape(c, table_at), 2, &table));
-  absl::Status same = c->Merge(c->Dim(*hidden, 1), c->Dim(table, 1), dim);
-  if (!same.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("`hidden` must have as many columns as `table`. Received: shapes ",
-                     c->DebugString(*hidden), " and ", c->DebugString(table)));
-  }
-  *rows = c->Dim(table, 0);
-  bool use_bias;
-  TF_RETURN_IF_ERROR(c->GetAttr("use_bias", &use_bias));
-  if (use_bias) {
-    ShapeHandle bias;
-    TF_RETURN_IF_ERROR(c->WithRank(OperandShape(c, table_at + 1), 1, &bias));
-    TF_RETURN_IF_ERROR(c->Merge(*rows, c->Dim(bias, 0), rows));
-  }
-  return absl::OkStatus();
-}
 
 // class_row [V], node_start [N + 1], node_row [N], node_parent [N], row_hint [ceil(R / 16)], R = V + N - 1.
 // A forest has fewer rows than that.

@@ -9,66 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "common/op/locked_variables_op.h"
 #include "common/op/shapes_op.h"
+#include "common/op/table_op.h"
 #include "tree_softmax/tree_softmax.h"
 
 namespace largeout {
 
-// The table and bias at two consecutive inputs: both variables, which are locked against updates while this
-// object lives, or both tensors.
-class TreeVariables {
- public:
-  absl::Status Open(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype, bool use_bias) {
-    const bool handle = context->input_dtype(at) == tensorflow::DT_RESOURCE;
-    if (use_bias && handle != (context->input_dtype(at + 1) == tensorflow::DT_RESOURCE)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`table` and `bias` must both be handles of variables, or both tensors. Received: ",
-          tensorflow::DataTypeString(context->input_dtype(at)), " and ",
-          tensorflow::DataTypeString(context->input_dtype(at + 1))));
-    }
-    TF_RETURN_IF_ERROR(variables_.Find(context, at, dtype, "table"));
-    if (use_bias) TF_RETURN_IF_ERROR(variables_.Find(context, at + 1, tensorflow::DT_FLOAT, "bias"));
-    variables_.Lock();
-    return absl::OkStatus();
-  }
-
-  const tensorflow::Tensor& table() const { return variables_[0]; }
-  const tensorflow::Tensor* bias() const { return variables_.size() > 1 ? &variables_[1] : nullptr; }
-
-  // hidden [T, d] against table [R, d], bias [R].
-  absl::Status Check(const tensorflow::Tensor& hidden) const {
-    if (table().dims() != 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`table` must have the shape [rows, dim]. Received: shape ", table().shape().DebugString()));
-    }
-    if (hidden.dims() != 2 || hidden.dim_size(1) != table().dim_size(1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`hidden` must have the shape [tokens, ", table().dim_size(1),
-                       "], as many columns as `table`. Received: shape ", hidden.shape().DebugString()));
-    }
-    if (hidden.dim_size(0) > INT32_MAX || table().dim_size(0) > INT32_MAX) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`hidden` and `table` must have less than 2^31 rows. Received: ", hidden.dim_size(0),
-                       " and ", table().dim_size(0)));
-    }
-    if (bias() != nullptr && (bias()->dims() != 1 || bias()->dim_size(0) != table().dim_size(0))) {
-      return absl::InvalidArgumentError(absl::StrCat("`bias` must have the shape [", table().dim_size(0),
-                                                     "], one value per row of `table`. Received: shape ",
-                                                     bias()->shape().DebugString()));
-    }
-    return absl::OkStatus();
-  }
-
-  // What the kernels take of it; T is TensorFlow's type.
-  template <typename T>
-  TreeTable<typename KernelType<T>::type> Table() const {
-    return {Data<T>(table()), bias() != nullptr ? Data<float>(*bias()) : nullptr, table().dim_size(1)};
-  }
-
- private:
-  LockedVariables variables_;
-};
+// What the kernels take of a table and bias; T is TensorFlow's type.
+template <typename T>
+TreeTable<typename KernelType<T>::type> TreeTableOf(const TableAndBias& variables) {
+  const tensorflow::Tensor *bias = variables.bias(), &table = variables.table();
+  return {Data<T>(table), bias != nullptr ? Data<float>(*bias) : nullptr, table.dim_size(1)};
+}
 
 // The int32 arrays of the tree, which lie in host memory, where the kernels of a device read them.
 template <typename Call>
@@ -76,7 +28,8 @@ class TreeOnDevice;
 template <>
 class TreeOnDevice<CpuCall> {
  public:
-  using Wanted = std::initializer_list<std::pair<int, const int32_t**>>;  // an input, and where to say where it is
+  using Wanted =
+      std::initializer_list<std::pair<int, const int32_t**>>;  // an input, and where to say where it is
   static absl::Status Get(tensorflow::OpKernelContext* context, const Wanted& wanted,
                           std::vector<tensorflow::Tensor>*) {
     for (const auto& [at, data] : wanted) *data = Data<int32_t>(context->input(at));
@@ -150,9 +103,9 @@ inline absl::Status BadPaths(const TreePaths& paths, int64_t classes) {
     case TreeStatus::kOk:
       return absl::OkStatus();
     case TreeStatus::kBadTarget:
-      return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", classes,
-                                                     "), the classes of the tree. ", "Received: ",
-                                                     paths.bad_target, " at position ", paths.bad_position));
+      return absl::InvalidArgumentError(
+          absl::StrCat("`targets` must be in [0, ", classes, "), the classes of the tree. ",
+                       "Received: ", paths.bad_target, " at position ", paths.bad_position));
     case TreeStatus::kBadTree:
       return absl::InvalidArgumentError(absl::StrCat(
           "`class_row`, `node_start`, `node_row`, `node_parent` and `row_hint` must describe one tree. ",

@@ -15,7 +15,7 @@ class TreeTopKOp : public GuardedOp {
 
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& hidden = context->input(0);
-    TreeVariables variables;
+    TableAndBias variables;
     OP_REQUIRES_OK(context, variables.Open(context, 2, tensorflow::DataTypeToEnum<T>::value, use_bias_));
     OP_REQUIRES_OK(context, variables.Check(hidden));
     const int64_t queries = hidden.dim_size(0);
@@ -32,7 +32,7 @@ class TreeTopKOp : public GuardedOp {
     bool ok;
     OP_REQUIRES_OK(
         context, call.Status(Device(call.get())
-                                 .TopK(tree, row_child, variables.Table<T>(), Data<Thidden>(hidden), queries,
+                                 .TopK(tree, row_child, TreeTableOf<T>(variables), Data<Thidden>(hidden), queries,
                                        k, Data<float>(log_probs), Data<Tids>(ids), &ok)));
     OP_REQUIRES(context, ok, BadTopKTree());
   }

@@ -27,6 +27,27 @@ def sums_of_replicas(values):
     return list(replica.merge_call(add, args=[tf.stop_gradient(value) for value in values]))
 
 
+def joined_of_replicas(value):
+    """The values of all replicas, one after the other, and where this replica's begin. They have no gradient.
+
+    Args:
+        value: tensor `[n, ...]`, n being another in each replica.
+
+    Returns:
+        `(tensor [sum of n, ...], int32 scalar)`.
+    """
+    replica = several_replicas()
+    if replica is None:
+        return value, tf.constant(0)
+
+    def join(strategy, value):
+        values = strategy.experimental_local_results(value)
+        return tf.concat(values, axis=0), tf.stack([tf.shape(v)[0] for v in values])
+
+    joined, sizes = replica.merge_call(join, args=[tf.stop_gradient(value)])
+    return joined, tf.reduce_sum(sizes[: replica_index()])
+
+
 def cross_replica_call(forward, backward, *inputs):
     """What `forward` makes of the inputs of all replicas; each replica gets its own part of it.
 

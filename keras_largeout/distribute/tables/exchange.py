@@ -66,7 +66,7 @@ class Exchange:
         )
 
     def _check_in_use(self):
-        if self._in_use is None:
+        if self._in_use is None or self.table.placed is None:  # nothing moves its rows
             return
         moved = (
             f"The rows of {self.table.placed.plan_name!r} were moved by `rebalance` after this function was "

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
+
 _VALUES = 2**24  # Values of one gathered [rows, fan_in, examples] tensor.
 
 
@@ -47,29 +49,9 @@ def stock_fan_in_top_k(inputs, weights, indices, bias, k):
         indices, {tf.uint16: tf.int16, tf.uint32: tf.int32}.get(indices.dtype, indices.dtype)
     )
 
-    def add_rows(start, scores, ids, total):
-        rows = tf.range(start, tf.minimum(start + step, classes))
+    def logits_of(rows):
         gathered = tf.gather(columns, _unsigned(tf.gather(inputs_of, rows), indices.dtype))
         logits = tf.einsum("rkb,rk->br", gathered, tf.cast(tf.gather(weights, rows), tf.float32))
-        if bias is not None:
-            logits += tf.cast(tf.gather(bias, rows), tf.float32)
-        # NaN breaks the order of top_k: it counts as the lowest score. Places without class are below it.
-        logits = tf.maximum(tf.where(tf.math.is_nan(logits), tf.float32.min, logits), tf.float32.min)
-        here = tf.broadcast_to(rows, tf.shape(logits))
-        # Those found before come first: they have the smaller ids, and win ties.
-        scores, places = tf.math.top_k(tf.concat([scores, logits], 1), k)
-        ids = tf.gather(tf.concat([ids, here], 1), places, batch_dims=1)
-        total = tf.reduce_logsumexp(tf.concat([total[:, None], logits], 1), axis=1)
-        return start + step, scores, ids, total
+        return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
 
-    lowest = tf.fill([examples, k], -float("inf"))
-    best = tf.TensorShape([None, tf.get_static_value(k)])
-    loop = (tf.constant(0), lowest, tf.zeros([examples, k], tf.int32), tf.fill([examples], -float("inf")))
-    _, scores, ids, total = tf.while_loop(
-        lambda start, *_: start < classes,
-        add_rows,
-        loop,
-        shape_invariants=(tf.TensorShape([]), best, best, tf.TensorShape([None])),
-        parallel_iterations=1,
-    )
-    return scores, ids, total
+    return top_k_in_chunks(logits_of, examples, classes, step, k)

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
+from keras_largeout.ops._operands import integer_targets, operand, operands
 from keras_largeout.ops.tree_softmax.reference import tree_softmax_reference, tree_top_k_reference
 
 __all__ = [
@@ -111,12 +111,8 @@ def tree_softmax_pairs(
     Returns:
         The losses, float32 `[tokens]`, and how many (token, node) pairs were computed, an int32 scalar.
     """
-    hidden, table, bias = _operands(hidden, table, bias, tensors=True)
-    targets = tf.convert_to_tensor(targets)
-    if not targets.dtype.is_integer:
-        raise ValueError(f"`targets` must be integers. Received: dtype={targets.dtype.name}")
-    if targets.dtype not in (tf.int32, tf.int64):
-        targets = tf.cast(targets, tf.int32 if targets.dtype.size < 4 else tf.int64)
+    hidden, table, bias = operands(hidden, table, bias, tensors=True)
+    targets = integer_targets(targets)
     for variable in (table, bias):
         if isinstance(variable, tf.Variable):
             _gradients.watch(variable)
@@ -124,8 +120,8 @@ def tree_softmax_pairs(
         hidden,
         targets,
         tf.zeros([0], tf.float32) if weights is None else tf.cast(weights, tf.float32),
-        _operand(table),
-        _operand(table if bias is None else bias),
+        operand(table),
+        operand(table if bias is None else bias),
         *tree[:5],
         dtype=table.dtype,
         use_bias=bias is not None,
@@ -160,13 +156,13 @@ def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
         tf.errors.InvalidArgumentError: `k` exceeds the number of classes, or shapes that turn out to be
             wrong.
     """
-    hidden, table, bias = _operands(hidden, table, bias)
+    hidden, table, bias = operands(hidden, table, bias)
     return tuple(
         ops.largeout_tree_top_k(
             hidden,
             tf.cast(k, tf.int32),
-            _operand(table),
-            _operand(table if bias is None else bias),
+            operand(table),
+            operand(table if bias is None else bias),
             tree.node_start,
             tree.row_child,
             dtype=table.dtype,
@@ -174,37 +170,6 @@ def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
             use_bias=bias is not None,
         )
     )
-
-
-def _operands(hidden, table, bias, tensors=False):
-    table = _checked("table", table, (tf.float32, tf.bfloat16), tensors)
-    bias = None if bias is None else _checked("bias", bias, (tf.float32,), tensors)
-    hidden = tf.convert_to_tensor(hidden)
-    if not hidden.dtype.is_floating:
-        raise ValueError(f"`hidden` must be floating. Received: dtype={hidden.dtype.name}")
-    if bias is not None and isinstance(bias, tf.Variable) != isinstance(table, tf.Variable):
-        raise ValueError(
-            "`table` and `bias` must both be variables, or both tensors. "
-            f"Received: {type(table).__name__} and {type(bias).__name__}"
-        )
-    return hidden if hidden.dtype == tf.bfloat16 else tf.cast(hidden, tf.float32), table, bias
-
-
-def _checked(name, variable, dtypes, tensors):
-    if isinstance(variable, keras.Variable):
-        variable = variable.value
-    if not isinstance(variable, (tf.Variable, tf.Tensor) if tensors else tf.Variable):
-        kinds = "tf.Variable or tf.Tensor" if tensors else "tf.Variable"
-        raise TypeError(f"`{name}` must be a {kinds}. Received: {type(variable).__name__}")
-    if variable.dtype not in dtypes:
-        names = " or ".join(d.name for d in dtypes)
-        raise ValueError(f"`{name}` must be of dtype {names}. Received: dtype={variable.dtype.name}")
-    return variable
-
-
-def _operand(table):
-    """What the op takes: a variable's handle, or a tensor. (Without bias it takes the table twice.)"""
-    return table.handle if isinstance(table, tf.Variable) else table
 
 
 @tf.RegisterGradient("Largeout>TreeSoftmaxLoss")

@@ -1,0 +1,406 @@
+// Tokens are gone through in chunks, classes in blocks. The first pass over the blocks gives the three
+// numbers of a chunk's tokens, the second their gradients: the logits of a block, kept or computed again,
+// become their own gradient, and two products with it follow while it is in the cache.
+//
+// Every task of the second pass has a range of blocks. It writes the gradients of their rows, and its part of
+// that of the hidden vectors, which are then added up in the order of the ranges.
+#include "full_softmax/full_softmax.h"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "common/tasks.h"
+#include "full_softmax/full_softmax_kernels.h"
+
+namespace largeout {
+namespace {
+
+constexpr int64_t kTokenBlock =
+    252;  // tokens of one product: a multiple of the register tiles' 14 and 6 rows
+constexpr int64_t kMostTokens = 8 * kTokenBlock;  // of a chunk
+constexpr int64_t kFewestKept =
+    96;  // of a chunk whose logits are kept: with fewer, rows come from memory too often
+constexpr int64_t kPanelFloats =
+    96 << 10;  // of a block's packed rows: they and its logits stay in the second-level cache
+constexpr int64_t kPartialBytes = 32 << 20;
+constexpr int64_t kRanges = 16;
+
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// An odd number of cache lines: rows then lie in different sets of the cache, whatever their number of
+// elements.
+int64_t OddLines(int64_t floats) { return (std::max<int64_t>(floats, 1) + 15) / 16 / 2 * 32 + 16; }
+
+struct Blocks {
+  Blocks(int64_t classes, int64_t dim) : classes(classes) {
+    size = OddLines(std::min<int64_t>(512, std::max<int64_t>(48, kPanelFloats / std::max<int64_t>(1, dim))));
+    count = (classes + size - 1) / size;
+    ranges = std::min(kRanges, count);
+  }
+  int64_t begin(int64_t block) const { return block * size; }
+  int64_t width(int64_t block) const { return std::min(size, classes - begin(block)); }
+  // Blocks of range r: [first(r), first(r + 1)).
+  int64_t first(int64_t range) const { return count * range / std::max<int64_t>(1, ranges); }
+  int64_t classes, size, count, ranges;
+};
+
+float* Aligned(Buffer<float>* buffer, int64_t n) {
+  float* data = buffer->Get(n + 16);
+  return data + (64 - reinterpret_cast<uintptr_t>(data) % 64) % 64 / sizeof(float);
+}
+
+struct WorkerScratch {
+  Buffer<float> columns, rows, logits, sums;
+};
+
+template <typename T>
+class Softmax {
+ public:
+  Softmax(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const CpuCall& call)
+      : table_(table),
+        tokens_(tokens),
+        parallel_(call.parallel),
+        scratch_(call.scratch),
+        dim_(table.dim),
+        blocks_(table.classes, table.dim),
+        hidden_ld_(OddLines(table.dim)) {}
+
+  // Tokens of a chunk of the second pass, so that its parts of the gradient of the hidden vectors stay small.
+  int64_t MostTokens() const {
+    const int64_t fit =
+        kPartialBytes / (kRanges * std::max<int64_t>(1, dim_) * static_cast<int64_t>(sizeof(float)));
+    return std::min(kMostTokens, std::max(kTokenBlock, fit / kTokenBlock * kTokenBlock));
+  }
+  // Tokens of a chunk whose logits are kept in so many bytes; 0: too few.
+  int64_t KeptTokens(int64_t bytes) const {
+    const int64_t per_token =
+        std::max<int64_t>(1, blocks_.count * blocks_.size) * static_cast<int64_t>(sizeof(float));
+    const int64_t fit = std::min(bytes / per_token, MostTokens());
+    return fit < std::min(kFewestKept, tokens_.count) ? 0 : fit;
+  }
+
+  // Memory for chunks of at most n tokens: their three numbers, kept logits, gradients.
+  int Reserve(int64_t n, bool terms, bool keep, const SoftmaxGradients<T>& out) {
+    n = std::min(n, tokens_.count);
+    bool all = Take(n * hidden_ld_, &hidden_);
+    if (terms) {
+      all = all && Take(blocks_.count * n, &high_) && Take(blocks_.count * n, &total_) &&
+            Take(blocks_.count * n, &sum_) && Take(n, &picked_);
+    }
+    if (keep) all = all && Take(blocks_.count * blocks_.size * n, &kept_);
+    if (out.rows != nullptr) all = all && Take(n * RoundUp(dim_, gemm_.width), &panels_);
+    if (out.hidden != nullptr) all = all && Take(blocks_.ranges * n * dim_, &partial_);
+    return all && Take(n, &of_p_) && Take(n, &of_target_) ? 0 : kNoMemory;
+  }
+
+  // The tokens [begin, end) come next.
+  void Open(int64_t begin, int64_t end) {
+    begin_ = begin, count_ = end - begin;
+    const float* from = tokens_.hidden + begin * dim_;
+    parallel_->For(count_, dim_ + 1, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t) std::copy_n(from + t * dim_, dim_, hidden_ + t * hidden_ld_);
+    });
+  }
+
+  // The first pass over the open tokens.
+  void Terms(const SoftmaxTerms& terms) {
+    const int64_t n = count_;
+    float *high = high_, *total = total_, *sum = sum_, *picked = picked_;
+    std::fill_n(picked, n, 0.f);
+    RunTasks<WorkerScratch>(parallel_, blocks_.count, Cost(1), [&](int64_t block, WorkerScratch* scratch) {
+      PackColumns(block, scratch);
+      EachTokenBlock([&](int64_t t, int64_t m) {
+        float* logits = Logits(block, t, m, scratch);
+        Multiply(block, t, m, scratch, logits);
+        exp_.terms(logits, blocks_.size, m, blocks_.width(block), Bias(block), Targets() + t, First(block),
+                   tokens_.skip_target, high + block * n + t, total + block * n + t, sum + block * n + t,
+                   picked + t);
+      });
+    });
+    parallel_->For(n, blocks_.count * 20 + 50, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t) {
+        float top = -std::numeric_limits<float>::infinity();
+        for (int64_t b = 0; b < blocks_.count; ++b) {
+          const float h = high[b * n + t];
+          if (h > top || h != h) top = h;
+        }
+        double exps = 0.0, all = 0.0;
+        for (int64_t b = 0; b < blocks_.count; ++b) {
+          const float h = high[b * n + t];
+          all += sum[b * n + t];
+          if (h != -std::numeric_limits<float>::infinity())
+            exps += total[b * n + t] * std::exp(double(h) - top);
+          if (total[b * n + t] != total[b * n + t]) exps = total[b * n + t];
+        }
+        const double log_total = std::log(exps);
+        const bool aimed = Targets()[t] >= 0 && !tokens_.skip_target;
+        terms.lse[begin_ + t] =
+            exps == 0.0 ? -std::numeric_limits<float>::infinity() : static_cast<float>(top + log_total);
+        // Not lse - picked: exact where one logit stands far above the others.
+        terms.ce[begin_ + t] = aimed ? static_cast<float>((double(top) - picked[t]) + log_total) : 0.f;
+        terms.sum[begin_ + t] = tokens_.skip_target ? 0.f : static_cast<float>(all);
+      }
+    });
+  }
+
+  // The second pass over the open tokens, with the logits that Terms kept, or new ones. Pointers are to all
+  // tokens. `first`: of all chunks.
+  void Gradients(const float* lse, const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& out,
+                 bool first) {
+    const int64_t n = count_, panels = RoundUp(dim_, gemm_.width);
+    float *of_p = of_p_, *of_target = of_target_, *hidden_panels = panels_, *partial = partial_;
+    for (int64_t t = 0; t < n; ++t) {
+      const bool aimed = Targets()[t] >= 0 && !tokens_.skip_target;
+      const float of_ce = aimed ? upstream.ce[begin_ + t] : 0.f;
+      of_p[t] = upstream.lse[begin_ + t] + of_ce, of_target[t] = -of_ce;
+    }
+    const float* of_all = upstream.sum + begin_;
+    if (out.rows != nullptr) {
+      RunTasks<WorkerScratch>(
+          parallel_, (n + kTokenBlock - 1) / kTokenBlock, dim_ * kTokenBlock, [&](int64_t i, WorkerScratch*) {
+            const int64_t t = i * kTokenBlock, m = std::min(kTokenBlock, n - t);
+            gemm_.pack(hidden_ + t * hidden_ld_, hidden_ld_, m, dim_, hidden_panels + t * panels);
+          });
+    }
+    const int64_t range_cost = Cost(3) * ((blocks_.count + kRanges - 1) / kRanges);
+    RunTasks<WorkerScratch>(
+        parallel_, blocks_.ranges, range_cost, [&](int64_t range, WorkerScratch* scratch) {
+          for (int64_t block = blocks_.first(range); block < blocks_.first(range + 1); ++block) {
+            const int64_t width = blocks_.width(block);
+            if (kept_ == nullptr) PackColumns(block, scratch);
+            const float* rows = partial != nullptr ? PackRows(block, scratch) : nullptr;
+            float* row_sums = nullptr;  // where the gradients of the rows are added up
+            if (out.rows != nullptr) {
+              if constexpr (std::is_same<T, float>::value) {
+                row_sums = out.rows + First(block) * dim_;
+              } else {
+                row_sums = Aligned(&scratch->sums, blocks_.size * dim_);
+              }
+            }
+            EachTokenBlock([&](int64_t t, int64_t m) {
+              float* logits = Logits(block, t, m, scratch);
+              if (kept_ == nullptr) Multiply(block, t, m, scratch, logits);
+              exp_.gradient(logits, blocks_.size, m, width, kept_ == nullptr ? Bias(block) : nullptr,
+                            Targets() + t, First(block), tokens_.skip_target, lse + begin_ + t, of_p + t,
+                            of_target + t, of_all + t);
+              if (partial != nullptr) {
+                gemm_.multiply(m, dim_, width, logits, blocks_.size, 1, rows,
+                               partial + (range * n + t) * dim_, dim_, block > blocks_.first(range));
+              }
+              if (row_sums != nullptr) {
+                const bool add = t > 0 || (!first && std::is_same<T, float>::value);
+                gemm_.multiply(width, dim_, m, logits, 1, blocks_.size, hidden_panels + t * panels, row_sums,
+                               dim_, add);
+              }
+              if (out.bias != nullptr) AddColumns(logits, m, width, out.bias + First(block), !first || t > 0);
+            });
+            if constexpr (!std::is_same<T, float>::value) {
+              if (row_sums != nullptr)
+                TakeSums(row_sums, width * dim_, first, out.rows + First(block) * dim_);
+            }
+          }
+        });
+    if (partial == nullptr) return;
+    float* d_hidden = out.hidden + begin_ * dim_;
+    parallel_->For(n * dim_, blocks_.ranges + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float sum = 0.f;
+        for (int64_t range = 0; range < blocks_.ranges; ++range) sum += partial[range * n * dim_ + i];
+        d_hidden[i] = sum;
+      }
+    });
+  }
+
+  // What no chunk writes where there are no tokens.
+  void WriteNothing(const SoftmaxGradients<T>& out) {
+    if (out.rows != nullptr) std::fill_n(out.rows, table_.classes * dim_, T{});
+    if (out.bias != nullptr) std::fill_n(out.bias, table_.classes, 0.f);
+  }
+
+ private:
+  int32_t First(int64_t block) const { return static_cast<int32_t>(blocks_.begin(block)); }
+  const int32_t* Targets() const { return tokens_.targets + begin_; }
+  const float* Bias(int64_t block) const {
+    return table_.bias != nullptr ? table_.bias + First(block) : nullptr;
+  }
+  // Cycles of so many products over one block.
+  int64_t Cost(int64_t products) const { return 1000 + products * count_ * blocks_.size * (dim_ / 16 + 1); }
+
+  template <typename Body>
+  void EachTokenBlock(const Body& body) const {
+    for (int64_t t = 0; t < count_; t += kTokenBlock) body(t, std::min(kTokenBlock, count_ - t));
+  }
+
+  float* Logits(int64_t block, int64_t t, int64_t m, WorkerScratch* scratch) {
+    if (kept_ != nullptr) return kept_ + (block * count_ + t) * blocks_.size;
+    return Aligned(&scratch->logits, m * blocks_.size);
+  }
+
+  void Multiply(int64_t block, int64_t t, int64_t m, WorkerScratch* scratch, float* logits) {
+    gemm_.multiply(m, blocks_.width(block), dim_, hidden_ + t * hidden_ld_, hidden_ld_, 1,
+                   Aligned(&scratch->columns, 0), logits, blocks_.size, false);
+  }
+
+  void PackColumns(int64_t block, WorkerScratch* scratch) {
+    float* out = Aligned(&scratch->columns, RoundUp(blocks_.size, gemm_.width) * dim_);
+    const T* rows = table_.rows + First(block) * dim_;
+    if constexpr (std::is_same<T, float>::value) {
+      gemm_.pack_transposed(rows, dim_, blocks_.width(block), dim_, out);
+    } else {
+      gemm_.pack_transposed_bfloat16(rows, dim_, blocks_.width(block), dim_, out);
+    }
+  }
+
+  const float* PackRows(int64_t block, WorkerScratch* scratch) {
+    float* out = Aligned(&scratch->rows, blocks_.size * RoundUp(dim_, gemm_.width));
+    const T* rows = table_.rows + First(block) * dim_;
+    if constexpr (std::is_same<T, float>::value) {
+      gemm_.pack(rows, dim_, blocks_.width(block), dim_, out);
+    } else {
+      gemm_.pack_bfloat16(rows, dim_, blocks_.width(block), dim_, out);
+    }
+    return out;
+  }
+
+  void AddColumns(const float* gradient, int64_t m, int64_t width, float* out, bool add) const {
+    if (!add) std::fill_n(out, width, 0.f);
+    for (int64_t i = 0; i < m; ++i) {
+      const float* row = gradient + i * blocks_.size;
+      for (int64_t j = 0; j < width; ++j) out[j] += row[j];
+    }
+  }
+
+  static void TakeSums(const float* sums, int64_t n, bool first, T* out) {
+    for (int64_t i = 0; i < n; ++i) FromFloat(first ? sums[i] : ToFloat(out[i]) + sums[i], out + i);
+  }
+
+  bool Take(int64_t n, float** out) {
+    *out = scratch_->Take<float>(n);
+    return *out != nullptr;
+  }
+
+  const SoftmaxGemmKernels& gemm_ = LARGEOUT_SELECT(kSoftmaxGemm);
+  const SoftmaxExpKernels& exp_ = LARGEOUT_SELECT(kSoftmaxExp);
+  const SoftmaxRows<T> table_;
+  const SoftmaxTokens tokens_;
+  Parallel* const parallel_;
+  Scratch* const scratch_;
+  const int64_t dim_;
+  const Blocks blocks_;
+  const int64_t hidden_ld_;
+  int64_t begin_ = 0, count_ = 0;  // the open tokens
+  float *hidden_ = nullptr, *kept_ = nullptr, *panels_ = nullptr, *partial_ = nullptr;
+  float *high_ = nullptr, *total_ = nullptr, *sum_ = nullptr, *picked_ = nullptr, *of_p_ = nullptr,
+        *of_target_ = nullptr;
+};
+
+// Calls body(begin, end, first) for chunks of at most `size` tokens, as even as they can be.
+template <typename Body>
+void EachChunk(int64_t tokens, int64_t size, const Body& body) {
+  const int64_t chunks = (tokens + size - 1) / size;
+  for (int64_t i = 0; i < chunks; ++i) body(tokens * i / chunks, tokens * (i + 1) / chunks, i == 0);
+}
+
+}  // namespace
+
+template <typename T>
+int FullSoftmaxTerms(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const SoftmaxTerms& terms,
+                     const CpuCall& call) {
+  Softmax<T> softmax(table, tokens, call);
+  LARGEOUT_RETURN_IF_ERROR(softmax.Reserve(kMostTokens, true, false, {}));
+  EachChunk(tokens.count, kMostTokens, [&](int64_t begin, int64_t end, bool) {
+    softmax.Open(begin, end);
+    softmax.Terms(terms);
+  });
+  return 0;
+}
+
+template <typename T>
+int FullSoftmaxGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const float* lse,
+                    const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& gradients,
+                    const CpuCall& call) {
+  Softmax<T> softmax(table, tokens, call);
+  const int64_t most = softmax.MostTokens();
+  LARGEOUT_RETURN_IF_ERROR(softmax.Reserve(most, false, false, gradients));
+  if (tokens.count == 0) softmax.WriteNothing(gradients);
+  EachChunk(tokens.count, most, [&](int64_t begin, int64_t end, bool first) {
+    softmax.Open(begin, end);
+    softmax.Gradients(lse, upstream, gradients, first);
+  });
+  return 0;
+}
+
+template <typename T>
+int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens,
+                            const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
+                            const SoftmaxGradients<T>& gradients, const CpuCall& call) {
+  Softmax<T> softmax(table, tokens, call);
+  std::vector<float> of_lse(tokens.count), of_ce(tokens.count), of_sum(tokens.count);
+  const auto upstream = [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      of_lse[t] = expected.OfLse(t, terms.lse[t]), of_ce[t] = expected.OfCe(t), of_sum[t] = expected.OfSum(t);
+    }
+    return SoftmaxUpstream{of_lse.data(), of_ce.data(), of_sum.data()};
+  };
+  // Rows of bfloat16 are rounded after every chunk, so there are as few chunks as can be.
+  const int64_t kept = std::is_same<T, float>::value ? softmax.KeptTokens(scratch_bytes) : 0;
+  const int64_t most = kept > 0 ? kept : softmax.MostTokens();
+  LARGEOUT_RETURN_IF_ERROR(softmax.Reserve(most, true, kept > 0, gradients));
+  if (tokens.count == 0) softmax.WriteNothing(gradients);
+  EachChunk(tokens.count, most, [&](int64_t begin, int64_t end, bool first) {
+    softmax.Open(begin, end);
+    softmax.Terms(terms);
+    softmax.Gradients(terms.lse, upstream(begin, end), gradients, first);
+  });
+  return 0;
+}
+
+bool IsExpected(const SoftmaxExpected& expected, const float* lse, const SoftmaxUpstream& upstream,
+                int64_t tokens, float* factor) {
+  // The factor is that of the largest number; the others may be off by rounding.
+  constexpr float kRounding = 1e-6f;
+  float largest = 0.f, got_largest = 0.f;
+  const auto each = [&](const auto& body) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (!body(expected.OfLse(t, lse[t]), upstream.lse[t]) || !body(expected.OfCe(t), upstream.ce[t]) ||
+          !body(expected.OfSum(t), upstream.sum[t])) {
+        return false;
+      }
+    }
+    return true;
+  };
+  each([&](float want, float got) {
+    if (std::fabs(want) > largest) largest = std::fabs(want), got_largest = want < 0 ? -got : got;
+    return true;
+  });
+  *factor = largest == 0.f ? 0.f : got_largest / largest;
+  return std::isfinite(*factor) && each([&](float want, float got) {
+           return std::fabs(got - *factor * want) <= kRounding * std::fabs(*factor * want);
+         });
+}
+
+template <typename Id>
+int64_t BadSoftmaxTarget(const Id* targets, int64_t tokens, int64_t classes) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (targets[t] < -1 || static_cast<int64_t>(targets[t]) >= classes) return t;
+  }
+  return -1;
+}
+
+template int64_t BadSoftmaxTarget<int32_t>(const int32_t*, int64_t, int64_t);
+template int64_t BadSoftmaxTarget<int64_t>(const int64_t*, int64_t, int64_t);
+
+#define LARGEOUT_FULL_SOFTMAX(T)                                                                       \
+  template int FullSoftmaxTerms<T>(const SoftmaxRows<T>&, const SoftmaxTokens&, const SoftmaxTerms&,   \
+                                   const CpuCall&);                                                    \
+  template int FullSoftmaxGrad<T>(const SoftmaxRows<T>&, const SoftmaxTokens&, const float*,           \
+                                  const SoftmaxUpstream&, const SoftmaxGradients<T>&, const CpuCall&); \
+  template int FullSoftmaxTermsAndGrad<T>(const SoftmaxRows<T>&, const SoftmaxTokens&,                 \
+                                          const SoftmaxExpected&, int64_t, const SoftmaxTerms&,        \
+                                          const SoftmaxGradients<T>&, const CpuCall&);
+LARGEOUT_FULL_SOFTMAX(float)
+LARGEOUT_FULL_SOFTMAX(bfloat16)
+
+}  // namespace largeout

@@ -1,0 +1,27 @@
+// Checks and the words of errors of the kernels of full_softmax.
+#ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
+#define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
+
+#include "common/op/table_op.h"
+#include "full_softmax/full_softmax.h"
+
+namespace largeout {
+
+// T is TensorFlow's type.
+template <typename T>
+SoftmaxRows<typename KernelType<T>::type> SoftmaxRowsOf(const TableAndBias& variables) {
+  const tensorflow::Tensor *bias = variables.bias(), &table = variables.table();
+  return {Data<T>(table), bias != nullptr ? Data<float>(*bias) : nullptr, table.dim_size(0),
+          table.dim_size(1)};
+}
+
+inline absl::Status BadTarget(int64_t position, int64_t classes) {
+  if (position < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`targets` must be in [0, ", classes,
+                   "), the classes, or -1 for none. Received: another value at position ", position));
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_

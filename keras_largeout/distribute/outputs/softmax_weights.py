@@ -1,0 +1,170 @@
+"""The weights of a softmax over all classes, on one device or several: a row and a bias for each class.
+
+Each device has a run of classes. It computes three numbers per token for its own (`SoftmaxTerms`), and these
+are joined: a hidden vector goes to every device, and three numbers come back. All classes are equally much
+work, so all devices have the same.
+"""
+
+import weakref
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import local, on
+from keras_largeout.distribute.tables.array import HOT
+from keras_largeout.distribute.tables.lookup import sharded_lookup
+from keras_largeout.ops.export_mode import is_exporting
+from keras_largeout.ops.full_softmax.stock import stock_full_top_k
+from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
+
+
+class Part(NamedTuple):
+    """The weights of the classes `first .. first + count`, on one device.
+
+    `kernel` and `bias` are the `tf.Variable`s `[count, dim]` and `[count]` (or None).
+    """
+
+    kernel: tf.Variable
+    bias: tf.Variable
+    first: int
+    count: int
+
+    def on_its_device(self):
+        """A context in which ops run where the weights are."""
+        return on(self.kernel)
+
+
+class SoftmaxWeights:
+    """Computes losses and best classes over the parts of two tables.
+
+    Args:
+        kernel: `ShardedTable` `[num_classes, dim]`: whole, or cut by ranges.
+        bias: `ShardedTable` `[num_classes]` of the same placement, or None.
+        layer: the head. Where it is frozen, no weights get gradients from it, whoever else trains them.
+    """
+
+    def __init__(self, kernel, bias, layer):
+        self.kernel, self.bias, self._layer = kernel, bias, weakref.ref(layer)
+        self.num_classes = kernel.shape[0]
+
+    @property
+    def tables(self):
+        return [self.kernel] if self.bias is None else [self.kernel, self.bias]
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return all(table.initialized for table in self.tables)
+
+    @property
+    def trainable(self):
+        """Whether the weights want gradients."""
+        layer = self._layer()
+        return layer.trainable and any(shard.trainable for table in self.tables for shard in table.shards)
+
+    def parts(self):
+        """A `Part` for each device that has classes, in their order."""
+        if is_exporting() or self.kernel.is_whole:
+            bias = None if self.bias is None else self.bias.variable
+            return [Part(self.kernel.variable, bias, 0, self.num_classes)]
+        offsets = self.kernel.placement.offsets
+        return [
+            Part(
+                local(shard.value),
+                None if self.bias is None else local(self.bias.array.parts[key].value),
+                0 if key == HOT else int(offsets[key]),
+                shard.shape[0],
+            )
+            for key, shard in self.kernel.array.parts.items()
+        ]
+
+    def terms(self, hidden, targets, expected=None):
+        """What a loss needs: the `SoftmaxTerms` over all classes.
+
+        Args:
+            hidden: float32 or bfloat16 `[tokens, dim]`.
+            targets: int32 or int64 `[tokens]`, -1: none.
+            expected: None, or the `Expected` gradients; of use where one device has all classes.
+
+        Raises:
+            tf.errors.InvalidArgumentError: a target that is no class.
+        """
+        parts, trainable = self.parts(), self.trainable
+        if len(parts) == 1:
+            (part,) = parts
+            return full_softmax_terms(
+                hidden,
+                targets,
+                part.kernel,
+                part.bias,
+                expected=expected if trainable else None,
+                weight_gradient=trainable,
+            )
+        # The parts' gradients are added up where this is differentiated: in float32.
+        whole, targets = tf.cast(hidden, tf.float32), self._checked(tf.cast(targets, tf.int64))
+        found, here = [], []
+        for part in parts:
+            mine = targets - part.first
+            inside = (mine >= 0) & (mine < part.count)
+            with part.on_its_device():
+                local_targets = tf.where(inside, mine, tf.constant(-1, tf.int64))
+                vectors = tf.cast(whole, hidden.dtype)
+                found.append(
+                    full_softmax_terms(
+                        vectors, local_targets, part.kernel, part.bias, weight_gradient=trainable
+                    )
+                )
+                here.append(inside)
+        return _joined(found, here)
+
+    def _checked(self, targets):
+        """`targets`, looked at: in parts the op cannot tell another's class from none."""
+        with tf.device("CPU:0"):
+            inside = tf.reduce_all((targets >= -1) & (targets < self.num_classes))
+            message = f"`targets` must be in [0, {self.num_classes}), the classes, or -1 for none. Received:"
+            check = tf.debugging.Assert(inside, [message, targets])
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.identity(targets)
+
+    def top_scores(self, hidden, k, normalized=True):
+        """The k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids."""
+        logits, ids, totals = [], [], []
+        for part in self.parts():
+            with part.on_its_device():
+                most = tf.minimum(k, part.count) if tf.is_tensor(k) else min(k, part.count)
+                scores, places, total = stock_full_top_k(hidden, part.kernel, part.bias, part.count, most)
+                logits.append(scores)
+                ids.append(places + part.first)
+                totals.append(total)
+        best, chosen, total = logits[0], ids[0], totals[0]
+        if len(logits) > 1:  # ids ascend from part to part, so ties still go to the smaller one
+            best, places = tf.math.top_k(tf.concat(logits, axis=1), k)
+            chosen = tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)
+            total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
+        return (best - total[:, None] if normalized else best), chosen
+
+    def rows(self, classes):
+        """Rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they lie.
+
+        Their gradients are those of a lookup: of these rows alone.
+        """
+        rows = sharded_lookup(self.kernel, classes)
+        if self.bias is None:
+            return rows, None
+        if self.bias.is_whole:
+            with on(self.bias.variable):
+                return rows, tf.gather(self.bias.variable, classes)
+        partition = self.bias.exchange.partition(classes, "error")
+        return rows, tf.gather(self.bias.exchange.rows(partition), partition.inverse)
+
+
+def _joined(found, here):
+    """The `SoftmaxTerms` over all classes, of those of the parts, and of which has the target of a token."""
+    lse = tf.reduce_logsumexp(tf.stack([terms.lse for terms in found]), axis=0)
+    # Not lse - logit: exact where one logit stands far above the others.
+    nothing = tf.zeros_like(lse)
+    ce = [
+        tf.where(inside, terms.ce + tf.where(inside, lse - terms.lse, nothing), nothing)
+        for terms, inside in zip(found, here)
+    ]
+    return SoftmaxTerms(lse, tf.add_n(ce), tf.add_n([terms.sum for terms in found]))

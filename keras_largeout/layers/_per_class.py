@@ -1,0 +1,82 @@
+"""A number for each class that a head is given and keeps among its weights: label weights, counts."""
+
+import numpy as np
+import tensorflow as tf
+
+
+class PerClass:
+    """What a head was given as one number per class, and the variable that it becomes.
+
+    A config says just that there are some (True): their values are NaN until weights are loaded.
+
+    Args:
+        name: str, of the head's argument; the variable and its place in a file have it too.
+        given: array `[num_classes]` of numbers from 0 on; or True.
+        num_classes: int.
+
+    Raises:
+        ValueError: another shape, or negative numbers.
+    """
+
+    def __init__(self, name, given, num_classes):
+        self.name, self._known = name, given is not True
+        self._first = np.asarray(given if self._known else np.full(num_classes, np.nan), np.float32)
+        if self._first.shape != (num_classes,) or np.any(self._first < 0):
+            raise ValueError(
+                f"`{name}` must be num_classes={num_classes} numbers from 0 on. "
+                f"Received: shape {self._first.shape}, smallest {self._first.min(initial=np.inf)}"
+            )
+        self._head, self.variable = None, None
+
+    def build(self, head):
+        """Makes the variable, a weight of `head`."""
+        self._head = head.name
+        self.variable = head.add_weight(
+            shape=self._first.shape,
+            initializer=lambda shape, dtype: tf.convert_to_tensor(self._first, dtype),
+            dtype="float32",
+            trainable=False,
+            autocast=False,
+            name=self.name,
+        )
+
+    def require_known(self):
+        """Raises ValueError where the head was made from a config, and no weights were loaded yet."""
+        if self._known:
+            return
+        with tf.init_scope():
+            self._known = not np.isnan(self.variable.numpy()).any()
+        if not self._known:
+            raise ValueError(
+                f"`{self.name}` of the head {self._head!r} are not known: it was made from a config, which "
+                "says just that there are some. Load its weights, or give the array. "
+                f"Received: {self.name}=True"
+            )
+
+
+class LabelWeights(PerClass):
+    """The weight of each label where it is one, such as 1 / propensity."""
+
+    def __init__(self, given, num_classes):
+        super().__init__("label_weights", given, num_classes)
+
+    def times(self, lists):
+        """`LabelLists` with these weights, times those that they have."""
+        self.require_known()
+        last = self.variable.shape[0] - 1  # the op says which label is out of range
+        weights = tf.gather(self.variable.value, tf.clip_by_value(lists.labels, 0, last))
+        return lists._replace(weights=weights if lists.weights is None else weights * lists.weights)
+
+
+def check_stored(name, given, store):
+    """Raises ValueError where a file lacks the `PerClass` that the head has (or None), or has others."""
+    if (name in store) != (given is not None):
+        there, here = ("without", "with") if given is not None else ("with", "without")
+        raise ValueError(
+            f"`{name}` must be in both, or in neither. Received: a file {there} them, for a head {here} them"
+        )
+    if given is not None and np.shape(store[name]) != tuple(given.variable.shape):
+        raise ValueError(
+            f"`{name}` must have the shape {tuple(given.variable.shape)}. "
+            f"Received: a file with the shape {np.shape(store[name])}"
+        )

@@ -1,0 +1,196 @@
+"""`TableHead`: what the heads have in common that own a row and a bias for each class."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout._hidden import note_training
+from keras_largeout._keras import place_of
+from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
+from keras_largeout.distribute.tables.row_span import saved_shape
+from keras_largeout.distribute.tables.table import ShardedTable, give_shards
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._tied import Tied
+from keras_largeout.layers.head import Head
+
+
+class TableHead(Head):
+    """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`.
+
+    Args:
+        num_classes: int > 0.
+        use_bias: bool, whether every class has a bias.
+        kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too.
+        temperature: float > 0.
+        kernel_initializer, bias_initializer, kernel_constraint: as in `keras.layers.Dense`.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(
+        self,
+        num_classes,
+        use_bias=True,
+        kernel=None,
+        temperature=1.0,
+        kernel_initializer="uniform",
+        bias_initializer="zeros",
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(num_classes, **kwargs)
+        self.use_bias = use_bias
+        self._tied = None if kernel is None else Tied(kernel, self.num_classes)
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
+        self.temperature = float(temperature)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        if self._tied is not None and self.kernel_constraint is not None:
+            raise ValueError(
+                "`kernel_constraint` must be None where the kernel is a table of another layer, which "
+                f"has its own. Received: kernel_constraint={kernel_constraint!r}, kernel={kernel!r}"
+            )
+
+    def build(self, input_shape):
+        if self.built:
+            return
+        self.dim = hidden_length(input_shape)
+        if self._tied is None:
+            kernel = ShardedTable(
+                (self.num_classes, self.dim),
+                self.kernel_initializer,
+                dtype=self.variable_dtype,
+                name="kernel",
+                constraint=self.kernel_constraint,
+                placement="range",
+            )
+        else:
+            kernel = self._tied.table(self.dim)
+        bias = None
+        if self.use_bias:
+            whole = self._tied is not None and kernel.is_whole
+            placement = "replicated" if whole and len(kernel.devices) > 1 else "range"
+            bias = ShardedTable((self.num_classes,), self.bias_initializer, name="bias", placement=placement)
+        self.softmax_weights = SoftmaxWeights(kernel, bias, self)
+        give_shards(self, *self._own_tables())
+        self.built = True
+
+    @property
+    def kernel(self):
+        """The rows of the classes: `[num_classes, dim]`, a table with `numpy` and `assign`."""
+        return self.softmax_weights.kernel
+
+    @property
+    def bias(self):
+        """The biases: `[num_classes]`, a table with `numpy` and `assign`, or None."""
+        return self.softmax_weights.bias
+
+    @property
+    def initialized(self):
+        return self.softmax_weights.initialized
+
+    def call(self, inputs, training=False):
+        hidden = super().call(inputs)
+        note_training(hidden, training)
+        return hidden
+
+    def compute_output_spec(self, inputs, training=False):
+        return super().compute_output_spec(inputs)
+
+    def token_losses(self, y_true, hidden, active=None):
+        return self.weighed_losses(y_true, hidden, active, None)
+
+    def weighed_losses(self, y_true, hidden, active, weight):
+        vectors = hidden_vectors(self, hidden)
+        lead = tf.shape(vectors)[:-1]
+        if not vectors.shape[:-1].is_compatible_with(y_true.shape):
+            raise ValueError(
+                "`y_true` must have the shape of the hidden vectors without their last axis. "
+                f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
+            )
+        if not self.initialized:  # Keras builds the model symbolically
+            return tf.zeros(lead)
+        vectors, y_true = tf.reshape(vectors, [-1, self.dim]), tf.reshape(y_true, [-1])
+        weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
+        weight = tf.reshape(weight, [-1])
+        if active is None:
+            losses = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+        else:  # the others cost nothing
+            kept = tf.where(tf.reshape(active, [-1]))
+            y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
+            losses = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            losses = tf.scatter_nd(kept, losses, tf.reduce_prod(tf.cast(lead, tf.int64))[None])
+        return tf.reshape(losses, lead)
+
+    def flat_losses(self, y_true, vectors, weight, hidden):
+        """The losses, float32 `[n]`, of tokens that all count.
+
+        Args:
+            y_true: int32 or int64 `[n]`.
+            vectors: float32 or bfloat16 `[n, dim]`, `scaled`.
+            weight: float32 `[n]`.
+            hidden: the hidden vectors as they came, with what was noted on them.
+        """
+        raise NotImplementedError
+
+    def scaled(self, vectors):
+        """Hidden vectors over the temperature."""
+        return vectors if self.temperature == 1.0 else vectors / tf.cast(self.temperature, vectors.dtype)
+
+    def log_prob(self, hidden, y):
+        vectors = hidden_vectors(self, tf.convert_to_tensor(hidden))
+        y = tf.convert_to_tensor(y)
+        flat = self.scaled(tf.reshape(vectors, [-1, self.dim]))
+        return -tf.reshape(self.softmax_weights.terms(flat, tf.reshape(y, [-1])).ce, tf.shape(y))
+
+    def best_classes(self, hidden, k):
+        return self.softmax_weights.top_scores(self.scaled(hidden), k)
+
+    # Saving.
+
+    def _own_tables(self):
+        return [table for table in self.softmax_weights.tables if self._tied is None or table is self.bias]
+
+    def save_own_variables(self, store):
+        with digested(store, place_of(store)) as arrays:
+            for table in self._own_tables():
+                table.save(arrays)
+            self.save_more(arrays)
+
+    def load_own_variables(self, store):
+        verify(store)
+        if not self.use_bias and saved_shape(store, "bias") is not None:
+            raise ValueError(
+                f"The weights file does not fit the head {self.name!r}: it holds biases. "
+                "Received: use_bias=False"
+            )
+        for table in self._own_tables():  # all of them, before anything is changed
+            table.check(store)
+        self.check_more(store)
+        if only_checking():
+            return
+        for table in self._own_tables():
+            table.load(store)
+        self.load_more(store)
+
+    def save_more(self, arrays):
+        """Writes what a subclass keeps beside its tables; `check_more` and `load_more` read it."""
+
+    def check_more(self, store):
+        """Raises ValueError unless `load_more` could read `store`."""
+
+    def load_more(self, store):
+        """Reads what `save_more` wrote."""
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "temperature": self.temperature,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+        }
+        return config if self._tied is None else {**config, "kernel": self._tied.name}

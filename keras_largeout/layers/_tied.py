@@ -1,0 +1,78 @@
+"""A head whose kernel is the table of an embedding: one table for the first and the last layer.
+
+The table belongs to the embedding: it is saved, planned and frozen there. The head refers to the embedding
+weakly, and in a config by name: a clone, or a loaded model, takes the newest embedding of that name, which is
+its own.
+"""
+
+import weakref
+
+from keras_largeout.distribute.tables.array import HOT
+
+_EMBEDDINGS = weakref.WeakValueDictionary()  # name -> the newest `ShardedEmbedding` of that name
+
+
+def register_embedding(layer):
+    """Lets a head find an embedding by its name."""
+    _EMBEDDINGS[layer.name] = layer
+
+
+class Tied:
+    """The embedding that a head shares its table with.
+
+    Args:
+        given: a `ShardedEmbedding`, or the name of one.
+        num_classes: int, rows that the table must have.
+
+    Raises:
+        ValueError: `given` is neither, or its table has another number of rows.
+    """
+
+    def __init__(self, given, num_classes):
+        named = isinstance(given, str)
+        if not named and not (hasattr(given, "input_dim") and hasattr(given, "output_dim")):
+            raise ValueError(
+                "`kernel` must be a ShardedEmbedding, the name of one, or None. "
+                f"Received: kernel={given!r} of type {type(given).__name__}"
+            )
+        self.name, self.num_classes = given if named else given.name, num_classes
+        self._reference = None if named else weakref.ref(given)
+        if not named:
+            self._check(given)
+
+    def _check(self, embedding):
+        if embedding.input_dim != self.num_classes:
+            raise ValueError(
+                f"`kernel` must have a row for each of the num_classes={self.num_classes} classes. "
+                f"Received: {embedding.name!r} with input_dim={embedding.input_dim}"
+            )
+
+    def table(self, dim):
+        """The `ShardedTable` of the embedding, which is built if it was not.
+
+        Raises:
+            ValueError: there is no such embedding, or its table is not of this width or has a placement that
+                mixes classes.
+        """
+        embedding = None if self._reference is None else self._reference()
+        embedding = _EMBEDDINGS.get(self.name) if embedding is None else embedding
+        if embedding is None:
+            raise ValueError(
+                f"`kernel` must be an embedding that exists. Received: the name {self.name!r}, of which "
+                "there is none"
+            )
+        self._check(embedding)
+        if embedding.output_dim != dim:
+            raise ValueError(
+                f"`kernel` must be as wide as the hidden vectors, {dim}. "
+                f"Received: {embedding.name!r} with output_dim={embedding.output_dim}"
+            )
+        embedding.build()
+        table = embedding.table
+        if not table.is_whole and (table.placement.kind != "range" or HOT in table.array.parts):
+            raise ValueError(
+                "`kernel` of a head must be cut over devices by ranges, or whole on each: make the embedding "
+                f'with placement="range" or "replicated". Received: {embedding.name!r} with '
+                f"{table.placement!r}"
+            )
+        return table

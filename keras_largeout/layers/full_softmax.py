@@ -1,0 +1,112 @@
+"""`FullSoftmax`: the exact softmax over all classes, without its logits in memory."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout._hidden import in_training
+from keras_largeout.layers._table_head import TableHead
+from keras_largeout.ops.full_softmax.wrapper import Expected
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class FullSoftmax(TableHead):
+    """An output layer with the exact softmax over all classes: `Dense` and cross-entropy, in chunks.
+
+    A `Dense(100_000)` and its loss hold `[tokens, 100_000]` logits, their softmax and its gradient: 4 GB for
+    3200 tokens. This head computes the same loss and gradients a chunk at a time, as fast, in some hundred
+    megabytes. Its cost is still that of all classes, `6 * tokens * num_classes * dim` flops per step:
+    `HierarchicalSoftmax` and `SampledSoftmax` are many times faster.
+
+    The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. Over several devices
+    each has a run of the classes, and computes their part for the tokens of all.
+
+    Args:
+        num_classes: int > 0.
+        use_bias: bool, whether every class has a bias.
+        kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
+            layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
+            and over several devices `placement="range"`.
+        temperature: float > 0: the logits are `hidden . kernel[class] / temperature + bias[class]`.
+        label_smoothing: float in [0, 1): so much of the target's probability is spread evenly over all
+            classes, in the loss; `log_prob` and metrics do not know of it.
+        z_loss: float >= 0: that times `log(sum(exp(logits)))**2` is added to the loss, which keeps logits
+            small.
+        kernel_initializer, bias_initializer: initializers of `[num_classes, dim]` and `[num_classes]`.
+        kernel_constraint: constraint that acts row by row.
+        **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
+            float32.
+
+    Input shape:
+        float `[..., dim]`.
+
+    Output shape:
+        the same: the hidden vectors.
+
+    Raises:
+        ValueError: an argument outside its range; `kernel` is no embedding, or has other rows or another
+            width. In a call: `y_true` has not the shape of the hidden vectors without their last axis.
+        tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
+
+    Example:
+
+    ```python
+    words = kl.layers.ShardedEmbedding(100_000, 256)
+    x = keras.layers.GRU(256, return_sequences=True)(words(tokens))
+    head = kl.layers.FullSoftmax(100_000, kernel=words)
+    model = keras.Model(tokens, head(x))
+    model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss)
+    ```
+
+    References:
+        - [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4 (cross-entropy without logits).
+        - [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859), section 3 (one table for both).
+        - [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7 (label smoothing).
+        - [Chowdhery et al., 2023](https://arxiv.org/abs/2204.02311), section 5 (z-loss).
+    """
+
+    dense_gradients = True  # a step touches every class
+
+    def __init__(
+        self,
+        num_classes,
+        use_bias=True,
+        kernel=None,
+        temperature=1.0,
+        label_smoothing=0.0,
+        z_loss=0.0,
+        kernel_initializer="uniform",
+        bias_initializer="zeros",
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_classes,
+            use_bias=use_bias,
+            kernel=kernel,
+            temperature=temperature,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}"
+            )
+        if not z_loss >= 0:
+            raise ValueError(f"`z_loss` must not be negative. Received: z_loss={z_loss}")
+        self.label_smoothing, self.z_loss = float(label_smoothing), float(z_loss)
+
+    def flat_losses(self, y_true, vectors, weight, hidden):
+        expected = None
+        if in_training(hidden):
+            expected = Expected(weight, None, self.label_smoothing, self.z_loss, self.num_classes)
+        terms = self.softmax_weights.terms(vectors, y_true, expected)
+        losses = terms.ce
+        if self.label_smoothing:
+            even = terms.lse - terms.sum / self.num_classes
+            losses = (1.0 - self.label_smoothing) * losses + self.label_smoothing * even
+        return losses + self.z_loss * tf.square(terms.lse) if self.z_loss else losses
+
+    def get_config(self):
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}

@@ -1,0 +1,263 @@
+"""`SampledSoftmax`: in training some classes stand for all, in evaluation all are there."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout._checks import positive_int
+from keras_largeout._hidden import in_training
+from keras_largeout.distribute.replicas.cross_replica import joined_of_replicas
+from keras_largeout.layers._per_class import PerClass, check_stored
+from keras_largeout.layers._ranking import ranking_losses
+from keras_largeout.layers._table_head import TableHead
+from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
+from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
+from keras_largeout.trees._check import class_counts
+
+LOSSES = ("softmax", "bpr", "binary_crossentropy")
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class SampledSoftmax(TableHead):
+    """An output layer that compares each target with sampled classes in training, and with all in evaluation.
+
+    A step draws candidates, the same for all tokens, and takes the softmax over the target and them. The
+    logits are corrected by the log of how often each class is expected among the candidates (logQ), so that
+    the result approaches the full softmax, whatever the distribution. A candidate that is the target of a
+    token counts there as the target alone. Rows of other classes are neither read nor changed.
+
+    The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. `fit` trains by
+    candidates. `evaluate`, `log_prob`, `top_k` and calls of the model without `training=True` are exact, and
+    take as long as those of a `FullSoftmax`. The perplexity that `fit` logs for its training batches is that
+    among the candidates.
+
+    Args:
+        num_classes: int > 0.
+        num_sampled: int > 0 and at most `num_classes`, candidates per step. 0 with "in_batch".
+        distribution: what candidates are drawn from:
+            `"log_uniform"`: p(class) falls as 1 / (class + 1): for classes sorted by falling frequency;
+            `"uniform"`; `"counts"`: in proportion to `counts`;
+            `"in_batch"`: the targets of the batch (over several devices: of the global batch);
+            `"mixed"`: those, and `num_sampled` uniform ones (Yang et al.).
+        counts: array `[num_classes]` of class frequencies. "counts" needs them. With "in_batch" and "mixed"
+            they say how often a class is expected in a batch; without, the batch itself says so. (For
+            word2vec's distribution give `counts ** 0.75`.) Saved with the weights; in a config it is just
+            True.
+        unique: bool: candidates are drawn without replacement. Otherwise with it: a class drawn twice counts
+            twice.
+        loss: of a token, with s the score of the target and s' those of the candidates that are not:
+            `"softmax"`: -log of the target's share of the softmax;
+            `"bpr"`: the mean of -log sigmoid(s - s') (Rendle et al.);
+            `"binary_crossentropy"`: -log sigmoid(s), and the sum of -log(1 - sigmoid(s')), with the
+            calibration of gSASRec (Petrov and Macdonald). Scores of these two are not corrected by logQ, and
+            are no log-probabilities.
+        calibration: float in [0, 1], gSASRec's t, for "binary_crossentropy": 0 is the plain one, whose scores
+            overestimate; 1 makes up for all classes that were not sampled.
+        seed: int or None, of the candidates: the same seed draws the same ones, step by step.
+        use_bias, kernel, temperature, kernel_initializer, bias_initializer, kernel_constraint: as in
+            `FullSoftmax`.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Input shape:
+        float `[..., dim]`.
+
+    Output shape:
+        the same: the hidden vectors.
+
+    Raises:
+        ValueError: an argument outside its range; `distribution="counts"` without counts. In a call: as
+            `FullSoftmax`.
+        tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
+
+    Example:
+
+    ```python
+    items = kl.layers.ShardedEmbedding(1_000_000, 64)
+    x = keras.layers.GRU(64, return_sequences=True)(items(history))
+    head = kl.layers.SampledSoftmax(1_000_000, 4096, distribution="mixed", counts=counts, kernel=items)
+    model = keras.Model(history, head(x))
+    model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss)
+    ```
+
+    References:
+        - [Jean et al., 2015](https://arxiv.org/abs/1412.2007), section 3.1 (sampled softmax).
+        - [Yi et al., 2019](https://doi.org/10.1145/3298689.3346996), section 3 (in-batch, logQ).
+        - [Yang et al., 2020](https://doi.org/10.1145/3366424.3386195), section 3.2 (mixed negatives).
+        - [Rendle et al., 2009](https://arxiv.org/abs/1205.2618), section 4.1 (BPR).
+        - [Petrov and Macdonald, 2023](https://arxiv.org/abs/2308.07192), section 5 (gSASRec).
+    """
+
+    def __init__(
+        self,
+        num_classes,
+        num_sampled,
+        distribution="log_uniform",
+        counts=None,
+        unique=True,
+        loss="softmax",
+        calibration=0.75,
+        seed=None,
+        use_bias=True,
+        kernel=None,
+        temperature=1.0,
+        kernel_initializer="uniform",
+        bias_initializer="zeros",
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_classes,
+            use_bias=use_bias,
+            kernel=kernel,
+            temperature=temperature,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_constraint=kernel_constraint,
+            **kwargs,
+        )
+        if distribution not in DISTRIBUTIONS:
+            raise ValueError(
+                f"`distribution` must be one of {DISTRIBUTIONS}. Received: distribution={distribution!r}"
+            )
+        if loss not in LOSSES:
+            raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+        if not 0 <= calibration <= 1:
+            raise ValueError(f"`calibration` must be in [0, 1]. Received: calibration={calibration}")
+        if distribution == "counts" and counts is None:
+            raise ValueError('`counts` must be given where `distribution` is "counts". Received: counts=None')
+        self.num_sampled = _checked_samples(num_sampled, distribution, self.num_classes)
+        self.distribution, self.unique, self.loss_kind = distribution, bool(unique), loss
+        self.calibration = float(calibration)
+        self._counts = None
+        if counts is not None:
+            given = counts if counts is True else class_counts(counts)
+            self._counts = PerClass("counts", given, self.num_classes)
+        self.seed = seed
+        self._seeds = keras.random.SeedGenerator(seed)
+        self._sampler = CandidateSampler(
+            self.num_classes,
+            self.num_sampled,
+            distribution,
+            self.unique,
+            None if self._counts is None else lambda: self._counts.variable.value,
+        )
+
+    def build(self, input_shape):
+        if self.built:
+            return
+        if self._counts is not None:
+            self._counts.build(self)
+        super().build(input_shape)
+
+    @property
+    def has_log_probs(self):
+        return self.loss_kind == "softmax"
+
+    def flat_losses(self, y_true, vectors, weight, hidden):
+        if not in_training(hidden) and self.loss_kind == "softmax":
+            return self.softmax_weights.terms(vectors, y_true).ce
+        if self._counts is not None:
+            self._counts.require_known()
+        y_true = self._checked(tf.cast(y_true, tf.int64))
+        candidates, log_expected = self._drawn(y_true)
+        rows, biases = self.softmax_weights.rows(tf.concat([candidates.ids, y_true], 0))
+        count = tf.size(candidates.ids)
+        places = candidates.places_of(y_true)
+        of_targets = tf.reduce_sum(tf.cast(vectors, tf.float32) * tf.cast(rows[count:], tf.float32), axis=-1)
+        if biases is not None:
+            of_targets += biases[count:]
+        if self.loss_kind != "softmax":
+            biases = None if biases is None else biases[:count]
+            hits = places[:, None] == tf.range(tf.cast(count, tf.int64))[None, :]
+            return ranking_losses(
+                self.loss_kind,
+                vectors,
+                rows[:count],
+                biases,
+                of_targets,
+                hits,
+                self.num_classes,
+                self.calibration,
+            )
+        positive = of_targets - log_expected
+        terms = full_softmax_terms(
+            vectors,
+            places,
+            rows[:count],
+            candidates.correction if biases is None else biases[:count] + candidates.correction,
+            skip_target=True,
+            expected=Expected(weight, positive),
+        )
+        return tf.math.softplus(terms.lse - positive)
+
+    def _drawn(self, y_true):
+        """The `Candidates` of this step, and log(expected) of each target of this replica."""
+        seed = tf.cast(tf.convert_to_tensor(self._seeds.next()), tf.int64)
+        if self.distribution not in ("in_batch", "mixed"):
+            return self._sampler.draw(y_true, seed)
+        everyone, start = joined_of_replicas(y_true)  # of the global batch: ids travel, no rows
+        candidates, log_expected = self._sampler.draw(everyone, seed)
+        return candidates, log_expected[start : start + tf.size(y_true)]
+
+    def _checked(self, targets):
+        """`targets`; a lookup would name the table's rows where one is no class."""
+        inside = tf.reduce_all((targets >= 0) & (targets < self.num_classes))
+        with tf.device("CPU:0"):
+            message = f"`targets` must be in [0, {self.num_classes}), the classes, or -1 for none. Received:"
+            check = tf.debugging.Assert(inside, [message, targets])
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.identity(targets)
+
+    def log_prob(self, hidden, y):
+        if self.loss_kind != "softmax":
+            raise ValueError(
+                f'`loss` must be "softmax" for log-probabilities. Received: loss={self.loss_kind!r}'
+            )
+        return super().log_prob(hidden, y)
+
+    def best_classes(self, hidden, k):
+        return self.softmax_weights.top_scores(self.scaled(hidden), k, normalized=self.has_log_probs)
+
+    # Saving.
+
+    def save_more(self, arrays):
+        arrays["seed_state"] = keras.ops.convert_to_numpy(self._seeds.state)  # a training goes on as it would
+        if self._counts is not None:
+            arrays["counts"] = self._counts.variable.numpy()
+
+    def check_more(self, store):
+        check_stored("counts", self._counts, store)
+
+    def load_more(self, store):
+        if "seed_state" in store:
+            self._seeds.state.assign(np.asarray(store["seed_state"]))
+        if self._counts is not None:
+            self._counts.variable.assign(np.asarray(store["counts"]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_sampled": self.num_sampled,
+            "distribution": self.distribution,
+            "counts": None if self._counts is None else True,
+            "unique": self.unique,
+            "loss": self.loss_kind,
+            "calibration": self.calibration,
+            "seed": self.seed,
+        }
+
+
+def _checked_samples(num_sampled, distribution, num_classes):
+    if distribution == "in_batch":
+        if num_sampled not in (0, None):
+            raise ValueError(
+                '`num_sampled` must be 0 where `distribution` is "in_batch": the batch has the candidates. '
+                f"Received: num_sampled={num_sampled}"
+            )
+        return 0
+    num_sampled = positive_int("num_sampled", num_sampled)
+    if num_sampled > num_classes:
+        raise ValueError(
+            f"`num_sampled` must be at most num_classes={num_classes}. Received: num_sampled={num_sampled}"
+        )
+    return num_sampled

@@ -1,0 +1,28 @@
+"""The best classes of a softmax over all rows of a table, in stock TensorFlow ops."""
+
+import tensorflow as tf
+
+from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
+
+_CHUNK = 16_384  # rows that are copied, and whose logits exist, at a time
+
+
+def stock_full_top_k(hidden, table, bias, classes, k):
+    """The k largest logits of every token, and the logsumexp of all.
+
+    Args:
+        hidden: float `[n, dim]`.
+        table, bias: variables or tensors `[classes, dim]`, and `[classes]` or None.
+        classes: int.
+        k: int, or an int32 scalar tensor.
+
+    Returns:
+        `(scores, ids, logsumexp)`: float32 `[n, k]`, descending, int32 `[n, k]`, float32 `[n]`.
+    """
+    hidden = tf.cast(hidden, tf.float32)
+
+    def logits_of(rows):
+        logits = tf.matmul(hidden, tf.cast(tf.gather(table, rows), tf.float32), transpose_b=True)
+        return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
+
+    return top_k_in_chunks(logits_of, tf.shape(hidden)[0], classes, _CHUNK, k)

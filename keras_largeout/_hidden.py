@@ -23,12 +23,14 @@ class Scored(NamedTuple):
     `losses`: float32 `[...]`, 0 where `active` is False. `counted`: bool `[...]` or None for all: the tokens
     over which a mean is taken, that is those which are not masked and have a target. `active`: likewise,
     those of them whose weight is not 0. `weight`: `[...]`, axes of length 1 standing for all, or None.
+    `cross_entropy`: float32 `[...]`, -log p of the targets; of most heads the losses themselves.
     """
 
     losses: Any
     counted: Any
     active: Any
     weight: Any
+    cross_entropy: Any
 
 
 def mark(hidden, head, inputs=None):

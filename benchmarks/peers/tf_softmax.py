@@ -66,6 +66,41 @@ def sampled(config, data):
     return _train_step(config, data, loss_of, [kernel, bias])
 
 
+def _products(config, data, columns):
+    """The three matrix products of a softmax over `columns` classes, and nothing else."""
+    table, of_logits = _weights(columns, config["dim"]), _weights(config["tokens"], columns)
+
+    def step(hidden, targets):
+        products = [
+            tf.matmul(hidden, table, transpose_b=True),
+            tf.matmul(of_logits, table),
+            tf.matmul(of_logits, hidden, transpose_a=True),
+        ]
+        return tf.add_n([product[0, 0] for product in products])
+
+    return tf_common.rotate(step, tf_common.batches(data, "hidden"), tf_common.batches(data, "targets"))
+
+
+def products(config, data):
+    return _products(config, data, config["classes"])
+
+
+def sampled_products(config, data):
+    return _products(config, data, config["samples"])
+
+
+def table_and_gradient(config, data):
+    """Memory that every exact softmax needs: its table, a gradient like it, and the batches."""
+    kernel, bias = _weights(config["classes"], config["dim"]), tf_common.filled([config["classes"]], 0.0)
+
+    def step(hidden, targets):
+        gradient = tf.fill(kernel.shape, tf.reduce_sum(hidden) * 1e-20)
+        _descend(kernel, gradient, config["lr"])
+        return bias[0]
+
+    return tf_common.rotate(step, tf_common.batches(data, "hidden"), tf_common.batches(data, "targets"))
+
+
 def two_level_gather(config, data):
     """sqrt(classes) groups; the words of a token's group are gathered for it: [tokens, group size, dim].
 

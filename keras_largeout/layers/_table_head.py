@@ -100,7 +100,7 @@ class TableHead(Head):
         return super().compute_output_spec(inputs)
 
     def token_losses(self, y_true, hidden, active=None):
-        return self.weighed_losses(y_true, hidden, active, None)
+        return self.weighed_losses(y_true, hidden, active, None)[0]
 
     def weighed_losses(self, y_true, hidden, active, weight):
         vectors = hidden_vectors(self, hidden)
@@ -111,21 +111,22 @@ class TableHead(Head):
                 f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
             )
         if not self.initialized:  # Keras builds the model symbolically
-            return tf.zeros(lead)
+            return (tf.zeros(lead),) * 2
         vectors, y_true = tf.reshape(vectors, [-1, self.dim]), tf.reshape(y_true, [-1])
         weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
         weight = tf.reshape(weight, [-1])
         if active is None:
-            losses = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            found = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
         else:  # the others cost nothing
             kept = tf.where(tf.reshape(active, [-1]))
             y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
-            losses = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
-            losses = tf.scatter_nd(kept, losses, tf.reduce_prod(tf.cast(lead, tf.int64))[None])
-        return tf.reshape(losses, lead)
+            found = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            size = tf.reduce_prod(tf.cast(lead, tf.int64))[None]
+            found = [tf.scatter_nd(kept, losses, size) for losses in found]
+        return tuple(tf.reshape(losses, lead) for losses in found)
 
     def flat_losses(self, y_true, vectors, weight, hidden):
-        """The losses, float32 `[n]`, of tokens that all count.
+        """The losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
 
         Args:
             y_true: int32 or int64 `[n]`.

@@ -106,7 +106,9 @@ class FullSoftmax(TableHead):
         if self.label_smoothing:
             even = terms.lse - terms.sum / self.num_classes
             losses = (1.0 - self.label_smoothing) * losses + self.label_smoothing * even
-        return losses + self.z_loss * tf.square(terms.lse) if self.z_loss else losses
+        if self.z_loss:
+            losses += self.z_loss * tf.square(terms.lse)
+        return losses, terms.ce
 
     def get_config(self):
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}

@@ -130,7 +130,8 @@ class Head(keras.layers.Layer):
         weight, counted = weights_like(like, sample_weight), all_of(mask, present)
         used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
         active = all_of(counted, used)
-        return Scored(self.weighed_losses(targets, hidden, active, weight), counted, active, weight)
+        losses, cross_entropy = self.weighed_losses(targets, hidden, active, weight)
+        return Scored(losses, counted, active, weight, cross_entropy)
 
     def check_compiled(self, model, outputs):
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
@@ -148,8 +149,12 @@ class Head(keras.layers.Layer):
         """`token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
 
         A head that computes gradients along with the losses can make use of it.
+
+        Returns:
+            The losses, and -log p of the targets, which metrics want: float32 `[...]` each.
         """
-        return self.token_losses(y_true, hidden, active)
+        losses = self.token_losses(y_true, hidden, active)
+        return losses, losses
 
     def log_prob(self, hidden, y):
         """log p(y | hidden).

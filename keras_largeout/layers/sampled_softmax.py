@@ -155,7 +155,12 @@ class SampledSoftmax(TableHead):
 
     def flat_losses(self, y_true, vectors, weight, hidden):
         if not in_training(hidden) and self.loss_kind == "softmax":
-            return self.softmax_weights.terms(vectors, y_true).ce
+            losses = self.softmax_weights.terms(vectors, y_true).ce
+            return losses, losses
+        losses = self._sampled_losses(y_true, vectors, weight)
+        return losses, losses
+
+    def _sampled_losses(self, y_true, vectors, weight):
         if self._counts is not None:
             self._counts.require_known()
         y_true = self._checked(tf.cast(y_true, tf.int64))

@@ -58,7 +58,7 @@ class Perplexity(keras.metrics.Metric):
                 f"HierarchicalSoftmax. Received: {received}"
             )
         tokens = scored(y_true, y_pred, sample_weight)
-        losses, weight = tf.cast(tokens.losses, tf.float64), tf.ones([], tf.float64)
+        losses, weight = tf.cast(tokens.cross_entropy, tf.float64), tf.ones([], tf.float64)
         if tokens.active is not None:
             weight = tf.cast(tokens.active, tf.float64)
         if sample_weight is not None:

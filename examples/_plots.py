@@ -13,9 +13,17 @@ from matplotlib import ticker
 _STYLES = {
     "tree": {"color": "#0072B2", "marker": "o"},
     "huffman": {"color": "#D55E00", "marker": "s"},
+    "full": {"color": "#009E73", "marker": "D"},
+    "sampled": {"color": "#CC79A7", "marker": "v"},
     "dense": {"color": "#5f6672", "marker": "^"},
 }
-_NAMES = {"tree": "tree", "huffman": "Huffman tree", "dense": "Dense + softmax"}
+_NAMES = {
+    "tree": "tree",
+    "huffman": "Huffman tree",
+    "full": "FullSoftmax",
+    "sampled": "SampledSoftmax",
+    "dense": "Dense + softmax",
+}
 #: A step of the dense head needs about three arrays of logits.
 _MOST_LOGITS = 1.6e9
 

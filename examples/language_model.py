@@ -1,7 +1,8 @@
 """A word-level language model whose first and last layers have 120 thousand rows, trained in five minutes.
 
 python examples/language_model.py            # the text of the Python installation itself
-python examples/language_model.py --head dense            # the same model with Keras's own Dense
+python examples/language_model.py --head dense            # the same model with Keras's own Dense; also
+                                                          # full, sampled (4096 words per step), huffman
 python examples/language_model.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 python examples/language_model.py --corpus train.txt.gz --validation valid.txt.gz --epochs 10 --minutes 60
 """
@@ -93,15 +94,19 @@ def make_model(args, corpus):
         if args.head == "dense":
             logits = args.batch * args.steps * vocab * 4 / 2**30
             print(f"   each step makes logits of {logits:.1f} GB, and gradients of the same size")
-        else:
+        elif hasattr(head, "tree"):
             print(f"   {head.tree}")
         print(f"   {model.count_params():,} weights: embedding {args.dim} wide, GRU of {args.units}, head")
     return model, head
 
 
 def make_head(args, counts, documents=None):
-    """The output layer: a tree of the words, or Keras's `Dense`."""
+    """The output layer: a tree of the words, all words, some of them per step, or Keras's `Dense`."""
     vocab = len(counts)
+    if args.head == "full":
+        return kl.layers.FullSoftmax(vocab, counts=counts)
+    if args.head == "sampled":
+        return kl.layers.SampledSoftmax(vocab, min(4096, vocab // 4), counts=counts, seed=args.seed)
     if args.head == "dense":
         return DenseSoftmax(vocab, counts=counts)
     if args.head == "huffman":
@@ -218,7 +223,12 @@ def arguments():
     add = parser.add_argument
     add("--corpus", nargs="+", metavar="FILE", help="text or .gz, a sentence a line")
     add("--validation", nargs="+", metavar="FILE", help="held-out text; default: the end of each corpus file")
-    add("--head", choices=("tree", "huffman", "dense"), default="tree", help="the output layer")
+    add(
+        "--head",
+        choices=("tree", "huffman", "full", "sampled", "dense"),
+        default="tree",
+        help="the output layer",
+    )
     add("--devices", type=int, default=1, help="train over so many GPUs, or logical CPUs")
     add("--epochs", type=int, default=4)
     add("--epoch-tokens", type=int, default=1_700_000, help="words in an epoch, if the corpus has more")

@@ -12,8 +12,8 @@ from keras_largeout import trees
 from keras_largeout.distribute.planning.tree_cut import TreeCut, unfilled_placement
 from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.distribute.tables.table import place
+from keras_largeout.layers._per_class import counts_per_class
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
-from keras_largeout.trees._check import class_counts
 
 _USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for
 _SAVED = TreeArrays._fields[:3]  # the others are derived
@@ -42,7 +42,7 @@ class HeadTree:
     def __init__(self, num_classes, counts, given):
         self.num_classes, self.variables = num_classes, []
         self._sizes, self._cut = None, None
-        counts = None if counts is None else _one_per_class(counts, num_classes)
+        counts = None if counts is None else counts_per_class(counts, num_classes)
         if isinstance(given, dict):
             self._sizes = given
             self.tree, self._cut = _remembered(given["digest"])
@@ -189,16 +189,6 @@ def _variable(head, field, value, one_copy):
         trainable=False,
         name=field,
     )
-
-
-def _one_per_class(counts, num_classes):
-    """`counts` as positive float64 `[num_classes]`."""
-    if np.shape(counts) != (num_classes,):
-        raise ValueError(
-            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
-            f"Received: counts.shape={np.shape(counts)}"
-        )
-    return class_counts(counts)
 
 
 def tree_of_arguments(num_classes, counts, tree):

@@ -3,6 +3,22 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.trees._check import class_counts
+
+
+def counts_per_class(counts, num_classes):
+    """Class frequencies as positive float64 `[num_classes]`; a 0 becomes the smallest other, with a warning.
+
+    Raises:
+        ValueError: another shape; numbers that are negative or not finite, or all 0.
+    """
+    if np.shape(counts) != (num_classes,):
+        raise ValueError(
+            f"`counts` must have the shape (num_classes,) = ({num_classes},). "
+            f"Received: counts.shape={np.shape(counts)}"
+        )
+    return class_counts(counts)
+
 
 class PerClass:
     """What a head was given as one number per class, and the variable that it becomes.

@@ -1,6 +1,7 @@
 """`TableHead`: what the heads have in common that own a row and a bias for each class."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_largeout._hidden import note_training
@@ -11,11 +12,12 @@ from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._own_optimizer import OwnOptimizer
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.head import Head
 
 
-class TableHead(Head):
+class TableHead(OwnOptimizer, Head):
     """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`.
 
     Args:
@@ -23,7 +25,10 @@ class TableHead(Head):
         use_bias: bool, whether every class has a bias.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too.
         temperature: float > 0.
-        kernel_initializer, bias_initializer, kernel_constraint: as in `keras.layers.Dense`.
+        optimizer: None, or an optimizer that is fused into the backward pass.
+        counts: positive frequencies `[num_classes]`, of which the first biases are the logs, or None.
+        kernel_initializer, kernel_constraint: as in `keras.layers.Dense`.
+        bias_initializer: None: the logs of `counts`, or zeros.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
@@ -33,13 +38,16 @@ class TableHead(Head):
         use_bias=True,
         kernel=None,
         temperature=1.0,
+        optimizer=None,
+        counts=None,
         kernel_initializer="uniform",
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(num_classes, **kwargs)
         self.use_bias = use_bias
+        self._first_counts = counts
         self._tied = None if kernel is None else Tied(kernel, self.num_classes)
         if not temperature > 0:
             raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
@@ -53,10 +61,18 @@ class TableHead(Head):
                 f"has its own. Received: kernel_constraint={kernel_constraint!r}, kernel={kernel!r}"
             )
 
+        if optimizer is not None and self._tied is not None:
+            raise ValueError(
+                "`optimizer` must be None where the kernel is a table of another layer: one optimizer trains "
+                f"it. Received: optimizer={optimizer!r}, kernel={kernel!r}"
+            )
+        self.take_optimizer(optimizer)
+
     def build(self, input_shape):
         if self.built:
             return
         self.dim = hidden_length(input_shape)
+        trainable = self.optimizer is None
         if self._tied is None:
             kernel = ShardedTable(
                 (self.num_classes, self.dim),
@@ -65,6 +81,7 @@ class TableHead(Head):
                 name="kernel",
                 constraint=self.kernel_constraint,
                 placement="range",
+                trainable=trainable,
             )
         else:
             kernel = self._tied.table(self.dim)
@@ -72,10 +89,26 @@ class TableHead(Head):
         if self.use_bias:
             whole = self._tied is not None and kernel.is_whole
             placement = "replicated" if whole and len(kernel.devices) > 1 else "range"
-            bias = ShardedTable((self.num_classes,), self.bias_initializer, name="bias", placement=placement)
+            bias = ShardedTable(
+                (self.num_classes,),
+                self._first_biases(),
+                name="bias",
+                placement=placement,
+                trainable=trainable,
+            )
         self.softmax_weights = SoftmaxWeights(kernel, bias, self)
         give_shards(self, *self._own_tables())
+        self.build_optimizer(self._own_tables())
         self.built = True
+
+    def _first_biases(self):
+        if self.bias_initializer is not None:
+            return self.bias_initializer
+        if self._first_counts is None:
+            return "zeros"
+        counts = np.asarray(self._first_counts, np.float64)
+        biases = np.log(counts / counts.sum())
+        return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
     def kernel(self):
@@ -92,6 +125,7 @@ class TableHead(Head):
         return self.softmax_weights.initialized
 
     def call(self, inputs, training=False):
+        self.check_own_optimizer()
         hidden = super().call(inputs)
         note_training(hidden, training)
         return hidden
@@ -116,14 +150,19 @@ class TableHead(Head):
         weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
         weight = tf.reshape(weight, [-1])
         if active is None:
-            found = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            found = self._stepping(y_true, vectors, weight, hidden)
         else:  # the others cost nothing
             kept = tf.where(tf.reshape(active, [-1]))
             y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
-            found = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            found = self._stepping(y_true, vectors, weight, hidden)
             size = tf.reduce_prod(tf.cast(lead, tf.int64))[None]
             found = [tf.scatter_nd(kept, losses, size) for losses in found]
         return tuple(tf.reshape(losses, lead) for losses in found)
+
+    def _stepping(self, y_true, vectors, weight, hidden):
+        return self.with_own_step(
+            vectors, lambda vectors: self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+        )
 
     def flat_losses(self, y_true, vectors, weight, hidden):
         """The losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
@@ -155,6 +194,7 @@ class TableHead(Head):
         return [table for table in self.softmax_weights.tables if self._tied is None or table is self.bias]
 
     def save_own_variables(self, store):
+        self.make_slots()
         with digested(store, place_of(store)) as arrays:
             for table in self._own_tables():
                 table.save(arrays)
@@ -172,6 +212,7 @@ class TableHead(Head):
         self.check_more(store)
         if only_checking():
             return
+        self.make_slots()
         for table in self._own_tables():
             table.load(store)
         self.load_more(store)
@@ -190,6 +231,7 @@ class TableHead(Head):
             **super().get_config(),
             "use_bias": self.use_bias,
             "temperature": self.temperature,
+            "optimizer": None if self._fused is None else self._fused.config,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),

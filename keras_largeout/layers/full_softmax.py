@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._hidden import in_training
+from keras_largeout.layers._per_class import counts_per_class
 from keras_largeout.layers._table_head import TableHead
 from keras_largeout.ops.full_softmax.wrapper import Expected
 
@@ -22,6 +23,8 @@ class FullSoftmax(TableHead):
 
     Args:
         num_classes: int > 0.
+        counts: array `[num_classes]` of class frequencies, from which the first biases are made, or None.
+            Not saved: weights take their place.
         use_bias: bool, whether every class has a bias.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
             layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
@@ -31,7 +34,12 @@ class FullSoftmax(TableHead):
             classes, in the loss; `log_prob` and metrics do not know of it.
         z_loss: float >= 0: that times `log(sum(exp(logits)))**2` is added to the loss, which keeps logits
             small.
-        kernel_initializer, bias_initializer: initializers of `[num_classes, dim]` and `[num_classes]`.
+        optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
+            step is a part of the backward pass, as in `SparseOutput`: SGD, Adagrad, Adam (of rows that
+            have a gradient, as `optimizers.LazyAdam`) or one of these of `kl.optimizers`. Not with `kernel`.
+        kernel_initializer: initializer of `[num_classes, dim]`.
+        bias_initializer: initializer of `[num_classes]`. None: such that an untrained head predicts the
+            frequencies of `counts`; zeros without `counts`.
         kernel_constraint: constraint that acts row by row.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32.
@@ -69,13 +77,15 @@ class FullSoftmax(TableHead):
     def __init__(
         self,
         num_classes,
+        counts=None,
         use_bias=True,
         kernel=None,
         temperature=1.0,
         label_smoothing=0.0,
         z_loss=0.0,
+        optimizer=None,
         kernel_initializer="uniform",
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_constraint=None,
         **kwargs,
     ):
@@ -84,6 +94,8 @@ class FullSoftmax(TableHead):
             use_bias=use_bias,
             kernel=kernel,
             temperature=temperature,
+            optimizer=optimizer,
+            counts=None if counts is None else counts_per_class(counts, num_classes),
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,

@@ -15,6 +15,7 @@ from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._head_tree import HeadTree
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._own_optimizer import OwnOptimizer
 from keras_largeout.layers.head import Head
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.tree_softmax.stock_top_k import stock_top_k
@@ -22,7 +23,7 @@ from keras_largeout.ops.tree_softmax.wrapper import tree_softmax_loss, tree_soft
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class HierarchicalSoftmax(Head):
+class HierarchicalSoftmax(OwnOptimizer, Head):
     """An output layer over 100 thousand to 100 million classes.
 
     p(class | h) is the product of one softmax per node on the way from the root of a tree to the class
@@ -52,6 +53,9 @@ class HierarchicalSoftmax(Head):
             on every device, whole subtrees below them packed onto devices by the work that `counts` let
             expect), "replicated", a `kl.distribute.Placement` that `distribute.place_tree` made, or a `Plan`
             that knows this layer by its name. Not saved with the model unless it is a name.
+        optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
+            step is a part of the backward pass, as in `SparseOutput`: SGD, Adagrad, Adam (of rows that
+            have a gradient, as `optimizers.LazyAdam`) or one of these of `kl.optimizers`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -90,9 +94,11 @@ class HierarchicalSoftmax(Head):
         bias_initializer=None,
         kernel_constraint=None,
         placement="auto",
+        optimizer=None,
         **kwargs,
     ):
         super().__init__(num_classes, **kwargs)
+        self.take_optimizer(optimizer)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -129,13 +135,19 @@ class HierarchicalSoftmax(Head):
             name="kernel",
             constraint=self.kernel_constraint,
             placement=placement,
+            trainable=self.optimizer is None,
         )
-        self.bias_table = (
-            ShardedTable((self.num_rows,), self._first_biases(), name="bias", placement=placement)
-            if self.use_bias
-            else None
-        )
+        self.bias_table = None
+        if self.use_bias:
+            self.bias_table = ShardedTable(
+                (self.num_rows,),
+                self._first_biases(),
+                name="bias",
+                placement=placement,
+                trainable=self.optimizer is None,
+            )
         give_shards(self, *self._tables())
+        self.build_optimizer(self._tables())
         self._sharded = None
         if devices > 1 and placement.kind == "explicit":
             self._sharded = ShardedTree(
@@ -181,9 +193,13 @@ class HierarchicalSoftmax(Head):
         hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
         weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
         record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
+        losses, *_ = self.with_own_step(hidden, lambda hidden: (self._flat_losses(hidden, y_true, weights),))
+        return tf.reshape(losses, lead)
+
+    def _flat_losses(self, hidden, y_true, weights):
         if self._sharded is not None:
-            return tf.reshape(self._sharded.losses(hidden, y_true, weights), lead)
-        return tf.reshape(tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights), lead)
+            return self._sharded.losses(hidden, y_true, weights)
+        return tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights)
 
     def table_specs(self):
         """What a planner (`kl.distribute.plan`) has to know of the layer: `TableSpec`s."""
@@ -204,7 +220,12 @@ class HierarchicalSoftmax(Head):
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
         return search(hidden, *self._parts(), k)
 
+    def call(self, inputs):
+        self.check_own_optimizer()
+        return super().call(inputs)
+
     def save_own_variables(self, store):
+        self.make_slots()
         with digested(store, place_of(store)) as arrays:
             self._tree.save(arrays, self.dim)
             for table in self._tables():
@@ -222,6 +243,7 @@ class HierarchicalSoftmax(Head):
             table.check(store)
         if only_checking():
             return
+        self.make_slots()
         self._tree.take(tree, store, self._sharded, self.dim)
         for table in self._tables():
             table.load(store)
@@ -235,6 +257,7 @@ class HierarchicalSoftmax(Head):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "placement": self.placement if isinstance(self.placement, str) else "auto",
+            "optimizer": None if self._fused is None else self._fused.config,
             "tree": self._tree.config(self.dim),
         }
 

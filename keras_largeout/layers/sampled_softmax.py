@@ -7,12 +7,11 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout._hidden import in_training
 from keras_largeout.distribute.replicas.cross_replica import joined_of_replicas
-from keras_largeout.layers._per_class import PerClass, check_stored
+from keras_largeout.layers._per_class import PerClass, check_stored, counts_per_class
 from keras_largeout.layers._ranking import ranking_losses
 from keras_largeout.layers._table_head import TableHead
 from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
-from keras_largeout.trees._check import class_counts
 
 LOSSES = ("softmax", "bpr", "binary_crossentropy")
 
@@ -40,9 +39,9 @@ class SampledSoftmax(TableHead):
             `"in_batch"`: the targets of the batch (over several devices: of the global batch);
             `"mixed"`: those, and `num_sampled` uniform ones (Yang et al.).
         counts: array `[num_classes]` of class frequencies. "counts" needs them. With "in_batch" and "mixed"
-            they say how often a class is expected in a batch; without, the batch itself says so. (For
-            word2vec's distribution give `counts ** 0.75`.) Saved with the weights; in a config it is just
-            True.
+            they say how often a class is expected in a batch; without, the batch itself says so. The
+            first biases are made from them. (For word2vec's distribution give `counts ** 0.75`.) Saved with
+            the weights; in a config it is just True.
         unique: bool: candidates are drawn without replacement. Otherwise with it: a class drawn twice counts
             twice.
         loss: of a token, with s the score of the target and s' those of the candidates that are not:
@@ -54,8 +53,8 @@ class SampledSoftmax(TableHead):
         calibration: float in [0, 1], gSASRec's t, for "binary_crossentropy": 0 is the plain one, whose scores
             overestimate; 1 makes up for all classes that were not sampled.
         seed: int or None, of the candidates: the same seed draws the same ones, step by step.
-        use_bias, kernel, temperature, kernel_initializer, bias_initializer, kernel_constraint: as in
-            `FullSoftmax`.
+        use_bias, kernel, temperature, optimizer, kernel_initializer, bias_initializer, kernel_constraint: as
+            in `FullSoftmax`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -100,8 +99,9 @@ class SampledSoftmax(TableHead):
         use_bias=True,
         kernel=None,
         temperature=1.0,
+        optimizer=None,
         kernel_initializer="uniform",
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_constraint=None,
         **kwargs,
     ):
@@ -110,6 +110,8 @@ class SampledSoftmax(TableHead):
             use_bias=use_bias,
             kernel=kernel,
             temperature=temperature,
+            optimizer=optimizer,
+            counts=None if counts is None or counts is True else counts_per_class(counts, num_classes),
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,
@@ -130,7 +132,7 @@ class SampledSoftmax(TableHead):
         self.calibration = float(calibration)
         self._counts = None
         if counts is not None:
-            given = counts if counts is True else class_counts(counts)
+            given = True if counts is True else self._first_counts
             self._counts = PerClass("counts", given, self.num_classes)
         self.seed = seed
         self._seeds = keras.random.SeedGenerator(seed)

@@ -12,20 +12,19 @@ from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
-from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._own_optimizer import OwnOptimizer
 from keras_largeout.layers._per_class import LabelWeights, check_stored
 from keras_largeout.layers.head import Head
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import label_lists
-from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class SparseOutput(Head):
+class SparseOutput(OwnOptimizer, Head):
     """An output layer over hundreds of thousands of labels, with `fan_in` connections for each of them.
 
     `logits[c] = bias[c] + sum over k of kernel[c, k] * inputs[connections[c, k]]`: memory and time are those
@@ -128,15 +127,7 @@ class SparseOutput(Head):
         if label_weights is not None:
             self._label_weights = LabelWeights(label_weights, self.num_classes)
         self._keeper = None
-        self.optimizer, self._fused = None, None
-        if optimizer is not None:
-            if self.compute_dtype == "float16":
-                raise ValueError(
-                    "`optimizer` must be None under mixed_float16: an update in the backward pass would use "
-                    f"the scaled gradient. Received: dtype={self.dtype_policy.name}, optimizer={optimizer!r}"
-                )
-            self._fused = FusedOptimizer(optimizer, self.seed)
-            self.optimizer = self._fused.optimizer
+        self.take_optimizer(optimizer, self.seed)
 
     def build(self, input_shape):
         if self.built:
@@ -162,10 +153,7 @@ class SparseOutput(Head):
         self._connection_parts = list(self.connections.parts.values())
         if self._label_weights is not None:
             self._label_weights.build(self)
-        if self.optimizer is not None:
-            # A gradient is taken, and with it a step, although nothing before this layer may be trained.
-            self._trigger = self.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
-            self.make_slots()
+        self.build_optimizer(self.fan_in_weights.tables)
         self.built = True
 
     @property
@@ -189,8 +177,7 @@ class SparseOutput(Head):
     # Training.
 
     def call(self, inputs):
-        if self._fused is not None:
-            check_loss_scale(self)
+        self.check_own_optimizer()
         return super().call(inputs)
 
     def targets(self, y_true, hidden):
@@ -346,11 +333,6 @@ class SparseOutput(Head):
         self.make_slots()
         if self._label_weights is not None:
             self._label_weights.variable.assign(np.asarray(store["label_weights"]))
-
-    def make_slots(self):
-        """Makes the slots of an optimizer of the layer's own: before they are saved or loaded."""
-        if self._fused is not None:
-            self._fused.build(self.fan_in_weights)
 
     def get_config(self):
         return {

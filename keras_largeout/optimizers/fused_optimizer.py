@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.devices import local
+from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.wrapper import FanInUpdate
 from keras_largeout.optimizers.adagrad import Adagrad
 from keras_largeout.optimizers.lazy_adam import LazyAdam
@@ -69,14 +71,38 @@ class FusedOptimizer:
         self.config = keras.optimizers.serialize(given)
         self._seed = seed
 
-    def build(self, weights):
-        """Makes the slots of `FanInWeights`, when these are there; once."""
-        if weights.initialized:
-            self.optimizer.build([shard for table in weights.tables for shard in table.shards])
+    def build(self, tables):
+        """Makes the slots of `ShardedTable`s, when these are there; once."""
+        if all(table.initialized for table in tables):
+            self.optimizer.build([shard for table in tables for shard in table.shards])
+
+    def losses_with_step(self, tables, hidden, trigger, losses_of):
+        """What `losses_of(hidden)` returns; the backward pass of the first of it takes a step.
+
+        All rows that a gradient touches are updated by the optimizer's row update, on all replicas together.
+
+        Args:
+            tables: `ShardedTable`s that the losses are computed from.
+            hidden: float tensor.
+            trigger: a trained tensor `[0]`, which makes sure that a gradient is taken.
+            losses_of: function from `hidden` to a tuple of tensors.
+        """
+        shards = [shard for table in tables for shard in table.shards]
+        inner, variables = tf.identity(hidden), [local(shard.value) for shard in shards]
+        (losses, *others), differentiate = _differentiable(losses_of, inner, variables)
+
+        def gradient(upstream):
+            d_hidden, *of_shards = differentiate(losses, upstream)
+            self.build(tables)  # where Keras built the model symbolically
+            self.optimizer.apply(of_shards, shards)
+            return [d_hidden, tf.zeros([0])]
+
+        stepping = with_gradient(gradient, losses, [hidden, tf.convert_to_tensor(trigger)])
+        return stepping, *(tf.stop_gradient(other) for other in others)
 
     def update(self, weights, position):
         """The `FanInUpdate` of the part at `position` for the step that comes next."""
-        self.build(weights)  # where Keras built the model symbolically
+        self.build(weights.tables)  # where Keras built the model symbolically
         optimizer = self.optimizer
         rate = tf.cast(optimizer.learning_rate, tf.float32)
         decay = rate * optimizer.weight_decay if optimizer.weight_decay else 0.0
@@ -93,3 +119,18 @@ class FusedOptimizer:
     def count(self):
         """Says that a step was taken."""
         self.optimizer.iterations.assign_add(1)
+
+
+def _differentiable(function, value, variables):
+    """`function(value)`, and a function from an output and its gradient to those of value and variables.
+
+    In a graph no tape: one that is never asked would hold the graph, and the graph the tape.
+    """
+    of = [value, *variables]
+    if not tf.executing_eagerly():
+        return function(value), lambda output, upstream: tf.gradients(output, of, upstream)
+    tape = tf.GradientTape(watch_accessed_variables=False)
+    with tape:
+        tape.watch(of)
+        outputs = function(value)
+    return outputs, lambda output, upstream: tape.gradient(output, of, output_gradients=upstream)

@@ -1,6 +1,7 @@
 """The layers that pass the same tests. A new layer joins by one line of `LAYERS`."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -82,9 +83,9 @@ def towers():
     return kl.layers.DistributedEmbedding(features, placement="modulo", name="large")
 
 
-def tree_head():
+def tree_head(**options):
     """Everything below the root lies on one device or another; by itself so small a tree is replicated."""
-    head = kl.layers.HierarchicalSoftmax(CLASSES, counts=COUNTS, tree=TREE, name="large")
+    head = kl.layers.HierarchicalSoftmax(CLASSES, counts=COUNTS, tree=TREE, name="large", **options)
     cut_below_the_root(head)
     return head
 
@@ -92,6 +93,10 @@ def tree_head():
 def sparse_output(**options):
     return kl.layers.SparseOutput(CLASSES, 5, loss="softmax", seed=3, name="large", **options)
 
+
+# A head with an optimizer of its own, and what it refuses.
+ADAM = functools.partial(keras.optimizers.Adam, 0.01)
+FUSED = {"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"}
 
 # The only table of layers: name -> how to try it, and what it refuses.
 LAYERS = {
@@ -104,12 +109,7 @@ LAYERS = {
     "HierarchicalSoftmax": last(tree_head),
     "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
     "SampledSoftmax": last(lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="large")),
-    "SampledSoftmax, in_batch": last(
-        lambda: kl.layers.SampledSoftmax(CLASSES, 0, "in_batch", counts=COUNTS, seed=3, name="large")
-    ),
     "SparseOutput": last(sparse_output),
-    "SparseOutput, fused": last(
-        lambda: sparse_output(optimizer=keras.optimizers.Adam(0.01)),
-        refused={"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"},
-    ),
+    "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
+    "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),
 }

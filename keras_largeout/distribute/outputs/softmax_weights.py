@@ -60,7 +60,9 @@ class SoftmaxWeights:
     def trainable(self):
         """Whether the weights want gradients."""
         layer = self._layer()
-        return layer.trainable and any(shard.trainable for table in self.tables for shard in table.shards)
+        own = layer.optimizer is not None  # it trains what no other does
+        trained = own or any(shard.trainable for table in self.tables for shard in table.shards)
+        return layer.trainable and trained
 
     def parts(self):
         """A `Part` for each device that has classes, in their order."""

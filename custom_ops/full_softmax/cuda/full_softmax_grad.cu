@@ -1,0 +1,264 @@
+// The gradients: logits are computed again, for a chunk of classes and of tokens at a time, and become their
+// own gradient in scratch memory. Two products with it follow. That with the hidden vectors is the gradient
+// of the chunk's rows; that with the rows adds to the gradient of the hidden vectors, in parts that are
+// joined at the end.
+#include <algorithm>
+#include <type_traits>
+
+#include "full_softmax/cuda/full_softmax_products.cuh"
+
+namespace largeout {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kChunkFloats = 32 << 20;  // gradients of logits in memory at once
+constexpr int64_t kMostTokens = 8192;       // of a chunk
+constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows should have
+
+unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
+
+// How the work is cut.
+struct GradPlan {
+  GradPlan(int64_t classes, int64_t count, int64_t dim) {
+    tokens = Even(count, kMostTokens, kGradientRows);
+    const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kGradientRows));
+    const int64_t fit = kChunkFloats / (tall * kGradientRows) / kLogitClasses * kLogitClasses;
+    width = Even(classes, fit, kLogitClasses);
+    const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kGradientColumns));
+    parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kLogitClasses));
+    of_part = CeilDiv(CeilDiv(width, parts), kLogitClasses) * kLogitClasses;
+    parts = std::max<int64_t>(1, CeilDiv(width, of_part));
+  }
+  // The size of the fewest even pieces of n that have at most `most` elements: a multiple of `unit`, as
+  // `most` is.
+  static int64_t Even(int64_t n, int64_t most, int64_t unit) {
+    const int64_t pieces = std::max<int64_t>(1, CeilDiv(n, most));
+    return std::max<int64_t>(1, CeilDiv(CeilDiv(n, pieces), unit)) * unit;
+  }
+  int64_t tokens, width;   // of a chunk; multiples of the tiles
+  int64_t parts, of_part;  // of the gradient of the hidden vectors; the classes of each, within a chunk
+};
+
+// What the gradient of a logit depends on besides it, all tokens.
+struct TokenGradients {
+  const int32_t* targets;
+  const float* lse;
+  SoftmaxUpstream upstream;
+  bool skip_target;
+};
+
+template <typename T, typename H>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    LogitGradients(SoftmaxRows<T> table, const H* hidden, TokenGradients of, SoftmaxChunk chunk,
+                   bool aligned) {
+  using Shape = typename SoftmaxTiles<T>::Logits;
+  using Shares = TileShares<Shape>;
+  static_assert(Shape::kM == kLogitTokens && Shape::kN == kLogitClasses && kTileThreads == kLogitClasses,
+                "one sum a thread");
+  static_assert(Shape::kShared >= Shares::kDown * kLogitClasses, "room for sums");
+  __shared__ __align__(16) float shared[Shape::kShared];
+  const int64_t token_tiles = CeilDiv(chunk.count, kLogitTokens);
+  const int64_t token_tile = blockIdx.x % token_tiles;
+  // Within the chunk.
+  const int64_t token = token_tile * kLogitTokens, first = blockIdx.x / token_tiles * kLogitClasses;
+  float acc[Shape::kTM][Shape::kTN] = {};
+  MultiplyLogits<Shape>(hidden + chunk.token * table.dim, chunk.count, table.rows + chunk.first * table.dim,
+                        chunk.width, table.dim, token, first, aligned, shared, acc);
+#pragma unroll
+  for (int j = 0; j < Shape::kTN; ++j) {
+    const int64_t c = first + Shape::Column(j);
+    const float bias = table.bias == nullptr || c >= chunk.width ? 0.f : table.bias[chunk.first + c];
+#pragma unroll
+    for (int i = 0; i < Shape::kTM; ++i) acc[i][j] += bias;
+  }
+#pragma unroll
+  for (int i = 0; i < Shape::kTM; ++i) {
+    const bool exists = token + Shape::Row(i) < chunk.count;
+    const int64_t t = exists ? chunk.token + token + Shape::Row(i) : 0;
+    const int target = of.targets[t];
+    const bool aimed = target >= 0 && !of.skip_target;
+    const float lse = of.lse[t], of_target = aimed ? of.upstream.ce[t] : 0.f;
+    const float of_p = of.upstream.lse[t] + of_target, of_all = of.upstream.sum[t];
+    const int64_t at = target - chunk.first - first;  // the column of the target
+#pragma unroll
+    for (int j = 0; j < Shape::kTN; ++j) {
+      const int column = Shape::Column(j);
+      // A logit above the sum of all is one by rounding alone. Without any class (all -inf) every p is 0.
+      const float x = acc[i][j] - lse;
+      const float p = lse == -INFINITY ? 0.f : expf(x > 0.f ? 0.f : x);
+      float gradient = fmaf(of_p, p, of_all);
+      if (column == at) gradient = of.skip_target ? 0.f : gradient - of_target;
+      acc[i][j] = exists && first + column < chunk.width ? gradient : 0.f;
+    }
+  }
+  // The memory has whole tiles.
+  float* out = chunk.gradient + token * chunk.stride + first;
+#pragma unroll
+  for (int i = 0; i < Shape::kTM; ++i) {
+#pragma unroll
+    for (int j = 0; j < Shape::kTN; j += Shape::kRun) {
+      float run[Shape::kRun];
+#pragma unroll
+      for (int n = 0; n < Shape::kRun; ++n) run[n] = acc[i][j + n];
+      StoreVec<Shape::kRun>(out + Shape::Row(i) * chunk.stride + Shape::Column(j), run);
+    }
+  }
+  if (chunk.column_sums == nullptr) return;
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < Shape::kTN; ++j) {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < Shape::kTM; ++i) sum += acc[i][j];
+    shared[Shares::Down() * kLogitClasses + Shape::Column(j)] = sum;
+  }
+  __syncthreads();
+  float sum = 0.f;
+#pragma unroll
+  for (int n = 0; n < Shares::kDown; ++n) sum += shared[n * kLogitClasses + threadIdx.x];
+  chunk.column_sums[token_tile * chunk.stride + first + threadIdx.x] = sum;
+}
+
+// The gradient of the biases from the sums of tiles; added to where other tokens came before.
+__global__ void JoinColumns(SoftmaxChunk chunk, bool add, float* d_bias) {
+  const int64_t c = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (c >= chunk.width) return;
+  float sum = add ? d_bias[c] : 0.f;
+  for (int64_t tile = 0; tile < CeilDiv(chunk.count, kLogitTokens); ++tile)
+    sum += chunk.column_sums[tile * chunk.stride + c];
+  d_bias[c] = sum;
+}
+
+// Adds the parts up in their order. out may be the only part.
+template <typename H>
+__global__ void JoinParts(const float* parts, int64_t count, int64_t n, H* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= n) return;
+  float sum = 0.f;
+  for (int64_t part = 0; part < count; ++part) sum += parts[part * n + i];
+  GpuFromFloat(sum, out + i);
+}
+
+template <typename X>
+int SetZero(X* data, int64_t n, GpuStream stream) {
+  if (data == nullptr || n == 0) return 0;
+  return static_cast<int>(cudaMemsetAsync(data, 0, n * sizeof(X), stream));
+}
+
+// The launches of one call.
+template <typename T, typename H>
+class Gradients {
+ public:
+  Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
+            const SoftmaxBatchGradients<H, T>& out, GpuStream stream)
+      : table_(table),
+        batch_(batch),
+        out_(out),
+        stream_(stream),
+        dim_(table.dim),
+        plan_(table.classes, batch.count, dim_),
+        rows_(out.rows != nullptr && dim_ > 0),
+        hidden_(out.hidden != nullptr && dim_ > 0) {}
+
+  int Reserve(Scratch* scratch) {
+    const auto take = [&](int64_t n, float** to) {
+      *to = scratch->Take<float>(n);
+      return *to != nullptr;
+    };
+    bool all = take(plan_.tokens * plan_.width, &gradient_);
+    if (out_.bias != nullptr)
+      all = all && take(CeilDiv(plan_.tokens, kLogitTokens) * plan_.width, &column_sums_);
+    if (hidden_ && KeepsHidden()) {
+      if constexpr (std::is_same<H, float>::value) parts_ = out_.hidden;
+    } else if (hidden_) {
+      all = all && take(plan_.parts * batch_.count * dim_, &parts_);
+    }
+    // Rows of bfloat16 are not rounded before all tokens are in.
+    if (rows_ && !std::is_same<T, float>::value && plan_.tokens < batch_.count) {
+      all = all && take(plan_.width * dim_, &row_sums_);
+    }
+    return all ? 0 : kNoMemory;
+  }
+
+  int Run(const TokenGradients& of) {
+    for (int64_t first = 0; first < table_.classes; first += plan_.width) {
+      for (int64_t token = 0; token < batch_.count; token += plan_.tokens) {
+        const int64_t count = std::min(plan_.tokens, batch_.count - token),
+                      width = std::min(plan_.width, table_.classes - first);
+        LARGEOUT_RETURN_IF_ERROR(
+            RunChunk({token, count, first, width, plan_.width, gradient_, column_sums_}, of));
+      }
+    }
+    if (!hidden_ || KeepsHidden()) return 0;
+    const int64_t n = batch_.count * dim_;
+    JoinParts<H><<<Blocks(n), kThreads, 0, stream_>>>(parts_, plan_.parts, n, out_.hidden);
+    return static_cast<int>(cudaGetLastError());
+  }
+
+ private:
+  // Whether d_hidden is the only part.
+  bool KeepsHidden() const { return std::is_same<H, float>::value && plan_.parts == 1; }
+
+  int RunChunk(const SoftmaxChunk& chunk, const TokenGradients& of) {
+    const int64_t columns = CeilDiv(dim_, kGradientColumns);
+    LogitGradients<T, H>
+        <<<Grid(CeilDiv(chunk.count, kLogitTokens) * CeilDiv(chunk.width, kLogitClasses)), kTileThreads, 0,
+           stream_>>>(table_, batch_.hidden, of, chunk, RowsAligned(dim_, table_.rows, batch_.hidden));
+    if (out_.bias != nullptr) {
+      JoinColumns<<<Blocks(chunk.width), kThreads, 0, stream_>>>(chunk, chunk.token > 0,
+                                                                 out_.bias + chunk.first);
+    }
+    if (rows_) {
+      T* d_rows = out_.rows + chunk.first * dim_;
+      RowSums sums{row_sums_, chunk.token > 0, chunk.token + chunk.count == batch_.count};
+      if constexpr (std::is_same<T, float>::value) sums.sums = d_rows;
+      RowGradients<T, H><<<Grid(CeilDiv(chunk.width, kGradientRows) * columns), kTileThreads, 0, stream_>>>(
+          chunk, batch_.hidden, dim_, sums, d_rows, RowsAligned(dim_, batch_.hidden, d_rows, sums.sums));
+    }
+    if (hidden_) {
+      HiddenGradients<T>
+          <<<Grid(CeilDiv(chunk.count, kGradientRows) * columns * plan_.parts), kTileThreads, 0, stream_>>>(
+              chunk, table_, plan_.of_part, batch_.count, chunk.first > 0, parts_,
+              RowsAligned(dim_, table_.rows, parts_));
+    }
+    return static_cast<int>(cudaGetLastError());
+  }
+
+  static unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
+
+  const SoftmaxRows<T> table_;
+  const SoftmaxBatch<H, int32_t> batch_;
+  const SoftmaxBatchGradients<H, T> out_;
+  const GpuStream stream_;
+  const int64_t dim_;
+  const GradPlan plan_;
+  const bool rows_, hidden_;  // wanted, and not empty
+  float *gradient_ = nullptr, *column_sums_ = nullptr, *row_sums_ = nullptr, *parts_ = nullptr;
+};
+
+}  // namespace
+
+template <typename T, typename H>
+int FullSoftmaxGradCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const float* lse,
+                        const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& gradients,
+                        Scratch* scratch, GpuStream stream) {
+  if (batch.count == 0 || table.classes == 0) {
+    LARGEOUT_RETURN_IF_ERROR(SetZero(gradients.hidden, batch.count * table.dim, stream));
+    LARGEOUT_RETURN_IF_ERROR(SetZero(gradients.rows, table.classes * table.dim, stream));
+    return SetZero(gradients.bias, table.classes, stream);
+  }
+  Gradients<T, H> work(table, batch, gradients, stream);
+  LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
+  return work.Run({batch.targets, lse, upstream, batch.skip_target});
+}
+
+#define LARGEOUT_INSTANTIATE(T, H)                                                               \
+  template int FullSoftmaxGradCuda<T, H>(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, \
+                                         const float*, const SoftmaxUpstream&,                   \
+                                         const SoftmaxBatchGradients<H, T>&, Scratch*, GpuStream);
+LARGEOUT_INSTANTIATE(float, float)
+LARGEOUT_INSTANTIATE(float, bfloat16)
+LARGEOUT_INSTANTIATE(bfloat16, float)
+LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
+
+}  // namespace largeout

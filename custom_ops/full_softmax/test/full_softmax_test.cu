@@ -1,0 +1,7 @@
+#include "common/test/cuda_testing.cuh"
+#include "full_softmax/cuda/full_softmax_gpu.h"
+#include "full_softmax/test/full_softmax_cases.h"
+
+namespace largeout {
+LARGEOUT_FULL_SOFTMAX_CASES(FullSoftmaxGpu)
+}  // namespace largeout

@@ -1,0 +1,105 @@
+"""Heads with an optimizer of their own: their step is a part of the backward pass."""
+
+import keras
+import numpy as np
+import pytest
+from _tables import strategy_of
+
+import keras_largeout as kl
+
+CLASSES, DIM = 60, 8
+HEADS = {
+    "tree": lambda **options: kl.layers.HierarchicalSoftmax(
+        CLASSES, counts=1000 // np.arange(1, CLASSES + 1), name="head", **options
+    ),
+    "full": lambda **options: kl.layers.FullSoftmax(CLASSES, name="head", **options),
+    "sampled": lambda **options: kl.layers.SampledSoftmax(CLASSES, 9, seed=3, name="head", **options),
+    "in_batch": lambda **options: kl.layers.SampledSoftmax(
+        CLASSES, 0, "in_batch", seed=3, name="head", **options
+    ),
+}
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(96, 5)).astype("float32"), rng.integers(0, CLASSES, 96)
+
+
+def compiled(head, own, rate=0.05):
+    """A model trained by one rule, the head by its own optimizer or by the model's."""
+    keras.utils.set_random_seed(1)
+    x = keras.Input((5,))
+    hidden = keras.layers.Dense(DIM, name="small")(x)
+    head = HEADS[head](optimizer=kl.optimizers.Adagrad(rate) if own else None)
+    model = kl.Model(x, head(hidden))
+    model.compile(kl.optimizers.Adagrad(rate), loss=head.loss)
+    return model, head
+
+
+def weights(model):
+    found = {}
+    for name in ("small", "head"):
+        store = {}
+        model.get_layer(name).save_own_variables(store)
+        found |= {f"{name}/{key}": np.asarray(value) for key, value in store.items() if key != "digests"}
+    return found
+
+
+def trained(head, own, devices=1, steps=3):
+    x, y = data()
+    with strategy_of(devices).scope():
+        model, _ = compiled(head, own)
+    losses = model.fit(x, y, batch_size=96 // steps, shuffle=False, verbose=0).history["loss"]
+    return model, losses
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_it_learns_what_the_model_would_teach_it(head, devices):
+    own, losses = trained(head, True, devices)
+    models, want = trained(head, False, devices)
+    assert losses == pytest.approx(want, rel=1e-5)
+    got, want = weights(own), weights(models)
+    assert got.keys() == want.keys()
+    for name, values in want.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert own.get_layer("head").optimizer.iterations.numpy() == 3
+
+
+@pytest.mark.parametrize("head", ["tree", "full"])
+def test_nothing_moves_without_a_gradient(head):
+    x, y = data()
+    model, layer = compiled(head, True)
+    before = weights(model)
+    model.evaluate(x, y, verbose=0)
+    layer.trainable = False
+    model.compile(kl.optimizers.Adagrad(0.05), loss=layer.loss)
+    model.train_on_batch(x, y)
+    after = weights(model)
+    assert all(np.array_equal(after[key], before[key]) for key in before if key.startswith("head/"))
+    assert layer.optimizer.iterations.numpy() == 0
+    assert not np.array_equal(after["small/0"], before["small/0"])
+
+
+@pytest.mark.parametrize("head", ["tree", "full", "sampled"])
+def test_a_loaded_model_trains_on(head, tmp_path):
+    x, y = data()
+    model, _ = trained(head, True)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.train_on_batch(x, y) == model.train_on_batch(x, y)
+    want, got = weights(model), weights(loaded)
+    for name, values in want.items():
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
+
+
+def test_what_is_refused():
+    words = kl.layers.ShardedEmbedding(CLASSES, DIM)
+    with pytest.raises(ValueError, match="`optimizer` must be None where the kernel is a table of another"):
+        kl.layers.FullSoftmax(CLASSES, kernel=words, optimizer="sgd")
+    with pytest.raises(ValueError, match=r"`optimizer` must be one of .* to be fused"):
+        kl.layers.SampledSoftmax(CLASSES, 5, optimizer="rmsprop")
+    with pytest.raises(ValueError, match="`clipnorm` of an `optimizer` that is fused"):
+        kl.layers.HierarchicalSoftmax(CLASSES, optimizer=keras.optimizers.SGD(0.1, clipnorm=1.0))
+    with pytest.raises(ValueError, match="`optimizer` must be None under mixed_float16"):
+        kl.layers.FullSoftmax(CLASSES, optimizer="sgd", dtype="mixed_float16")

@@ -92,7 +92,7 @@ class Softmax {
     if (keep) all = all && Take(blocks_.count * blocks_.size * n, &kept_);
     if (out.rows != nullptr) all = all && Take(n * RoundUp(dim_, gemm_.width), &panels_);
     if (out.hidden != nullptr) all = all && Take(blocks_.ranges * n * dim_, &partial_);
-    return all && Take(n, &of_p_) && Take(n, &of_target_) ? 0 : kNoMemory;
+    return all && Take(n, &of_p_) && Take(n, &of_target_) && Take(n, &of_all_) ? 0 : kNoMemory;
   }
 
   // The tokens [begin, end) come next.
@@ -150,13 +150,14 @@ class Softmax {
   void Gradients(const float* lse, const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& out,
                  bool first) {
     const int64_t n = count_, panels = RoundUp(dim_, gemm_.width);
-    float *of_p = of_p_, *of_target = of_target_, *hidden_panels = panels_, *partial = partial_;
+    float *of_p = of_p_, *of_target = of_target_, *of_all = of_all_, *hidden_panels = panels_,
+          *partial = partial_;
     for (int64_t t = 0; t < n; ++t) {
       const bool aimed = Targets()[t] >= 0 && !tokens_.skip_target;
       const float of_ce = aimed ? upstream.ce[begin_ + t] : 0.f;
       of_p[t] = upstream.lse[begin_ + t] + of_ce, of_target[t] = -of_ce;
+      of_all[t] = tokens_.skip_target ? 0.f : upstream.sum[begin_ + t];
     }
-    const float* of_all = upstream.sum + begin_;
     if (out.rows != nullptr) {
       RunTasks<WorkerScratch>(
           parallel_, (n + kTokenBlock - 1) / kTokenBlock, dim_ * kTokenBlock, [&](int64_t i, WorkerScratch*) {
@@ -293,7 +294,7 @@ class Softmax {
   int64_t begin_ = 0, count_ = 0;  // the open tokens
   float *hidden_ = nullptr, *kept_ = nullptr, *panels_ = nullptr, *partial_ = nullptr;
   float *high_ = nullptr, *total_ = nullptr, *sum_ = nullptr, *picked_ = nullptr, *of_p_ = nullptr,
-        *of_target_ = nullptr;
+        *of_target_ = nullptr, *of_all_ = nullptr;
 };
 
 // Calls body(begin, end, first) for chunks of at most `size` tokens, as even as they can be.

@@ -11,7 +11,7 @@
 // them.
 //
 // With skip_target the class of the target is left out of the softmax instead (the "accidental hit" of a
-// sampled softmax): its p is 0, and ce and sum are 0.
+// sampled softmax): its p is 0, and ce and sum are 0, whatever their gradients.
 //
 // Bounds of the speed, T tokens, C classes, D columns: 2 T C D flops for the three numbers and 4 T C D for
 // the gradients; the gradient alone has to compute the logits again (6 T C D in all), and TermsAndGrad has

@@ -139,11 +139,7 @@ class TableHead(OwnOptimizer, Head):
     def weighed_losses(self, y_true, hidden, active, weight):
         vectors = hidden_vectors(self, hidden)
         lead = tf.shape(vectors)[:-1]
-        if not vectors.shape[:-1].is_compatible_with(y_true.shape):
-            raise ValueError(
-                "`y_true` must have the shape of the hidden vectors without their last axis. "
-                f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
-            )
+        self._check_shape("y_true", y_true, vectors)
         if not self.initialized:  # Keras builds the model symbolically
             return (tf.zeros(lead),) * 2
         vectors, y_true = tf.reshape(vectors, [-1, self.dim]), tf.reshape(y_true, [-1])
@@ -164,6 +160,14 @@ class TableHead(OwnOptimizer, Head):
             vectors, lambda vectors: self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
         )
 
+    @staticmethod
+    def _check_shape(name, classes, hidden):
+        if not hidden.shape[:-1].is_compatible_with(classes.shape):
+            raise ValueError(
+                f"`{name}` must have the shape of the hidden vectors without their last axis. "
+                f"Received: {name}.shape={tuple(classes.shape)}, hidden.shape={tuple(hidden.shape)}"
+            )
+
     def flat_losses(self, y_true, vectors, weight, hidden):
         """The losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
 
@@ -182,8 +186,10 @@ class TableHead(OwnOptimizer, Head):
     def log_prob(self, hidden, y):
         vectors = hidden_vectors(self, tf.convert_to_tensor(hidden))
         y = tf.convert_to_tensor(y)
+        self._check_shape("y", y, vectors)
         flat = self.scaled(tf.reshape(vectors, [-1, self.dim]))
-        return -tf.reshape(self.softmax_weights.terms(flat, tf.reshape(y, [-1])).ce, tf.shape(y))
+        classes = self.softmax_weights.checked(tf.cast(tf.reshape(y, [-1]), tf.int64), "y", 0)
+        return -tf.reshape(self.softmax_weights.terms(flat, classes).ce, tf.shape(y))
 
     def best_classes(self, hidden, k):
         return self.softmax_weights.top_scores(self.scaled(hidden), k)

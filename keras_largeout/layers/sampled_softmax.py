@@ -21,13 +21,16 @@ class SampledSoftmax(TableHead):
     """An output layer that compares each target with sampled classes in training, and with all in evaluation.
 
     A step draws candidates, the same for all tokens, and takes the softmax over the target and them. The
-    logits are corrected by the log of how often each class is expected among the candidates (logQ), so that
-    the result approaches the full softmax, whatever the distribution. A candidate that is the target of a
-    token counts there as the target alone. Rows of other classes are neither read nor changed.
+    logits of candidates are corrected by the log of how often each is expected among them (logQ): their
+    exponentials then add up, on average, to those of all classes but the target, whatever the distribution.
+    The target is always there, and is not corrected. (`tf.nn.sampled_softmax_loss` corrects it too, and comes
+    to other losses.) A candidate that is the target of a token counts there as the target alone. Rows of
+    other classes are neither read nor changed.
 
     The layer returns its input; see `Head`. Compile the model with `loss=head.loss`. `fit` trains by
-    candidates. `evaluate`, `log_prob`, `top_k` and calls of the model without `training=True` are exact, and
-    take as long as those of a `FullSoftmax`. The perplexity that `fit` logs for its training batches is that
+    candidates. `evaluate` (of `loss="softmax"`), `log_prob`, `top_k` and calls of the model without
+    `training=True` are exact, and take as long as those of a `FullSoftmax`. (The other losses are evaluated
+    on candidates too, always the same.) The perplexity that `fit` logs for its training batches is that
     among the candidates.
 
     Args:
@@ -79,6 +82,8 @@ class SampledSoftmax(TableHead):
     ```
 
     References:
+        - [Bengio and Senecal, 2003](https://proceedings.mlr.press/r4/bengio03a.html), section 4 (the sum over
+          all classes estimated by importance sampling, the target apart).
         - [Jean et al., 2015](https://arxiv.org/abs/1412.2007), section 3.1 (sampled softmax).
         - [Yi et al., 2019](https://doi.org/10.1145/3298689.3346996), section 3 (in-batch, logQ).
         - [Yang et al., 2020](https://doi.org/10.1145/3366424.3386195), section 3.2 (mixed negatives).
@@ -159,15 +164,17 @@ class SampledSoftmax(TableHead):
         if not in_training(hidden) and self.loss_kind == "softmax":
             losses = self.softmax_weights.terms(vectors, y_true).ce
             return losses, losses
-        losses = self._sampled_losses(y_true, vectors, weight)
+        losses = self._sampled_losses(y_true, vectors, weight, in_training(hidden))
         return losses, losses
 
-    def _sampled_losses(self, y_true, vectors, weight):
+    def _sampled_losses(self, y_true, vectors, weight, training):
         if self._counts is not None:
             self._counts.require_known()
-        y_true = self._checked(tf.cast(y_true, tf.int64))
-        candidates, log_expected = self._drawn(y_true)
+        y_true = self.softmax_weights.checked(tf.cast(y_true, tf.int64), least=0)
+        candidates = self._drawn(y_true, training)
         rows, biases = self.softmax_weights.rows(tf.concat([candidates.ids, y_true], 0))
+        if not self.trainable:  # the table may be another layer's, which is trained
+            rows, biases = (None if x is None else tf.stop_gradient(x) for x in (rows, biases))
         count = tf.size(candidates.ids)
         places = candidates.places_of(y_true)
         of_targets = tf.reduce_sum(tf.cast(vectors, tf.float32) * tf.cast(rows[count:], tf.float32), axis=-1)
@@ -186,34 +193,25 @@ class SampledSoftmax(TableHead):
                 self.num_classes,
                 self.calibration,
             )
-        positive = of_targets - log_expected
         terms = full_softmax_terms(
             vectors,
             places,
             rows[:count],
             candidates.correction if biases is None else biases[:count] + candidates.correction,
             skip_target=True,
-            expected=Expected(weight, positive),
+            expected=Expected(weight, of_targets),
         )
-        return tf.math.softplus(terms.lse - positive)
+        return tf.math.softplus(terms.lse - of_targets)
 
-    def _drawn(self, y_true):
-        """The `Candidates` of this step, and log(expected) of each target of this replica."""
-        seed = tf.cast(tf.convert_to_tensor(self._seeds.next()), tf.int64)
-        if self.distribution not in ("in_batch", "mixed"):
-            return self._sampler.draw(y_true, seed)
-        everyone, start = joined_of_replicas(y_true)  # of the global batch: ids travel, no rows
-        candidates, log_expected = self._sampler.draw(everyone, seed)
-        return candidates, log_expected[start : start + tf.size(y_true)]
-
-    def _checked(self, targets):
-        """`targets`; a lookup would name the table's rows where one is no class."""
-        inside = tf.reduce_all((targets >= 0) & (targets < self.num_classes))
-        with tf.device("CPU:0"):
-            message = f"`targets` must be in [0, {self.num_classes}), the classes, or -1 for none. Received:"
-            check = tf.debugging.Assert(inside, [message, targets])
-        with tf.control_dependencies([] if check is None else [check]):
-            return tf.identity(targets)
+    def _drawn(self, y_true, training):
+        """The `Candidates` of this step; without training those of the seed, whatever the step."""
+        if training:
+            seed = tf.cast(tf.convert_to_tensor(self._seeds.next()), tf.int64)
+        else:
+            seed = tf.constant([self.seed or 0, 0], tf.int64)
+        if self.distribution in ("in_batch", "mixed"):
+            y_true = joined_of_replicas(y_true)  # of the global batch: ids travel, no rows
+        return self._sampler.draw(y_true, seed)
 
     def log_prob(self, hidden, y):
         if self.loss_kind != "softmax":

@@ -42,17 +42,20 @@ class CandidateSampler:
     def __init__(self, num_classes, num_sampled, distribution, unique=True, counts=None):
         self.num_classes, self.num_sampled = num_classes, num_sampled
         self.distribution, self.unique, self._counts = distribution, unique, counts
+        self._all = unique and num_sampled == num_classes  # nothing is left to chance
         self._own = distribution in ("in_batch", "mixed")
 
     def draw(self, targets, seed):
-        """The `Candidates` of a step, and log(expected) of each target, float32 `[tokens]`.
+        """The `Candidates` of a step.
 
         Args:
             targets: int64 `[tokens]`, those of the whole batch, from 0 to num_classes - 1.
             seed: int32 or int64 `[2]`: the same seed draws the same classes.
         """
         drawn, draws = tf.zeros([0], tf.int64), float(self.num_sampled)
-        if self.num_sampled and self.unique:
+        if self._all:
+            drawn = tf.range(self.num_classes, dtype=tf.int64)
+        elif self.num_sampled and self.unique:
             drawn, draws = self._distinct(seed)
         elif self.num_sampled:
             drawn = self._some(self.num_sampled, seed)
@@ -60,8 +63,7 @@ class CandidateSampler:
         times = tf.cast(times, tf.float32)
         frequency = self._batch_frequency(targets) if self._own else None
         expected = self._expected(ids, draws, frequency)
-        correction = tf.math.log(times) - tf.math.log(expected)
-        return Candidates(ids, correction), tf.math.log(self._expected(targets, draws, frequency))
+        return Candidates(ids, tf.math.log(times) - tf.math.log(expected))
 
     def _some(self, n, seed):
         """Classes, int64 `[n]`, each drawn by itself."""
@@ -112,7 +114,9 @@ class CandidateSampler:
     def _expected(self, classes, draws, frequency):
         """How often each class is expected among the candidates, float32."""
         expected = tf.zeros(tf.shape(classes)) if frequency is None else frequency(classes)
-        if self.num_sampled:
+        if self._all:
+            expected += 1.0
+        elif self.num_sampled:
             p = self._probability(classes)
             if self.unique:
                 # At most once: 1 - (1 - p)^draws.
@@ -120,7 +124,7 @@ class CandidateSampler:
                 expected += -tf.math.expm1(draws * tf.math.log1p(-p))
             else:
                 expected += draws * p
-        return tf.maximum(expected, 1e-30)  # a target that is never drawn
+        return expected
 
     def _batch_frequency(self, targets):
         """A function from classes to how often each is expected in a batch: by counts, or as in this one."""

@@ -10,7 +10,7 @@ from keras_largeout._checks import positive_int
 def class_counts(counts):
     """`counts` as a 1-D float64 array of positive numbers.
 
-    A count of 0 becomes the smallest that is not 0, with a warning: a tree has a place for every class.
+    A count of 0 becomes the smallest that is not 0, with a warning: any class may come.
 
     Raises:
         ValueError: counts that are negative or not finite, or all 0.
@@ -35,8 +35,8 @@ def class_counts(counts):
     if not seen.all():
         least = counts[seen].min()
         warnings.warn(
-            f"`counts` of 0 are taken as {least:g}, the smallest other one, as a tree has a place for every "
-            f"class. Received: {int((~seen).sum())} counts of 0, the first is counts[{int(np.argmin(seen))}]",
+            f"`counts` of 0 are taken as {least:g}, the smallest other one: any class may come. "
+            f"Received: {int((~seen).sum())} counts of 0, the first is counts[{int(np.argmin(seen))}]",
             stacklevel=3,
         )
         counts[~seen] = least

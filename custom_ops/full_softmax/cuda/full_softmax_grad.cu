@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const int target = of.targets[t];
     const bool aimed = target >= 0 && !of.skip_target;
     const float lse = of.lse[t], of_target = aimed ? of.upstream.ce[t] : 0.f;
-    const float of_p = of.upstream.lse[t] + of_target, of_all = of.upstream.sum[t];
+    const float of_p = of.upstream.lse[t] + of_target, of_all = of.skip_target ? 0.f : of.upstream.sum[t];
     const int64_t at = target - chunk.first - first;  // the column of the target
 #pragma unroll
     for (int j = 0; j < Shape::kTN; ++j) {

@@ -16,15 +16,15 @@ namespace largeout {
 #define LARGEOUT_REGISTER_IDS(T, Thidden, Tids)             \
   LARGEOUT_REGISTER_OPS(T, Thidden, Tids, LARGEOUT_HANDLES) \
   LARGEOUT_REGISTER_OPS(T, Thidden, Tids, LARGEOUT_TENSORS(T))
-#define LARGEOUT_REGISTER_OPS(T, Thidden, Tids, TABLE)                                 \
+#define LARGEOUT_REGISTER_OPS(T, Thidden, Tids, TABLE)                                     \
   LARGEOUT_REGISTER_KERNEL("Largeout>FullSoftmax", FullSoftmaxOp, T, Thidden, Tids, TABLE) \
   LARGEOUT_REGISTER_KERNEL("Largeout>FullSoftmaxGrad", FullSoftmaxGradOp, T, Thidden, Tids, TABLE)
-#define LARGEOUT_REGISTER_KERNEL(name, Kernel, T, Thidden, Tids, TABLE)    \
-  REGISTER_KERNEL_BUILDER(Name(name)                                   \
-                              .Device(tensorflow::DEVICE_GPU)          \
-                              .TypeConstraint<T>("dtype")              \
-                              .TypeConstraint<Thidden>("Thidden")      \
-                              .TypeConstraint<Tids>("Ttargets") TABLE, \
+#define LARGEOUT_REGISTER_KERNEL(name, Kernel, T, Thidden, Tids, TABLE) \
+  REGISTER_KERNEL_BUILDER(Name(name)                                    \
+                              .Device(tensorflow::DEVICE_GPU)           \
+                              .TypeConstraint<T>("dtype")               \
+                              .TypeConstraint<Thidden>("Thidden")       \
+                              .TypeConstraint<Tids>("Ttargets") TABLE,  \
                           Kernel<FullSoftmaxGpu, T, Thidden, Tids>);
 LARGEOUT_REGISTER(float, float)
 LARGEOUT_REGISTER(float, Eigen::bfloat16)

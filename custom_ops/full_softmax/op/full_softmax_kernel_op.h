@@ -3,6 +3,8 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_KERNEL_OP_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_KERNEL_OP_H_
 
+#include <type_traits>
+
 #include "common/op/call_op.h"
 #include "full_softmax/op/full_softmax_op.h"
 
@@ -63,6 +65,12 @@ class FullSoftmaxOpBase : public GuardedOp {
     return absl::OkStatus();
   }
 
+  template <typename Device>
+  absl::Status Wrong(tensorflow::OpKernelContext* context, int64_t bad, int64_t classes) const {
+    constexpr bool kOnHost = std::is_same<typename Device::Call, CpuCall>::value;
+    return BadTarget(kOnHost ? Data<Ttargets>(context->input(1)) : nullptr, bad, classes);
+  }
+
   bool use_bias_, skip_target_, weight_gradient_;
   float smoothing_, per_class_, z_loss_;
   KeptMemory kept_;
@@ -99,12 +107,12 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
         OP_REQUIRES_OK(context, this->Expected(context, 5, &expected));
         OP_REQUIRES_OK(context, call.Status(device.TermsAndGradient(table, batch, expected, scratch_bytes_,
                                                                     terms, gradients, &bad)));
-        OP_REQUIRES_OK(context, BadTarget(bad, table.classes));
+        OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
         return;
       }
     }
     OP_REQUIRES_OK(context, call.Status(device.Terms(table, batch, terms, &bad)));
-    OP_REQUIRES_OK(context, BadTarget(bad, table.classes));
+    OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
   }
 
  private:
@@ -150,7 +158,7 @@ class FullSoftmaxGradOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
     int64_t bad = -1;
     OP_REQUIRES_OK(context,
                    call.Status(device.Gradient(table, this->Batch(context), lse, upstream, gradients, &bad)));
-    OP_REQUIRES_OK(context, BadTarget(bad, table.classes));
+    OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
   }
 
  private:

@@ -2,6 +2,8 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
 
+#include <string>
+
 #include "common/op/table_op.h"
 #include "full_softmax/full_softmax.h"
 
@@ -15,11 +17,14 @@ SoftmaxRows<typename KernelType<T>::type> SoftmaxRowsOf(const TableAndBias& vari
           table.dim_size(1)};
 }
 
-inline absl::Status BadTarget(int64_t position, int64_t classes) {
+// What is wrong with the target at `position` (-1: nothing). Targets on a GPU are not read: null.
+template <typename Id>
+absl::Status BadTarget(const Id* targets, int64_t position, int64_t classes) {
   if (position < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("`targets` must be in [0, ", classes,
-                   "), the classes, or -1 for none. Received: another value at position ", position));
+  const std::string value = targets == nullptr ? "another value" : absl::StrCat(targets[position]);
+  return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", classes,
+                                                 "), the classes, or -1 for none. Received: ", value,
+                                                 " at position ", position));
 }
 
 }  // namespace largeout

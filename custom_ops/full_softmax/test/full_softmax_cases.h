@@ -86,7 +86,7 @@ struct SoftmaxTruth {
       for (int64_t c = 0; c < p.classes; ++c) {
         if (p.skip && c == target) continue;
         const double g = (p.of_lse[t] + of_ce) * std::exp(z[c] - lse[t]) -
-                         (aimed && c == target ? of_ce : 0.0) + p.of_sum[t];
+                         (aimed && c == target ? of_ce : 0.0) + (p.skip ? 0.0 : p.of_sum[t]);
         d_bias[c] += g;
         for (int64_t k = 0; k < p.dim; ++k) {
           d_hidden[t * p.dim + k] += g * ToFloat(p.rows[c * p.dim + k]);

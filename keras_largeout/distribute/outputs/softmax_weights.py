@@ -103,7 +103,7 @@ class SoftmaxWeights:
                 weight_gradient=trainable,
             )
         # The parts' gradients are added up where this is differentiated: in float32.
-        whole, targets = tf.cast(hidden, tf.float32), self._checked(tf.cast(targets, tf.int64))
+        whole, targets = tf.cast(hidden, tf.float32), self.checked(tf.cast(targets, tf.int64))
         found, here = [], []
         for part in parts:
             mine = targets - part.first
@@ -119,12 +119,17 @@ class SoftmaxWeights:
                 here.append(inside)
         return _joined(found, here)
 
-    def _checked(self, targets):
-        """`targets`, looked at: in parts the op cannot tell another's class from none."""
+    def checked(self, targets, name="targets", least=-1):
+        """`targets`, looked at where no op does, or where it cannot tell another's class from none.
+
+        Raises:
+            tf.errors.InvalidArgumentError: one is not in `[least, num_classes)`; `name` is what it calls it.
+        """
         with tf.device("CPU:0"):
-            inside = tf.reduce_all((targets >= -1) & (targets < self.num_classes))
-            message = f"`targets` must be in [0, {self.num_classes}), the classes, or -1 for none. Received:"
-            check = tf.debugging.Assert(inside, [message, targets])
+            none = ", or -1 for none" if least < 0 else ""
+            message = f"`{name}` must be in [0, {self.num_classes}), the classes{none}. Received:"
+            wrong = tf.boolean_mask(targets, (targets < least) | (targets >= self.num_classes))
+            check = tf.debugging.Assert(tf.size(wrong) == 0, [message, wrong])
         with tf.control_dependencies([] if check is None else [check]):
             return tf.identity(targets)
 
@@ -143,6 +148,7 @@ class SoftmaxWeights:
             best, places = tf.math.top_k(tf.concat(logits, axis=1), k)
             chosen = tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)
             total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
+        best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
         return (best - total[:, None] if normalized else best), chosen
 
     def rows(self, classes):

@@ -28,24 +28,15 @@ def sums_of_replicas(values):
 
 
 def joined_of_replicas(value):
-    """The values of all replicas, one after the other, and where this replica's begin. They have no gradient.
-
-    Args:
-        value: tensor `[n, ...]`, n being another in each replica.
-
-    Returns:
-        `(tensor [sum of n, ...], int32 scalar)`.
-    """
+    """The values of all replicas, `[n, ...]` in each, one after the other. They have no gradient."""
     replica = several_replicas()
     if replica is None:
-        return value, tf.constant(0)
+        return value
 
     def join(strategy, value):
-        values = strategy.experimental_local_results(value)
-        return tf.concat(values, axis=0), tf.stack([tf.shape(v)[0] for v in values])
+        return tf.concat(strategy.experimental_local_results(value), axis=0)
 
-    joined, sizes = replica.merge_call(join, args=[tf.stop_gradient(value)])
-    return joined, tf.reduce_sum(sizes[: replica_index()])
+    return replica.merge_call(join, args=[tf.stop_gradient(value)])
 
 
 def cross_replica_call(forward, backward, *inputs):

@@ -46,6 +46,7 @@ def full_softmax_reference(hidden, targets, table, bias=None, skip_target=False,
         :, :, None
     ]
     of_ce = np.where(aimed[:, None], of_ce, 0.0)
+    of_sum = np.zeros_like(of_sum) if skip_target else of_sum
     d_logits = np.where(counted, (of_lse + of_ce) * probs - of_ce * chosen + of_sum, 0.0)
     gradients = {"hidden": d_logits @ table, "table": d_logits.T @ hidden, "bias": d_logits.sum(axis=0)}
     return (lse, ce, total), gradients

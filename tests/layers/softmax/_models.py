@@ -1,0 +1,56 @@
+"""Small models that end in a head with a table, for its tests."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_largeout as kl
+
+CLASSES, DIM, LENGTH = 30, 6, 4
+
+
+def built(head, rng, dim=DIM):
+    """The head with random weights: a kernel that matters, and biases."""
+    head.build((None, dim))
+    head.kernel.assign(rng.normal(size=head.kernel.shape).astype("float32"))
+    if head.bias is not None:
+        head.bias.assign(rng.normal(size=head.num_classes).astype("float32"))
+    return head
+
+
+def model_of(head, mask_zero=False, seed=7, **compile_args):
+    """A compiled language model; its embedding is "words", its dense layer "small"."""
+    keras.utils.set_random_seed(seed)
+    ids = keras.Input((LENGTH,), dtype="int32", name="ids")
+    x = kl.layers.ShardedEmbedding(CLASSES, DIM, mask_zero=mask_zero, name="words")(ids)
+    x = keras.layers.Dense(DIM, activation="tanh", name="small")(x)
+    head = head() if not isinstance(head, keras.layers.Layer) else head
+    model = kl.Model(ids, head(x))
+    built(head, np.random.default_rng(seed))
+    compile_args.setdefault("optimizer", kl.optimizers.LazyAdam(0.01))
+    model.compile(loss=compile_args.pop("loss", head.loss), **compile_args)
+    return model, head
+
+
+def data(rng, rows=12):
+    """Ids with padding at the end, the targets of all of them, and weights."""
+    ids = rng.integers(1, CLASSES, (rows, LENGTH)).astype("int32")
+    ids[::3, -1:] = 0
+    return ids, rng.integers(0, CLASSES, ids.shape), rng.random(ids.shape).astype("float32")
+
+
+def log_softmax(head, hidden):
+    """log p of all classes in float64, of a built head."""
+    kernel = head.kernel.numpy().astype(np.float64)
+    logits = np.asarray(hidden).astype(np.float64) @ kernel.T / head.temperature
+    logits = logits if head.bias is None else logits + head.bias.numpy()
+    high = logits.max(axis=-1, keepdims=True)
+    return logits - high - np.log(np.exp(logits - high).sum(axis=-1, keepdims=True))
+
+
+def loss_and_gradients(model, x, y, training=True, weight=None):
+    """Of one batch: the loss, and the gradients by path."""
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x, tf.constant(y), model(x, training=training), weight, training=training)
+    variables = model.trainable_variables
+    return loss, dict(zip([v.path for v in variables], tape.gradient(loss, [v.value for v in variables])))

@@ -46,13 +46,9 @@ def standard_library(seed=0, test=0.1, share=1.0):
     Whether a file is for training or for the test, or is left out when `share` is below 1, follows from a
     hash of its path and the seed. A label is a name that occurs in the training files.
     """
-    root = pathlib.Path(sysconfig.get_paths()["stdlib"])
     sides = {False: [], True: []}
     files = 0
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if re.match(r"(site|dist)-packages/", name) or _draw(f"{seed}/share/{name}") >= share:
-            continue
+    for name, path in library_files(seed, share):
         try:
             found = list(functions_of(path))
         except (SyntaxError, UnicodeDecodeError, ValueError):  # some test files are meant to be broken
@@ -62,6 +58,15 @@ def standard_library(seed=0, test=0.1, share=1.0):
     python = sysconfig.get_python_version()
     title = f"functions in {files} files of the Python {python} standard library, and what they call"
     return index(title, sides[False], sides[True])
+
+
+def library_files(seed=0, share=1.0):
+    """Yields `(name, path)` of the Python files of the standard library, or of a share of them."""
+    root = pathlib.Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not re.match(r"(site|dist)-packages/", name) and _draw(f"{seed}/share/{name}") < share:
+            yield name, path
 
 
 def functions_of(path):

@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import mask_of
+
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class TopK(keras.layers.Layer):
@@ -58,6 +60,8 @@ class TopK(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, mask=None, exclude=None):
+        if mask is None:  # Keras fills in `mask` only where there is no other tensor than `inputs`
+            mask = mask_of(inputs)
         hidden = tf.convert_to_tensor(inputs)
         if self.position == "last" and hidden.shape.rank != 3:
             raise ValueError(

@@ -225,3 +225,18 @@ def test_over_devices(rng, kind, graph):
     want = expected(head, hidden, found)
     np.testing.assert_array_equal(ids, want[1])
     np.testing.assert_allclose(scores, want[0], rtol=1e-5)
+
+
+def test_the_last_step_is_the_last_that_is_not_padding():
+    """With `exclude` beside the hidden vectors Keras hands no mask to a layer: `TopK` must find it."""
+    ids, seen = (keras.Input((None,), dtype="int32", name=name) for name in ("ids", "seen"))
+    head = kl.layers.HierarchicalSoftmax(CLASSES, kernel_initializer="normal")
+    model = kl.Model({"ids": ids}, head(kl.layers.ShardedEmbedding(CLASSES, DIM, mask_zero=True)(ids)))
+    table = model.layers[1].trainable_variables[0]
+    table.assign(np.random.default_rng(0).normal(size=table.shape))
+    x, out = np.array([[3, 5, 0, 0], [4, 1, 7, 2]]), np.array([[3, 5, -1], [4, -1, -1]])
+    for exclude, inputs in ((seen, {"ids": x, "seen": out}), (ids, {"ids": x})):
+        predictor = head.predictor(model, k=K, position="last", exclude=exclude)
+        want = head.top_k(tf.gather(table, [5, 2]), K, inputs[exclude.name])[1]
+        np.testing.assert_array_equal(predictor(inputs)["ids"], want)
+        np.testing.assert_array_equal(predictor.predict(inputs, verbose=0)["ids"], want)

@@ -1,18 +1,9 @@
 """keras_largeout: the exact softmax by its op alone, and the Keras heads with their loss and optimizer."""
 
-import keras
 import tensorflow as tf
 
 from benchmarks.peers import tf_common
-
-
-def _initializer():
-    """Seeded, so that the op and the layer must come to the same losses."""
-    return keras.initializers.RandomUniform(-0.05, 0.05, seed=1)
-
-
-def _rotation(data):
-    return tf_common.batches(data, "hidden"), tf_common.batches(data, "targets")
+from benchmarks.peers.ours_heads import head_step, initializer, rotation
 
 
 def full_ops(config, data):
@@ -21,7 +12,7 @@ def full_ops(config, data):
     from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
     from keras_largeout.ops.row_update import row_update, sgd_hyper
 
-    table = ShardedTable((config["classes"], config["dim"]), _initializer()).variable
+    table = ShardedTable((config["classes"], config["dim"]), initializer()).variable
     bias = ShardedTable((config["classes"],), "zeros").variable
     rows = tf.range(config["classes"], dtype=tf.int64)
 
@@ -36,34 +27,14 @@ def full_ops(config, data):
         with tf.control_dependencies([d_hidden]):
             return tf.identity(loss)
 
-    return tf_common.rotate(step, *_rotation(data))
-
-
-def _keras_step(config, data, head):
-    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
-    from keras_largeout import optimizers
-
-    head.build((None, config["dim"]))
-    loss_of, optimizer = head.loss, optimizers.SGD(config["lr"])
-    optimizer.build(head.trainable_variables)
-
-    def step(hidden, targets):
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            loss = loss_of(targets, head(hidden, training=True))
-        weights = head.trainable_variables
-        d_hidden, *gradients = tape.gradient(loss, [hidden, *(w.value for w in weights)])
-        optimizer.apply(gradients, weights)
-        with tf.control_dependencies([d_hidden]):
-            return tf.identity(loss)
-
-    return tf_common.rotate(step, *_rotation(data))
+    return tf_common.rotate(step, *rotation(data))
 
 
 def full(config, data):
     from keras_largeout import layers
 
-    return _keras_step(config, data, layers.FullSoftmax(config["classes"], kernel_initializer=_initializer()))
+    head = layers.FullSoftmax(config["classes"], kernel_initializer=initializer())
+    return head_step(config, data, head, training=True)
 
 
 def sampled(config, data):
@@ -71,6 +42,6 @@ def sampled(config, data):
     from keras_largeout import layers
 
     head = layers.SampledSoftmax(
-        config["classes"], config["samples"], seed=1, kernel_initializer=_initializer()
+        config["classes"], config["samples"], seed=1, kernel_initializer=initializer()
     )
-    return _keras_step(config, data, head)
+    return head_step(config, data, head, training=True)

@@ -2,12 +2,12 @@
 
 import time
 
-import keras
 import tensorflow as tf
 
 from benchmarks._data import load
 from benchmarks._step import Step
 from benchmarks.peers import tf_common
+from benchmarks.peers.ours_heads import head_step, initializer, rotation
 
 
 def _tree(config, data):
@@ -38,15 +38,6 @@ def tree_notes(config, data):
     return Step(lambda i: 0.0, notes)
 
 
-def _initializer():
-    """Seeded, so that the ops and the layer must come to the same losses."""
-    return keras.initializers.RandomUniform(-0.05, 0.05, seed=1)
-
-
-def _rotation(data):
-    return tf_common.batches(data, "hidden"), tf_common.batches(data, "targets")
-
-
 def ops_step(config, data):
     """tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer object."""
     from keras_largeout.distribute.tables.table import ShardedTable
@@ -54,7 +45,7 @@ def ops_step(config, data):
     from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_loss
 
     tree = _tree(config, data)
-    table = ShardedTable((tree.num_rows, config["dim"]), _initializer()).variable
+    table = ShardedTable((tree.num_rows, config["dim"]), initializer()).variable
     bias = ShardedTable((tree.num_rows,), "zeros").variable
     arrays = TreeArrays(**{name: tf.constant(value) for name, value in tree.arrays().items()})
 
@@ -68,28 +59,14 @@ def ops_step(config, data):
         with tf.control_dependencies([d_hidden]):
             return tf.identity(loss)
 
-    return tf_common.rotate(step, *_rotation(data))
+    return tf_common.rotate(step, *rotation(data))
 
 
 def keras_step(config, data):
     """HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
-    from keras_largeout import layers, optimizers
+    from keras_largeout import layers
 
     head = layers.HierarchicalSoftmax(
-        config["classes"], tree=_tree(config, data), kernel_initializer=_initializer()
+        config["classes"], tree=_tree(config, data), kernel_initializer=initializer()
     )
-    head.build((None, config["dim"]))
-    loss_of, optimizer = head.loss, optimizers.SGD(config["lr"])
-    optimizer.build(head.trainable_variables)
-
-    def step(hidden, targets):
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            loss = loss_of(targets, head(hidden))
-        weights = head.trainable_variables
-        d_hidden, *gradients = tape.gradient(loss, [hidden, *(w.value for w in weights)])
-        optimizer.apply(gradients, weights)
-        with tf.control_dependencies([d_hidden]):
-            return tf.identity(loss)
-
-    return tf_common.rotate(step, *_rotation(data))
+    return head_step(config, data, head)

@@ -16,7 +16,7 @@ def rotation(data):
 
 
 def head_step(config, data, head, **call):
-    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: arguments of a call of the head."""
+    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: what the head is called with."""
     from keras_largeout import optimizers
 
     head.build((None, config["dim"]))

@@ -16,7 +16,7 @@ def rotation(data):
 
 
 def head_step(config, data, head, **call):
-    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: what the head is called with."""
+    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: arguments of its call."""
     from keras_largeout import optimizers
 
     head.build((None, config["dim"]))

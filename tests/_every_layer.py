@@ -48,7 +48,10 @@ def layers_state(model):
 
 def whole_state(model):
     """These, and all that Keras keeps."""
-    optimizers = [model.optimizer, *(head.optimizer for head in model.layers if hasattr(head, "make_slots"))]
+    optimizers = [
+        model.optimizer,
+        *(head.optimizer for head in model.layers if getattr(head, "optimizer", None)),
+    ]
     variables = [*model.weights, *(v for optimizer in optimizers for v in optimizer.variables)]
     return layers_state(model) + [v.numpy() for v in variables]
 

@@ -44,10 +44,10 @@ class OwnOptimizer:
         if self._fused is not None:
             self._fused.build(self._trained)
 
-    def check_own_optimizer(self):
-        """For `call`. Raises ValueError where the model's optimizer scales the loss beside an own one."""
+    def call(self, inputs):
         if self._fused is not None:
             check_loss_scale(self)
+        return super().call(inputs)
 
     def with_own_step(self, hidden, losses_of):
         """`losses_of(hidden)`, whose backward pass takes a step of the head's own optimizer, if it has one.

@@ -125,7 +125,6 @@ class TableHead(OwnOptimizer, Head):
         return self.softmax_weights.initialized
 
     def call(self, inputs, training=False):
-        self.check_own_optimizer()
         hidden = super().call(inputs)
         note_training(hidden, training)
         return hidden

@@ -220,10 +220,6 @@ class HierarchicalSoftmax(OwnOptimizer, Head):
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
         return search(hidden, *self._parts(), k)
 
-    def call(self, inputs):
-        self.check_own_optimizer()
-        return super().call(inputs)
-
     def save_own_variables(self, store):
         self.make_slots()
         with digested(store, place_of(store)) as arrays:

@@ -176,10 +176,6 @@ class SparseOutput(OwnOptimizer, Head):
 
     # Training.
 
-    def call(self, inputs):
-        self.check_own_optimizer()
-        return super().call(inputs)
-
     def targets(self, y_true, hidden):
         lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
         lists, like = label_lists(y_true, lead, self.num_classes), hidden[..., 0]

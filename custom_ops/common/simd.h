@@ -1,6 +1,6 @@
-// One vector type a level: VF is kLanes floats (16 on v4, 8 on v3, 4 elsewhere), through the compiler's vector extension.
-// Include it in x_simd.cc files only (LARGEOUT_ISA is set there). Everything is float32 arithmetic; bfloat16 is converted
-// on load and rounded to nearest even on store.
+// One vector type a level: VF is kLanes floats (16 on v4, 8 on v3, 4 elsewhere), through the compiler's
+// vector extension. Include it in x_simd.cc files only (LARGEOUT_ISA is set there). Everything is float32
+// arithmetic; bfloat16 is converted on load and rounded to nearest even on store.
 #ifndef LARGEOUT_COMMON_SIMD_H_
 #define LARGEOUT_COMMON_SIMD_H_
 
@@ -67,6 +67,26 @@ LARGEOUT_INLINE void Store(bfloat16* p, VF v) {
   std::memcpy(p, &h, sizeof(h));
 }
 
+// Past the caches, to a place that is aligned to a vector: for what is not read soon. Other threads see it
+// after EndStream.
+LARGEOUT_INLINE void Stream(float* p, VF v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, (__m256)v);
+#elif defined(__SSE2__)
+  _mm_stream_ps(p, (__m128)v);
+#else
+  Store(p, v);
+#endif
+}
+
+LARGEOUT_INLINE void EndStream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 // The first n < kLanes elements; the rest of the vector is zero. Reads and writes nothing beyond them.
 #if defined(__AVX512F__)
 LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
@@ -96,8 +116,8 @@ LARGEOUT_INLINE void StorePart(bfloat16* p, VF v, int n) {
   std::memcpy(p, full, n * sizeof(bfloat16));
 }
 
-// Keeps a loaded vector in its register: the compiler would otherwise fold the load into each instruction that uses it, and
-// a register tile then waits for the load ports.
+// Keeps a loaded vector in its register: the compiler would otherwise fold the load into each instruction
+// that uses it, and a register tile then waits for the load ports.
 LARGEOUT_INLINE VF InRegister(VF v) {
 #if defined(__AVX512F__)
   __asm__("" : "+v"(v));
@@ -135,6 +155,36 @@ LARGEOUT_INLINE VF Min(VF a, VF b) { return a < b ? a : b; }
 // Where mask (a comparison's result) is true a, else b.
 LARGEOUT_INLINE VF Where(VI mask, VF a, VF b) { return (VF)((mask & (VI)a) | (~mask & (VI)b)); }
 
+// low is a0 b0 a1 b1 ..., high goes on from there.
+LARGEOUT_INLINE void Zip(VF a, VF b, VF* low, VF* high) {
+#if defined(__AVX512F__)
+  const __m512i to_low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i to_high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  *low = (VF)_mm512_permutex2var_ps((__m512)a, to_low, (__m512)b);
+  *high = (VF)_mm512_permutex2var_ps((__m512)a, to_high, (__m512)b);
+#elif defined(__AVX2__)
+  const __m256 even = _mm256_unpacklo_ps((__m256)a, (__m256)b),
+               odd = _mm256_unpackhi_ps((__m256)a, (__m256)b);
+  *low = (VF)_mm256_permute2f128_ps(even, odd, 0x20);
+  *high = (VF)_mm256_permute2f128_ps(even, odd, 0x31);
+#else
+  *low = VF{a[0], b[0], a[1], b[1]};
+  *high = VF{a[2], b[2], a[3], b[3]};
+#endif
+}
+
+// Of kLanes vectors: lane j of vector i becomes lane i of vector j.
+LARGEOUT_INLINE void Transpose(VF* v) {
+#pragma GCC unroll 4
+  for (int round = 1; round < kLanes; round *= 2) {
+    VF zipped[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) Zip(v[i], v[i + kLanes / 2], &zipped[2 * i], &zipped[2 * i + 1]);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) v[i] = zipped[i];
+  }
+}
+
 // Sum and maximum over the lanes, in a fixed order.
 LARGEOUT_INLINE float SumLanes(VF v) {
 #if defined(__AVX512F__)
@@ -152,6 +202,7 @@ LARGEOUT_INLINE float MaxLanes(VF v) {
 }
 
 LARGEOUT_INLINE void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+LARGEOUT_INLINE void PrefetchToWrite(void* p) { __builtin_prefetch(p, 1, 3); }
 // Starts loading the `bytes` bytes of a row.
 LARGEOUT_INLINE void PrefetchRow(const void* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 3);

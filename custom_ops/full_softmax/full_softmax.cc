@@ -1,6 +1,7 @@
 // Tokens are gone through in chunks, classes in blocks. The first pass over the blocks gives the three
-// numbers of a chunk's tokens, the second their gradients: the logits of a block, kept or computed again,
-// become their own gradient, and two products with it follow while it is in the cache.
+// numbers of a chunk's tokens, the second their gradients: the logits of a block, computed again, or their
+// exponentials, kept, become the gradient of the logits. Two products with it follow while it is in the
+// cache.
 //
 // Every task of the second pass has a range of blocks. It writes the gradients of their rows, and its part of
 // that of the hidden vectors, which are then added up in the order of the ranges.
@@ -11,49 +12,20 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/arena.h"
 #include "common/tasks.h"
+#include "full_softmax/full_softmax_blocks.h"
 #include "full_softmax/full_softmax_kernels.h"
 
 namespace largeout {
 namespace {
 
-constexpr int64_t kTokenBlock =
-    252;  // tokens of one product: a multiple of the register tiles' 14 and 6 rows
+// Tokens of one product: a multiple of the register tiles' 14 and 6 rows.
+constexpr int64_t kTokenBlock = 252;
 constexpr int64_t kMostTokens = 8 * kTokenBlock;  // of a chunk
-constexpr int64_t kFewestKept =
-    96;  // of a chunk whose logits are kept: with fewer, rows come from memory too often
-constexpr int64_t kPanelFloats =
-    96 << 10;  // of a block's packed rows: they and its logits stay in the second-level cache
+// Tokens of a chunk whose exponentials are kept: with fewer, rows come from memory too often.
+constexpr int64_t kFewestKept = 96;
 constexpr int64_t kPartialBytes = 32 << 20;
-constexpr int64_t kRanges = 16;
-
-int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// An odd number of cache lines: rows then lie in different sets of the cache, whatever their number of
-// elements.
-int64_t OddLines(int64_t floats) { return (std::max<int64_t>(floats, 1) + 15) / 16 / 2 * 32 + 16; }
-
-struct Blocks {
-  Blocks(int64_t classes, int64_t dim) : classes(classes) {
-    size = OddLines(std::min<int64_t>(512, std::max<int64_t>(48, kPanelFloats / std::max<int64_t>(1, dim))));
-    count = (classes + size - 1) / size;
-    ranges = std::min(kRanges, count);
-  }
-  int64_t begin(int64_t block) const { return block * size; }
-  int64_t width(int64_t block) const { return std::min(size, classes - begin(block)); }
-  // Blocks of range r: [first(r), first(r + 1)).
-  int64_t first(int64_t range) const { return count * range / std::max<int64_t>(1, ranges); }
-  int64_t classes, size, count, ranges;
-};
-
-float* Aligned(Buffer<float>* buffer, int64_t n) {
-  float* data = buffer->Get(n + 16);
-  return data + (64 - reinterpret_cast<uintptr_t>(data) % 64) % 64 / sizeof(float);
-}
-
-struct WorkerScratch {
-  Buffer<float> columns, rows, logits, sums;
-};
 
 template <typename T>
 class Softmax {
@@ -64,16 +36,16 @@ class Softmax {
         parallel_(call.parallel),
         scratch_(call.scratch),
         dim_(table.dim),
-        blocks_(table.classes, table.dim),
+        blocks_(table, gemm_),
         hidden_ld_(OddLines(table.dim)) {}
 
   // Tokens of a chunk of the second pass, so that its parts of the gradient of the hidden vectors stay small.
   int64_t MostTokens() const {
-    const int64_t fit =
-        kPartialBytes / (kRanges * std::max<int64_t>(1, dim_) * static_cast<int64_t>(sizeof(float)));
+    const int64_t fit = kPartialBytes / (SoftmaxBlocks<T>::kRanges * std::max<int64_t>(1, dim_) *
+                                         static_cast<int64_t>(sizeof(float)));
     return std::min(kMostTokens, std::max(kTokenBlock, fit / kTokenBlock * kTokenBlock));
   }
-  // Tokens of a chunk whose logits are kept in so many bytes; 0: too few.
+  // Tokens of a chunk whose exponentials are kept in so many bytes; 0: too few.
   int64_t KeptTokens(int64_t bytes) const {
     const int64_t per_token =
         std::max<int64_t>(1, blocks_.count * blocks_.size) * static_cast<int64_t>(sizeof(float));
@@ -81,18 +53,25 @@ class Softmax {
     return fit < std::min(kFewestKept, tokens_.count) ? 0 : fit;
   }
 
-  // Memory for chunks of at most n tokens: their three numbers, kept logits, gradients.
+  // Memory for chunks of at most n tokens: their three numbers, what is kept, gradients. All of it in one
+  // piece, which an op keeps from step to step.
   int Reserve(int64_t n, bool terms, bool keep, const SoftmaxGradients<T>& out) {
     n = std::min(n, tokens_.count);
-    bool all = Take(n * hidden_ld_, &hidden_);
-    if (terms) {
-      all = all && Take(blocks_.count * n, &high_) && Take(blocks_.count * n, &total_) &&
-            Take(blocks_.count * n, &sum_) && Take(n, &picked_);
-    }
-    if (keep) all = all && Take(blocks_.count * blocks_.size * n, &kept_);
-    if (out.rows != nullptr) all = all && Take(n * RoundUp(dim_, gemm_.width), &panels_);
-    if (out.hidden != nullptr) all = all && Take(blocks_.ranges * n * dim_, &partial_);
-    return all && Take(n, &of_p_) && Take(n, &of_target_) && Take(n, &of_all_) ? 0 : kNoMemory;
+    const auto lay_out = [&](Arena arena) {
+      hidden_ = arena.Take<float>(n * hidden_ld_);
+      for (float** per_block : {&high_, &total_, &sum_}) {
+        if (terms) *per_block = arena.Take<float>(blocks_.count * n);
+      }
+      for (float** per_token : {&picked_, &of_p_, &of_target_, &of_all_}) *per_token = arena.Take<float>(n);
+      if (keep) kept_ = arena.Take<float>(blocks_.count * blocks_.size * n);
+      if (out.rows != nullptr) panels_ = arena.Take<float>(n * RoundUp(dim_, gemm_.width));
+      if (out.hidden != nullptr) partial_ = arena.Take<float>(blocks_.ranges * n * dim_);
+      return arena.bytes();
+    };
+    char* memory = scratch_->Take<char>(lay_out(Arena(nullptr)));
+    if (memory == nullptr) return kNoMemory;
+    lay_out(Arena(memory));
+    return 0;
   }
 
   // The tokens [begin, end) come next.
@@ -109,14 +88,15 @@ class Softmax {
     const int64_t n = count_;
     float *high = high_, *total = total_, *sum = sum_, *picked = picked_;
     std::fill_n(picked, n, 0.f);
-    RunTasks<WorkerScratch>(parallel_, blocks_.count, Cost(1), [&](int64_t block, WorkerScratch* scratch) {
-      PackColumns(block, scratch);
+    RunTasks<BlockScratch>(parallel_, blocks_.count, Cost(1), [&](int64_t block, BlockScratch* scratch) {
+      const float* columns = blocks_.PackColumns(block, scratch);
       EachTokenBlock([&](int64_t t, int64_t m) {
-        float* logits = Logits(block, t, m, scratch);
-        Multiply(block, t, m, scratch, logits);
-        exp_.terms(logits, blocks_.size, m, blocks_.width(block), Bias(block), Targets() + t, First(block),
-                   tokens_.skip_target, high + block * n + t, total + block * n + t, sum + block * n + t,
-                   picked + t);
+        float* logits = Aligned(&scratch->logits, m * blocks_.size);
+        float* keep = kept_ != nullptr ? Kept(block, t) : nullptr;
+        Multiply(block, t, m, columns, logits);
+        exp_.terms(logits, blocks_.size, m, blocks_.width(block), Targets() + t, blocks_.first(block),
+                   tokens_.skip_target, keep, high + block * n + t, total + block * n + t,
+                   sum + block * n + t, picked + t);
       });
     });
     parallel_->For(n, blocks_.count * 20 + 50, [&](int64_t first, int64_t last) {
@@ -145,64 +125,63 @@ class Softmax {
     });
   }
 
-  // The second pass over the open tokens, with the logits that Terms kept, or new ones. Pointers are to all
+  // The second pass over the open tokens, with what Terms kept, or anew. Pointers are to all
   // tokens. `first`: of all chunks.
   void Gradients(const float* lse, const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& out,
                  bool first) {
     const int64_t n = count_, panels = RoundUp(dim_, gemm_.width);
-    float *of_p = of_p_, *of_target = of_target_, *of_all = of_all_, *hidden_panels = panels_,
-          *partial = partial_;
+    float *hidden_panels = panels_, *partial = partial_;
     for (int64_t t = 0; t < n; ++t) {
       const bool aimed = Targets()[t] >= 0 && !tokens_.skip_target;
       const float of_ce = aimed ? upstream.ce[begin_ + t] : 0.f;
-      of_p[t] = upstream.lse[begin_ + t] + of_ce, of_target[t] = -of_ce;
-      of_all[t] = tokens_.skip_target ? 0.f : upstream.sum[begin_ + t];
+      of_p_[t] = upstream.lse[begin_ + t] + of_ce, of_target_[t] = -of_ce;
+      of_all_[t] = tokens_.skip_target ? 0.f : upstream.sum[begin_ + t];
     }
     if (out.rows != nullptr) {
-      RunTasks<WorkerScratch>(
-          parallel_, (n + kTokenBlock - 1) / kTokenBlock, dim_ * kTokenBlock, [&](int64_t i, WorkerScratch*) {
+      RunTasks<BlockScratch>(
+          parallel_, (n + kTokenBlock - 1) / kTokenBlock, dim_ * kTokenBlock, [&](int64_t i, BlockScratch*) {
             const int64_t t = i * kTokenBlock, m = std::min(kTokenBlock, n - t);
             gemm_.pack(hidden_ + t * hidden_ld_, hidden_ld_, m, dim_, hidden_panels + t * panels);
           });
     }
-    const int64_t range_cost = Cost(3) * ((blocks_.count + kRanges - 1) / kRanges);
-    RunTasks<WorkerScratch>(
-        parallel_, blocks_.ranges, range_cost, [&](int64_t range, WorkerScratch* scratch) {
-          for (int64_t block = blocks_.first(range); block < blocks_.first(range + 1); ++block) {
-            const int64_t width = blocks_.width(block);
-            if (kept_ == nullptr) PackColumns(block, scratch);
-            const float* rows = partial != nullptr ? PackRows(block, scratch) : nullptr;
-            float* row_sums = nullptr;  // where the gradients of the rows are added up
-            if (out.rows != nullptr) {
-              if constexpr (std::is_same<T, float>::value) {
-                row_sums = out.rows + First(block) * dim_;
-              } else {
-                row_sums = Aligned(&scratch->sums, blocks_.size * dim_);
-              }
-            }
-            EachTokenBlock([&](int64_t t, int64_t m) {
-              float* logits = Logits(block, t, m, scratch);
-              if (kept_ == nullptr) Multiply(block, t, m, scratch, logits);
-              exp_.gradient(logits, blocks_.size, m, width, kept_ == nullptr ? Bias(block) : nullptr,
-                            Targets() + t, First(block), tokens_.skip_target, lse + begin_ + t, of_p + t,
-                            of_target + t, of_all + t);
-              if (partial != nullptr) {
-                gemm_.multiply(m, dim_, width, logits, blocks_.size, 1, rows,
-                               partial + (range * n + t) * dim_, dim_, block > blocks_.first(range));
-              }
-              if (row_sums != nullptr) {
-                const bool add = t > 0 || (!first && std::is_same<T, float>::value);
-                gemm_.multiply(width, dim_, m, logits, 1, blocks_.size, hidden_panels + t * panels, row_sums,
-                               dim_, add);
-              }
-              if (out.bias != nullptr) AddColumns(logits, m, width, out.bias + First(block), !first || t > 0);
-            });
-            if constexpr (!std::is_same<T, float>::value) {
-              if (row_sums != nullptr)
-                TakeSums(row_sums, width * dim_, first, out.rows + First(block) * dim_);
-            }
+    const int64_t range_cost = Cost(3) * (blocks_.count / std::max<int64_t>(1, blocks_.ranges) + 1);
+    RunTasks<BlockScratch>(parallel_, blocks_.ranges, range_cost, [&](int64_t range, BlockScratch* scratch) {
+      for (int64_t block = blocks_.first_of_range(range); block < blocks_.first_of_range(range + 1);
+           ++block) {
+        const int64_t width = blocks_.width(block);
+        const float* columns = kept_ == nullptr ? blocks_.PackColumns(block, scratch) : nullptr;
+        const float* rows = partial != nullptr ? blocks_.PackRows(block, scratch) : nullptr;
+        float* row_sums = nullptr;  // where the gradients of the rows are added up
+        if (out.rows != nullptr) {
+          if constexpr (std::is_same<T, float>::value) {
+            row_sums = out.rows + blocks_.first(block) * dim_;
+          } else {
+            row_sums = Aligned(&scratch->sums, blocks_.size * dim_);
+          }
+        }
+        EachTokenBlock([&](int64_t t, int64_t m) {
+          const float* g = GradientsOfLogits(block, t, m, columns, lse, scratch);
+          if (partial != nullptr) {
+            gemm_.multiply(m, dim_, width, g, blocks_.size, 1, rows, nullptr,
+                           partial + (range * n + t) * dim_, dim_, block > blocks_.first_of_range(range));
+          }
+          if (row_sums != nullptr) {
+            const bool add = t > 0 || (!first && std::is_same<T, float>::value);
+            gemm_.multiply(width, dim_, m, g, 1, blocks_.size, hidden_panels + t * panels, nullptr, row_sums,
+                           dim_, add);
+          }
+          if (out.bias != nullptr) {
+            float* sums = out.bias + blocks_.first(block);
+            if (first && t == 0) std::fill_n(sums, width, 0.f);
+            exp_.add_columns(g, blocks_.size, m, width, sums);
           }
         });
+        if constexpr (!std::is_same<T, float>::value) {
+          if (row_sums != nullptr)
+            TakeSums(row_sums, width * dim_, first, out.rows + blocks_.first(block) * dim_);
+        }
+      }
+    });
     if (partial == nullptr) return;
     float* d_hidden = out.hidden + begin_ * dim_;
     parallel_->For(n * dim_, blocks_.ranges + 1, [&](int64_t begin, int64_t end) {
@@ -221,11 +200,7 @@ class Softmax {
   }
 
  private:
-  int32_t First(int64_t block) const { return static_cast<int32_t>(blocks_.begin(block)); }
   const int32_t* Targets() const { return tokens_.targets + begin_; }
-  const float* Bias(int64_t block) const {
-    return table_.bias != nullptr ? table_.bias + First(block) : nullptr;
-  }
   // Cycles of so many products over one block.
   int64_t Cost(int64_t products) const { return 1000 + products * count_ * blocks_.size * (dim_ / 16 + 1); }
 
@@ -234,52 +209,31 @@ class Softmax {
     for (int64_t t = 0; t < count_; t += kTokenBlock) body(t, std::min(kTokenBlock, count_ - t));
   }
 
-  float* Logits(int64_t block, int64_t t, int64_t m, WorkerScratch* scratch) {
-    if (kept_ != nullptr) return kept_ + (block * count_ + t) * blocks_.size;
-    return Aligned(&scratch->logits, m * blocks_.size);
-  }
+  float* Kept(int64_t block, int64_t t) { return kept_ + (block * count_ + t) * blocks_.size; }
 
-  void Multiply(int64_t block, int64_t t, int64_t m, WorkerScratch* scratch, float* logits) {
-    gemm_.multiply(m, blocks_.width(block), dim_, hidden_ + t * hidden_ld_, hidden_ld_, 1,
-                   Aligned(&scratch->columns, 0), logits, blocks_.size, false);
-  }
-
-  void PackColumns(int64_t block, WorkerScratch* scratch) {
-    float* out = Aligned(&scratch->columns, RoundUp(blocks_.size, gemm_.width) * dim_);
-    const T* rows = table_.rows + First(block) * dim_;
-    if constexpr (std::is_same<T, float>::value) {
-      gemm_.pack_transposed(rows, dim_, blocks_.width(block), dim_, out);
+  // Of some tokens and the classes of a block: from what Terms kept, or from `columns`.
+  const float* GradientsOfLogits(int64_t block, int64_t t, int64_t m, const float* columns, const float* lse,
+                                 BlockScratch* scratch) {
+    float* g = Aligned(&scratch->logits, m * blocks_.size);
+    if (kept_ != nullptr) {
+      exp_.gradient_of_exps(Kept(block, t), g, blocks_.size, m, blocks_.width(block), Targets() + t,
+                            blocks_.first(block), tokens_.skip_target, high_ + block * count_ + t,
+                            lse + begin_ + t, of_p_ + t, of_target_ + t, of_all_ + t);
     } else {
-      gemm_.pack_transposed_bfloat16(rows, dim_, blocks_.width(block), dim_, out);
+      Multiply(block, t, m, columns, g);
+      exp_.gradient(g, blocks_.size, m, blocks_.width(block), Targets() + t, blocks_.first(block),
+                    tokens_.skip_target, lse + begin_ + t, of_p_ + t, of_target_ + t, of_all_ + t);
     }
+    return g;
   }
 
-  const float* PackRows(int64_t block, WorkerScratch* scratch) {
-    float* out = Aligned(&scratch->rows, blocks_.size * RoundUp(dim_, gemm_.width));
-    const T* rows = table_.rows + First(block) * dim_;
-    if constexpr (std::is_same<T, float>::value) {
-      gemm_.pack(rows, dim_, blocks_.width(block), dim_, out);
-    } else {
-      gemm_.pack_bfloat16(rows, dim_, blocks_.width(block), dim_, out);
-    }
-    return out;
-  }
-
-  void AddColumns(const float* gradient, int64_t m, int64_t width, float* out, bool add) const {
-    if (!add) std::fill_n(out, width, 0.f);
-    for (int64_t i = 0; i < m; ++i) {
-      const float* row = gradient + i * blocks_.size;
-      for (int64_t j = 0; j < width; ++j) out[j] += row[j];
-    }
+  void Multiply(int64_t block, int64_t t, int64_t m, const float* columns, float* logits) {
+    gemm_.multiply(m, blocks_.width(block), dim_, hidden_ + t * hidden_ld_, hidden_ld_, 1, columns,
+                   blocks_.bias(block), logits, blocks_.size, false);
   }
 
   static void TakeSums(const float* sums, int64_t n, bool first, T* out) {
     for (int64_t i = 0; i < n; ++i) FromFloat(first ? sums[i] : ToFloat(out[i]) + sums[i], out + i);
-  }
-
-  bool Take(int64_t n, float** out) {
-    *out = scratch_->Take<float>(n);
-    return *out != nullptr;
   }
 
   const SoftmaxGemmKernels& gemm_ = LARGEOUT_SELECT(kSoftmaxGemm);
@@ -289,7 +243,7 @@ class Softmax {
   Parallel* const parallel_;
   Scratch* const scratch_;
   const int64_t dim_;
-  const Blocks blocks_;
+  const SoftmaxBlocks<T> blocks_;
   const int64_t hidden_ld_;
   int64_t begin_ = 0, count_ = 0;  // the open tokens
   float *hidden_ = nullptr, *kept_ = nullptr, *panels_ = nullptr, *partial_ = nullptr;
@@ -357,41 +311,6 @@ int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& to
   });
   return 0;
 }
-
-bool IsExpected(const SoftmaxExpected& expected, const float* lse, const SoftmaxUpstream& upstream,
-                int64_t tokens, float* factor) {
-  // The factor is that of the largest number; the others may be off by rounding.
-  constexpr float kRounding = 1e-6f;
-  float largest = 0.f, got_largest = 0.f;
-  const auto each = [&](const auto& body) {
-    for (int64_t t = 0; t < tokens; ++t) {
-      if (!body(expected.OfLse(t, lse[t]), upstream.lse[t]) || !body(expected.OfCe(t), upstream.ce[t]) ||
-          !body(expected.OfSum(t), upstream.sum[t])) {
-        return false;
-      }
-    }
-    return true;
-  };
-  each([&](float want, float got) {
-    if (std::fabs(want) > largest) largest = std::fabs(want), got_largest = want < 0 ? -got : got;
-    return true;
-  });
-  *factor = largest == 0.f ? 0.f : got_largest / largest;
-  return std::isfinite(*factor) && each([&](float want, float got) {
-           return std::fabs(got - *factor * want) <= kRounding * std::fabs(*factor * want);
-         });
-}
-
-template <typename Id>
-int64_t BadSoftmaxTarget(const Id* targets, int64_t tokens, int64_t classes) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (targets[t] < -1 || static_cast<int64_t>(targets[t]) >= classes) return t;
-  }
-  return -1;
-}
-
-template int64_t BadSoftmaxTarget<int32_t>(const int32_t*, int64_t, int64_t);
-template int64_t BadSoftmaxTarget<int64_t>(const int64_t*, int64_t, int64_t);
 
 #define LARGEOUT_FULL_SOFTMAX(T)                                                                       \
   template int FullSoftmaxTerms<T>(const SoftmaxRows<T>&, const SoftmaxTokens&, const SoftmaxTerms&,   \

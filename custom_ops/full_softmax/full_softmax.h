@@ -94,7 +94,7 @@ int FullSoftmaxGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, co
                     const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& gradients,
                     const CpuCall& call);
 
-// Both at once, logits being kept where those of enough tokens fit into scratch_bytes.
+// Both at once, exponentials of logits being kept where those of enough tokens fit into scratch_bytes.
 template <typename T>
 int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens,
                             const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,

@@ -9,6 +9,7 @@
 
 #include <type_traits>
 
+#include "common/huge_pages.h"
 #include "full_softmax/full_softmax.h"
 
 namespace largeout {
@@ -90,6 +91,7 @@ class FullSoftmaxCpu {
     SoftmaxTokens tokens;
     LARGEOUT_RETURN_IF_ERROR(Tokens(table, batch, &tokens, bad));
     if (*bad >= 0) return 0;
+    if (out.rows != nullptr) AdviseHugePages(out.rows, table.classes * table.dim * sizeof(T));
     if constexpr (std::is_same<H, float>::value) {
       return body(tokens, {out.hidden, out.rows, out.bias});
     } else {

@@ -25,19 +25,13 @@ LARGEOUT_INLINE void EachVector(int64_t n, const Body& body) {
 LARGEOUT_INLINE VF LoadN(const float* p, int n) { return n == kLanes ? Load(p) : LoadPart(p, n); }
 LARGEOUT_INLINE void StoreN(float* p, VF v, int n) { n == kLanes ? Store(p, v) : StorePart(p, v, n); }
 
-static void AddBias(float* row, int64_t n, const float* bias) {
-  EachVector(
-      n, [&](int64_t j, int part) { StoreN(row + j, LoadN(row + j, part) + LoadN(bias + j, part), part); });
-}
-
-static void Terms(float* logits, int64_t ld, int64_t m, int64_t n, const float* bias, const int32_t* target,
-                  int32_t first, bool skip, float* high, float* total, float* sum, float* picked) {
+static void Terms(float* logits, int64_t ld, int64_t m, int64_t n, const int32_t* target, int32_t first,
+                  bool skip, float* keep, float* high, float* total, float* sum, float* picked) {
   const VI lane = LaneNumbers();
   for (int64_t i = 0; i < m; ++i) {
     float* row = logits + i * ld;
     const int64_t at = static_cast<int64_t>(target[i]) - first;
     const bool here = target[i] >= 0 && at >= 0 && at < n;
-    if (bias != nullptr) AddBias(row, n, bias);
     if (here && skip) row[at] = -INFINITY;
     if (here) picked[i] = row[at];
     VF top = Set(-INFINITY), all = Zero();
@@ -51,20 +45,21 @@ static void Terms(float* logits, int64_t ld, int64_t m, int64_t n, const float* 
     VF exps = Zero();
     EachVector(n, [&](int64_t j, int part) {
       const VF e = Exp(LoadN(row + j, part) - s);
+      if (keep != nullptr) Stream(keep + i * ld + j, e);
       exps += part == kLanes ? e : Where(lane < part, e, Zero());
     });
     high[i] = h, total[i] = SumLanes(exps), sum[i] = SumLanes(all);
   }
+  if (keep != nullptr) EndStream();
 }
 
-static void Gradient(float* logits, int64_t ld, int64_t m, int64_t n, const float* bias,
-                     const int32_t* target, int32_t first, bool skip, const float* lse, const float* of_p,
-                     const float* of_target, const float* of_all) {
+static void Gradient(float* logits, int64_t ld, int64_t m, int64_t n, const int32_t* target, int32_t first,
+                     bool skip, const float* lse, const float* of_p, const float* of_target,
+                     const float* of_all) {
   for (int64_t i = 0; i < m; ++i) {
     float* row = logits + i * ld;
     const int64_t at = static_cast<int64_t>(target[i]) - first;
     const bool here = target[i] >= 0 && at >= 0 && at < n;
-    if (bias != nullptr) AddBias(row, n, bias);
     // Without any class (all -inf) every p is 0.
     const VF shift = Set(lse[i] == -INFINITY ? 0.f : lse[i]), a = Set(of_p[i]), c = Set(of_all[i]);
     EachVector(n, [&](int64_t j, int part) {
@@ -76,9 +71,40 @@ static void Gradient(float* logits, int64_t ld, int64_t m, int64_t n, const floa
   }
 }
 
+static void GradientOfExps(const float* exps, float* out, int64_t ld, int64_t m, int64_t n,
+                           const int32_t* target, int32_t first, bool skip, const float* high,
+                           const float* lse, const float* of_p, const float* of_target, const float* of_all) {
+  for (int64_t begin = 0; begin < m; begin += kLanes) {
+    const int tokens = static_cast<int>(m - begin < kLanes ? m - begin : kLanes);
+    const VF of = LoadN(of_p + begin, tokens), total = LoadN(lse + begin, tokens);
+    const VF above = LoadN(high + begin, tokens) - Where(total == Set(-INFINITY), Zero(), total);
+    const VF scale = of * Exp(above > Zero() ? Zero() : above);
+    for (int lane = 0; lane < tokens; ++lane) {
+      const int64_t i = begin + lane;
+      const float* row = exps + i * ld;
+      float* to = out + i * ld;
+      const VF a = Set(scale[lane]), c = Set(of_all[i]);
+      EachVector(n, [&](int64_t j, int part) { StoreN(to + j, Fma(a, LoadN(row + j, part), c), part); });
+      const int64_t at = static_cast<int64_t>(target[i]) - first;
+      if (target[i] >= 0 && at >= 0 && at < n) to[at] = skip ? 0.f : to[at] + of_target[i];
+    }
+  }
+}
+
+static void AddColumns(const float* x, int64_t ld, int64_t m, int64_t n, float* sums) {
+  for (int64_t i = 0; i < m; i += 4) {
+    const int64_t last = m - i < 4 ? m - i : 4;
+    EachVector(n, [&](int64_t j, int part) {
+      VF sum = LoadN(sums + j, part);
+      for (int64_t r = 0; r < last; ++r) sum += LoadN(x + (i + r) * ld + j, part);
+      StoreN(sums + j, sum, part);
+    });
+  }
+}
+
 }  // namespace
 
-extern const SoftmaxExpKernels kSoftmaxExp = {&Terms, &Gradient};
+extern const SoftmaxExpKernels kSoftmaxExp = {&Terms, &Gradient, &GradientOfExps, &AddColumns};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

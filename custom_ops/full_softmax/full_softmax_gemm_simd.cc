@@ -1,5 +1,7 @@
 // Matrix products on packed panels. A register tile holds kOuts rows x one panel of columns while the depth
 // runs: per step one panel row is loaded, and kOuts numbers are broadcast.
+#include <type_traits>
+
 #include "common/simd.h"
 #include "full_softmax/full_softmax_kernels.h"
 
@@ -17,9 +19,20 @@ constexpr int kOuts = 6;  // 12 accumulators + 2 + 1 of 16 registers
 
 template <int R, bool kHalf>
 LARGEOUT_INLINE void Tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* panel,
-                          float* c, int64_t ld, bool add, int columns) {
+                          const float* start, float* c, int64_t ld, bool add, int columns) {
   constexpr int W = kHalf ? 1 : kVectors;
-  VF acc[R][W] = {};
+  for (int r = 0; r < R; ++r) {
+    for (int w = 0; w < W; ++w) PrefetchToWrite(c + r * ld + w * kLanes);
+  }
+  VF acc[R][W];
+  for (int w = 0; w < W; ++w) {
+    const int n = columns - w * kLanes;
+    const VF from = start == nullptr ? Zero()
+                    : n >= kLanes    ? Load(start + w * kLanes)
+                    : n > 0          ? LoadPart(start + w * kLanes, n)
+                                     : Zero();
+    for (int r = 0; r < R; ++r) acc[r][w] = from;
+  }
   for (int64_t k = 0; k < depth; ++k) {
     VF b[W];
 #pragma GCC unroll 2
@@ -48,32 +61,51 @@ LARGEOUT_INLINE void Tile(int64_t depth, const float* a, int64_t a_row, int64_t 
 }
 
 template <int R>
-static void Rows(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* panel, float* c,
-                 int64_t ld, bool add, int columns) {
+static void Rows(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* panel,
+                 const float* start, float* c, int64_t ld, bool add, int columns) {
   if (columns > kLanes) {
-    Tile<R, false>(depth, a, a_row, a_k, panel, c, ld, add, columns);
+    Tile<R, false>(depth, a, a_row, a_k, panel, start, c, ld, add, columns);
   } else {
-    Tile<R, true>(depth, a, a_row, a_k, panel, c, ld, add, columns);
+    Tile<R, true>(depth, a, a_row, a_k, panel, start, c, ld, add, columns);
+  }
+}
+
+// A tile of the transposed matrix, so that its numbers of a step lie in one cache line.
+constexpr int64_t kTileDepth = 256;
+static_assert(kOuts <= 16, "");
+
+template <int R>
+static void AllColumns(int64_t n, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                       const float* panels, const float* start, float* c, int64_t ld, bool add) {
+  alignas(64) float tile[kTileDepth * 16];
+  if (a_row == 1 && depth <= kTileDepth) {
+    for (int64_t k = 0; k < depth; ++k) {
+#pragma GCC unroll 14
+      for (int r = 0; r < R; ++r) tile[k * 16 + r] = a[k * a_k + r];
+    }
+    a = tile, a_k = 16;
+  }
+  for (int64_t j = 0; j < n; j += kWidth) {
+    const int columns = static_cast<int>(n - j < kWidth ? n - j : kWidth);
+    const float* from = start != nullptr ? start + j : nullptr;
+    Rows<R>(depth, a, a_row, a_k, panels + j * depth, from, c + j, ld, add, columns);
   }
 }
 
 static void Multiply(int64_t m, int64_t n, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                     const float* panels, float* c, int64_t ld, bool add) {
-  for (int64_t j = 0; j < n; j += kWidth) {
-    const int columns = static_cast<int>(n - j < kWidth ? n - j : kWidth);
-    const float* panel = panels + j * depth;
-    const auto at = [&](int64_t i) { return a + i * a_row; };
-    float* out = c + j;
-    int64_t i = 0;
-    for (; i + kOuts <= m; i += kOuts)
-      Rows<kOuts>(depth, at(i), a_row, a_k, panel, out + i * ld, ld, add, columns);
-    if constexpr (kOuts > 8) {
-      if (i + 8 <= m) Rows<8>(depth, at(i), a_row, a_k, panel, out + i * ld, ld, add, columns), i += 8;
-    }
-    if (i + 4 <= m) Rows<4>(depth, at(i), a_row, a_k, panel, out + i * ld, ld, add, columns), i += 4;
-    if (i + 2 <= m) Rows<2>(depth, at(i), a_row, a_k, panel, out + i * ld, ld, add, columns), i += 2;
-    if (i < m) Rows<1>(depth, at(i), a_row, a_k, panel, out + i * ld, ld, add, columns);
+                     const float* panels, const float* start, float* c, int64_t ld, bool add) {
+  const auto rows = [&](auto count, int64_t i) {
+    AllColumns<decltype(count)::value>(n, depth, a + i * a_row, a_row, a_k, panels, start, c + i * ld, ld,
+                                       add);
+  };
+  int64_t i = 0;
+  for (; i + kOuts <= m; i += kOuts) rows(std::integral_constant<int, kOuts>(), i);
+  if constexpr (kOuts > 8) {
+    if (i + 8 <= m) rows(std::integral_constant<int, 8>(), i), i += 8;
   }
+  if (i + 4 <= m) rows(std::integral_constant<int, 4>(), i), i += 4;
+  if (i + 2 <= m) rows(std::integral_constant<int, 2>(), i), i += 2;
+  if (i < m) rows(std::integral_constant<int, 1>(), i);
 }
 
 template <typename T>
@@ -93,20 +125,27 @@ static void Pack(const T* x, int64_t ld, int64_t depth, int64_t n, float* panels
   }
 }
 
-// Blocks of kLanes x kLanes: rows are read as vectors, and written column by column into lines that stay in
-// L1.
+// Squares of kLanes x kLanes are transposed in registers.
 template <typename T>
 static void PackTransposed(const T* x, int64_t ld, int64_t n, int64_t depth, float* panels) {
   for (int64_t j = 0; j < n; j += kWidth) {
     float* out = panels + j * depth;
     for (int64_t first = 0; first < depth; first += kLanes) {
       const int part = static_cast<int>(depth - first < kLanes ? depth - first : kLanes);
-      for (int64_t i = 0; i < kWidth; ++i) {
-        float values[kLanes];
-        const T* from = x + (j + i) * ld + first;
-        Store(values, j + i >= n ? Zero() : part == kLanes ? Load(from) : LoadPart(from, part));
-        float* to = out + first * kWidth + i;
-        for (int k = 0; k < part; ++k) to[k * kWidth] = values[k];
+      for (int w = 0; w < kVectors; ++w) {
+        VF square[kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) {
+          const int64_t row = j + w * kLanes + i;
+          const T* from = x + row * ld + first;
+          square[i] = row >= n ? Zero() : part == kLanes ? Load(from) : LoadPart(from, part);
+        }
+        Transpose(square);
+        float* to = out + first * kWidth + w * kLanes;
+#pragma GCC unroll 16
+        for (int k = 0; k < kLanes; ++k) {
+          if (k < part) Store(to + k * kWidth, square[k]);
+        }
       }
     }
   }

@@ -93,7 +93,7 @@ void Run(int threads, int64_t classes, int64_t tokens, int64_t dim) {
          }));
   report("both at once", 3, Median([&] {
            scratch.Rewind();
-           FullSoftmaxTermsAndGrad(table, batch, {ones.data(), nullptr, 0.f, 0.f, 0.f}, int64_t{128} << 20,
+           FullSoftmaxTermsAndGrad(table, batch, {ones.data(), nullptr, 0.f, 0.f, 0.f}, int64_t{192} << 20,
                                    terms, gradients, call);
          }));
 }

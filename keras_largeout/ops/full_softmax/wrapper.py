@@ -11,7 +11,8 @@ from keras_largeout.ops.full_softmax.reference import full_softmax_reference
 
 __all__ = ["Expected", "SoftmaxTerms", "full_softmax_reference", "full_softmax_terms"]
 
-SCRATCH_BYTES = 128 << 20
+#: Of the exponentials of a chunk of tokens, which its two passes share.
+SCRATCH_BYTES = 192 << 20
 
 
 class SoftmaxTerms(NamedTuple):

@@ -1,0 +1,43 @@
+// What is looked at before anything is computed: targets, and whether gradients are those that were expected.
+#include <cmath>
+
+#include "full_softmax/full_softmax.h"
+
+namespace largeout {
+
+bool IsExpected(const SoftmaxExpected& expected, const float* lse, const SoftmaxUpstream& upstream,
+                int64_t tokens, float* factor) {
+  // The factor is that of the largest number; the others may be off by rounding.
+  constexpr float kRounding = 1e-6f;
+  float largest = 0.f, got_largest = 0.f;
+  const auto each = [&](const auto& body) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (!body(expected.OfLse(t, lse[t]), upstream.lse[t]) || !body(expected.OfCe(t), upstream.ce[t]) ||
+          !body(expected.OfSum(t), upstream.sum[t])) {
+        return false;
+      }
+    }
+    return true;
+  };
+  each([&](float want, float got) {
+    if (std::fabs(want) > largest) largest = std::fabs(want), got_largest = want < 0 ? -got : got;
+    return true;
+  });
+  *factor = largest == 0.f ? 0.f : got_largest / largest;
+  return std::isfinite(*factor) && each([&](float want, float got) {
+           return std::fabs(got - *factor * want) <= kRounding * std::fabs(*factor * want);
+         });
+}
+
+template <typename Id>
+int64_t BadSoftmaxTarget(const Id* targets, int64_t tokens, int64_t classes) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (targets[t] < -1 || static_cast<int64_t>(targets[t]) >= classes) return t;
+  }
+  return -1;
+}
+
+template int64_t BadSoftmaxTarget<int32_t>(const int32_t*, int64_t, int64_t);
+template int64_t BadSoftmaxTarget<int64_t>(const int64_t*, int64_t, int64_t);
+
+}  // namespace largeout

@@ -3,6 +3,18 @@
 import tensorflow as tf
 
 
+def best_of(scores, ids, k):
+    """The k best of several lists of candidates: their scores `[examples, k]`, descending, and their ids.
+
+    Args:
+        scores: list of float32 `[examples, n_i]`.
+        ids: list of int32 `[examples, n_i]`. Ties go to the earlier list, and to the earlier place.
+        k: int or int32 scalar, at most the sum of the `n_i`.
+    """
+    best, places = tf.math.top_k(tf.concat(scores, axis=1), k)
+    return best, tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)
+
+
 def top_k_in_chunks(logits_of, examples, classes, step, k):
     """The k largest logits of every example, and the logsumexp of all of them.
 
@@ -25,8 +37,7 @@ def top_k_in_chunks(logits_of, examples, classes, step, k):
         logits = tf.maximum(tf.where(tf.math.is_nan(logits), tf.float32.min, logits), tf.float32.min)
         here = tf.broadcast_to(rows, tf.shape(logits))
         # Those found before come first: they have the smaller ids, and win ties.
-        scores, places = tf.math.top_k(tf.concat([scores, logits], 1), k)
-        ids = tf.gather(tf.concat([ids, here], 1), places, batch_dims=1)
+        scores, ids = best_of([scores, logits], [ids, here], k)
         total = tf.reduce_logsumexp(tf.concat([total[:, None], logits], 1), axis=1)
         return start + step, scores, ids, total
 

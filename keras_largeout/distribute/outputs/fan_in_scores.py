@@ -8,20 +8,19 @@ import tensorflow as tf
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in_top_k
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_top_k
+from keras_largeout.ops.top_k_in_chunks import best_of
 
 
 def top_scores(parts, hidden, k, loss):
     """The k best classes: float32 `[n, k]` scores, int32 `[n, k]` ids."""
     candidates = [_top_of(part, hidden, k, with_total=loss == "softmax") for part in parts]
-    logits, ids, totals = (list(found) for found in zip(*candidates))
+    found_logits, found_ids, totals = (list(found) for found in zip(*candidates))
+    logits, ids = found_logits[0], found_ids[0]
     if len(parts) > 1:  # ids ascend from part to part, so ties still go to the smaller one
-        logits, places = tf.math.top_k(tf.concat(logits, axis=1), k)
-        ids = [tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)]
-    else:
-        (logits,) = logits
+        logits, ids = best_of(found_logits, found_ids, k)
     if loss == "softmax":
         logits -= tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1, keepdims=True)
-    return (tf.math.log_sigmoid(logits) if loss == "binary_crossentropy" else logits), ids[0]
+    return (tf.math.log_sigmoid(logits) if loss == "binary_crossentropy" else logits), ids
 
 
 def _top_of(part, hidden, k, with_total):

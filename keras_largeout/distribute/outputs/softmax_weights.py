@@ -16,6 +16,7 @@ from keras_largeout.distribute.tables.lookup import sharded_lookup
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.full_softmax.stock import stock_full_top_k
 from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
+from keras_largeout.ops.top_k_in_chunks import best_of
 
 
 class Part(NamedTuple):
@@ -145,8 +146,7 @@ class SoftmaxWeights:
                 totals.append(total)
         best, chosen, total = logits[0], ids[0], totals[0]
         if len(logits) > 1:  # ids ascend from part to part, so ties still go to the smaller one
-            best, places = tf.math.top_k(tf.concat(logits, axis=1), k)
-            chosen = tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)
+            best, chosen = best_of(logits, ids, k)
             total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
         best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
         return (best - total[:, None] if normalized else best), chosen

@@ -12,13 +12,20 @@ from matplotlib import ticker
 #: Where a label may stand beside its point, in points of type: (x, y, horizontal, vertical alignment).
 _PLACES = [
     (
-        sign * distance,
-        step * distance,
+        sign * right,
+        up,
         {-1: "right", 1: "left"}[sign],
-        {-1: "top", 0: "center", 1: "bottom"}[step],
+        "center" if up == 0 else "bottom" if up > 0 else "top",
     )
-    for distance in (9, 18, 30, 45, 60)
-    for step in (0, 1, -1)
+    for right, ups in (
+        (9, (0, 9, -9)),
+        (18, (0, 18, -18)),
+        (30, (30, -30)),
+        (45, (45, -45)),
+        (60, (60, -60)),
+        (9, (80, -80)),
+    )
+    for up in ups
     for sign in (1, -1)
 ]
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import keras_largeout as kl
@@ -13,7 +14,13 @@ NAMES = {
     "dense": "Dense",
     "bottleneck": "Dense behind a bottleneck",
     "direct": "SparseOutput without the wide layer",
+    "full": "FullSoftmax",
+    "sampled": "SampledSoftmax",
+    "tree": "HierarchicalSoftmax",
 }
+
+#: Heads of one right class. Of a row's labels they are shown one in every epoch (`one_label`).
+SOFTMAX = ("full", "sampled", "tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +42,24 @@ SETTINGS = {
     "dense": Settings(2e-3, 2e-3, 0.03, 0.3),
     "bottleneck": Settings(2e-3, 5e-3, 0.03, 0.3),
     "direct": Settings(2e-3, 5e-3, 0.03, 0.3),
+    "full": Settings(2e-3, 5e-3, 0.03, 0.3),
+    "sampled": Settings(2e-3, 5e-3, 0.03, 0.3),
+    "tree": Settings(2e-3, 5e-3, 0.03, 0.3),
 }
 
 
-def make_output(kind, args, num_labels):
-    """`(layers, head)`: what stands between the hidden vectors and the head, and the head."""
+def make_output(kind, args, counts):
+    """`(layers, head)`: what stands between the hidden vectors and the head, and the head.
+
+    `counts`: int `[num_labels]`, how often each label occurs in training.
+    """
+    num_labels, once = len(counts), np.maximum(counts, 1)
+    if kind == "full":
+        return [], kl.layers.FullSoftmax(num_labels)
+    if kind == "sampled":
+        return [], kl.layers.SampledSoftmax(num_labels, min(args.samples, num_labels // 2), counts=once)
+    if kind == "tree":
+        return [], kl.layers.HierarchicalSoftmax(num_labels, once)
     adam = keras.optimizers.Adam(args.learning_rate)
     if kind == "bottleneck":
         narrow = keras.layers.Dense(args.bottleneck, name="narrow")  # linear: a relu here loses 20 points
@@ -51,6 +71,38 @@ def make_output(kind, args, num_labels):
     return ([wide] if kind == "sparse" else []), head
 
 
+def begin_with(head, counts, rows):
+    """Lets an untrained head predict how often each label occurs: it learns faster from there."""
+    share = (counts + 0.1) / (rows + 1)
+    if isinstance(head, kl.layers.HierarchicalSoftmax):
+        return  # its tree knows
+    if isinstance(head, (kl.layers.FullSoftmax, kl.layers.SampledSoftmax)):
+        head.bias.assign(np.log(share))
+    elif head.loss_kind == "squared_hinge":
+        head.bias.assign(np.full(len(share), -1.0))
+    else:
+        head.bias.assign(np.log(share / (1 - share)))
+
+
+def one_label(labels):
+    """One of each row's labels at random, and how many there are: a target and its weight.
+
+    The mean over epochs is then the sum of the cross-entropies of all labels of a row: the reduction
+    "pick all labels" of Menon et al., 2019, "Multilabel reductions: what is my loss optimising?", section 3.
+
+    Args:
+        labels: int `RaggedTensor` `[batch, n]`.
+
+    Returns:
+        `(targets, weights)`: int `[batch]`, -1 where there is none, and float32 `[batch]`.
+    """
+    lengths = labels.row_lengths()
+    drawn = tf.random.uniform(tf.shape(lengths), dtype=tf.float64) * tf.cast(lengths, tf.float64)
+    columns = tf.minimum(tf.cast(drawn, tf.int64), tf.maximum(lengths - 1, 0))
+    padded = tf.concat([labels.to_tensor(-1), tf.fill([labels.nrows(), 1], tf.constant(-1, labels.dtype))], 1)
+    return tf.gather(padded, columns, batch_dims=1), tf.cast(lengths, tf.float32)
+
+
 def memory(head, between=()):
     """Bytes of the weights of a head and of the layers below it, and of what training them needs besides.
 
@@ -60,10 +112,13 @@ def memory(head, between=()):
     for layer in (head, *between):
         weights = [w for w in layer.weights if w.name != "trigger"]
         trained = sum(_bytes(w) for w in weights if w.name in ("kernel", "bias"))
-        fused = isinstance(layer, kl.layers.SparseOutput)  # updated label by label: no gradient array
         total += sum(map(_bytes, weights))
-        training += trained * (2 if fused else 3)
+        training += trained * (2 if isinstance(layer, _ROW_BY_ROW) else 3)
     return total, training
+
+
+#: These have no array of the gradient of all labels.
+_ROW_BY_ROW = (kl.layers.SparseOutput, kl.layers.SampledSoftmax, kl.layers.HierarchicalSoftmax)
 
 
 def _bytes(variable):

@@ -12,6 +12,9 @@ _STYLES = {
     "dense": {"color": "#5f6672", "marker": "^"},
     "bottleneck": {"color": "#D55E00", "marker": "s"},
     "direct": {"color": "#8a4fa3", "marker": "D", "linestyle": "--"},
+    "full": {"color": "#009E73", "marker": "P"},
+    "sampled": {"color": "#B08900", "marker": "X"},
+    "tree": {"color": "#56B4E9", "marker": "v"},
 }
 
 
@@ -35,14 +38,14 @@ def outputs(folder, kind, results):
         times = np.cumsum(run["epochs"]) / size
         megabytes = (run["weights"] + run["training"]) / 2**20
         digits = 0 if megabytes >= 100 else 1
-        label = f"{NAMES[kind]}: {precision[-1]:.1f}% after {times[-1]:.1f} {unit}"
+        label = f"{kind}, {NAMES[kind]}: {precision[-1]:.1f}% after {times[-1]:.1f} {unit}"
         by_time.plot(times, precision, label=label, **style)
         by_memory.plot(megabytes, precision[-1], **style)
         points.append(
             (
                 megabytes,
                 precision[-1],
-                f"{NAMES[kind]}, {megabytes:,.{digits}f}\u00a0MB",
+                f"{kind}, {megabytes:,.{digits}f}\u00a0MB",
                 _STYLES[kind]["color"],
             )
         )

@@ -94,9 +94,11 @@ def _precision(rows, ids, k):
     return float(metric.result())
 
 
-def batches(args, rows, shuffle=False):
-    """Batches of ragged features and of labels padded with -1."""
+def batches(args, rows, shuffle=False, train=False):
+    """Batches of ragged features and of padded labels (-1); to train a softmax, of one label of each row."""
     dataset = rows.dataset(args.batch, shuffle=shuffle, seed=args.seed)
+    if train and args.output in _outputs.SOFTMAX:
+        return dataset.map(lambda inputs, labels: (inputs, *_outputs.one_label(labels)))
     return dataset.map(lambda inputs, labels: (inputs, labels.to_tensor(-1)))
 
 
@@ -115,13 +117,11 @@ def make_model(args, task):
         )(ids, values)
         x = keras.layers.Activation("relu")(x)
         x = keras.layers.Dropout(args.dropout, seed=args.seed, name="dropout")(x)
-        between, head = _outputs.make_output(args.output, args, rows.num_labels)
+        between, head = _outputs.make_output(args.output, args, rows.label_counts())
         for layer in between:
             x = layer(x)
         model = kl.Model({"ids": ids, "values": values}, head(x))
-        # Most labels are rare: the model needs not learn that first.
-        share = (rows.label_counts() + 0.1) / (len(rows) + 1)
-        head.bias.assign(np.log(share / (1 - share)) if "cross" in args.loss else np.full(len(share), -1.0))
+        _outputs.begin_with(head, rows.label_counts(), len(rows))
         model.compile(make_optimizer(args), loss=head.loss)
         weights, besides = _outputs.memory(head, between)
         widths = [args.hidden, *(layer.units for layer in between), rows.num_labels]
@@ -165,7 +165,7 @@ def fit(args, task, model, head):
             )
         verbose, more = progress()
         model.fit(
-            batches(args, task.train, shuffle=True),
+            batches(args, task.train, shuffle=True, train=True),
             epochs=args.epochs,
             shuffle=False,  # the dataset does that itself
             callbacks=[*callbacks, *more],
@@ -208,7 +208,7 @@ def save_and_reload(args, task, model):
         )
         for m in (model, loaded):  # Keras does not save how far dropout has drawn
             m.get_layer("dropout").seed_generator.state.assign([args.seed, 0])
-        following = list(batches(args, task.train).take(3))
+        following = list(batches(args, task.train, train=True).take(3))
         losses = [{"loss": np.array([m.train_on_batch(*b) for b in following])} for m in (model, loaded)]
         compare("losses of the next 3 steps", *losses)
 
@@ -254,6 +254,7 @@ def arguments():
     add("--hidden", type=int, default=512, help="width of the first layer")
     add("--wide", type=int, default=16_384, help="width of the layer below the sparse output")
     add("--bottleneck", type=int, default=64, help="width of the layer below --output bottleneck")
+    add("--samples", type=int, default=4096, help="candidates per step of --output sampled")
     add("--epochs", type=int, default=3)
     add("--batch", type=int, default=64)
     add("--learning-rate", type=float, help="default: what serves the output, here and in the next three")

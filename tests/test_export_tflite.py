@@ -17,6 +17,8 @@ def test_heads_run_on_tflite(tmp_path):
     x = keras.layers.Dense(DIM, activation="tanh")(keras.layers.Flatten()(x))
     heads = {
         "tree": kl.layers.HierarchicalSoftmax(CLASSES, tree=kl.trees.balanced(CLASSES, arity=4)),
+        "full": kl.layers.FullSoftmax(CLASSES),
+        "sampled": kl.layers.SampledSoftmax(CLASSES, 5),
         "sparse": kl.layers.SparseOutput(CLASSES, 3, loss="softmax"),
     }
     best = {name: kl.layers.TopK(head, 4)(head(x)) for name, head in heads.items()}

@@ -48,6 +48,26 @@ class RowSpan:
             out[start:stop] = self.read(start, stop)
         return out
 
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, key):
+        """Rows, and then columns, as of a NumPy array; only the rows that are asked for are read.
+
+        Raises:
+            IndexError: a row that is not there.
+        """
+        rows, *rest = key if isinstance(key, tuple) else (key,)
+        if rows is Ellipsis or rows is None or len(rest) > len(self.shape) - 1:
+            return self.numpy()[key]
+        wanted = _row_numbers(rows, self.shape[0])
+        numbers, places = np.unique(wanted, return_inverse=True)
+        found = np.empty((len(numbers), *self.shape[1:]), tf.as_dtype(self.dtype).as_numpy_dtype)
+        for first, last in _runs(numbers):
+            found[first:last] = self.read(int(numbers[first]), int(numbers[last - 1]) + 1)
+        found = found[places.reshape(wanted.shape)]
+        return found[(slice(None),) * wanted.ndim + tuple(rest)] if rest else found
+
     def __array__(self, dtype=None, copy=None):
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
@@ -120,6 +140,29 @@ class RowSpan:
 
     def __repr__(self):
         return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"
+
+
+def _row_numbers(key, rows):
+    """What NumPy's subscript `key` asks for of so many rows: an array of numbers from 0 on."""
+    if isinstance(key, slice):
+        return np.arange(*key.indices(rows))
+    key = np.asarray(key)
+    if key.dtype == bool:
+        if key.shape != (rows,):
+            raise IndexError(f"A mask of rows must have the shape ({rows},). Received: shape {key.shape}")
+        return np.flatnonzero(key)
+    key = key.astype(np.int64, casting="same_kind") if key.size else key.astype(np.int64)
+    if key.size and (key.min() < -rows or key.max() >= rows):
+        raise IndexError(f"Rows must be in [-{rows}, {rows}). Received: {key.min()} .. {key.max()}")
+    return np.where(key < 0, key + rows, key)
+
+
+def _runs(numbers):
+    """`(first, last)` of the runs of consecutive ones among ascending numbers."""
+    if not len(numbers):
+        return []
+    cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return zip([0, *cuts], [*cuts, len(numbers)])
 
 
 def saved_shape(store, key):

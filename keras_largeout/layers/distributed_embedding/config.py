@@ -14,13 +14,23 @@ def _default_initializer():
     return keras.initializers.VarianceScaling(mode="fan_out")
 
 
+def _said(config):
+    """What a config says. (Keras numbers the objects in it while it loads a model.)"""
+
+    def unnumbered(part):
+        if isinstance(part, dict):
+            return {key: unnumbered(value) for key, value in part.items() if key != "shared_object_id"}
+        return part
+
+    return unnumbered(config.get_config())
+
+
 @keras.saving.register_keras_serializable(package="keras_largeout")
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableConfig:
     """One table of a `DistributedEmbedding`; several features may be looked up in it.
 
-    Named as in keras_rs. (Its `max_ids_per_partition` and `max_unique_ids_per_partition`, sizes of TPU
-    buffers, have no counterpart: nothing here is of a fixed size.)
+    Named as in keras_rs. Two of them are equal if all they say is equal.
 
     Args:
         name: str without "/", unique in a layer. Files know the table by it.
@@ -39,6 +49,9 @@ class TableConfig:
         constraint: constraint that acts row by row, applied by the optimizer to the rows that it updates.
         mask_zero: bool, whether id 0 is padding: left out of bags; without a combiner, a mask goes with the
             output.
+        max_ids_per_partition: int, for code that was written for keras_rs. It is kept and has no effect:
+            there it is the size of a buffer on a TPU, and nothing here is of a fixed size.
+        max_unique_ids_per_partition: likewise.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -54,6 +67,8 @@ class TableConfig:
     regularizer: object = None
     constraint: object = None
     mask_zero: bool = False
+    max_ids_per_partition: int = 256
+    max_unique_ids_per_partition: int = 256
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -84,6 +99,15 @@ class TableConfig:
         for field, value in settle.items():
             object.__setattr__(self, field, value)
 
+    def __eq__(self, other):
+        if type(other) is not type(self):
+            return NotImplemented
+        # A config has no placement but by name.
+        return self.placement == other.placement and _said(self) == _said(other)
+
+    def __hash__(self):
+        return hash((self.name, self.vocabulary_size, self.embedding_dim))
+
     def get_config(self):
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for field in ("initializer", "optimizer", "regularizer", "constraint"):
@@ -113,8 +137,9 @@ class FeatureConfig:
         name: str, for errors.
         table: `TableConfig`.
         input_shape: optional, the shape of the feature's ids, batch first: ids of another rank, or of known
-            sizes that differ, are refused. The size of the batch is not looked at (a replica sees a part of
-            it), nor are ragged axes. (keras_rs cuts longer rows; nothing is cut here.)
+            sizes that differ, are refused, but `[batch]` for `(batch, 1)`, and a `tf.SparseTensor` whose last
+            axis is shorter. The size of the batch is not looked at (a replica sees a part of it), nor are
+            ragged axes. (keras_rs cuts longer rows; nothing is cut here.)
         output_shape: optional, the shape of the output, batch first; it is checked in the same way.
         combiner: how the rows of a bag become one, in place of what the table says: `"mean"`, `"sum"`,
             `"sqrtn"` or None; by default "table".
@@ -148,6 +173,14 @@ class FeatureConfig:
         if self.combiner == OF_TABLE:
             object.__setattr__(self, "combiner", self.table.combiner)
 
+    def __eq__(self, other):
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.table == other.table and _said(self) == _said(other)
+
+    def __hash__(self):
+        return hash((self.name, self.table))
+
     def get_config(self):
         return {
             "name": self.name,
@@ -172,8 +205,10 @@ class FeatureConfig:
         """Whether a mask goes with the feature's output."""
         return self.table.mask_zero and self.combiner is None
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape, sparse=False):
         """The shape of the output for ids of this shape, both checked against what the feature says.
+
+        `sparse`: whether the ids are a `tf.SparseTensor`.
 
         Raises:
             ValueError: another shape than the feature says.
@@ -182,18 +217,25 @@ class FeatureConfig:
             raise ValueError(
                 f"The input of the feature {self.name!r} must have rank 1 or more. Received: rank 0"
             )
-        self._check("input_shape", input_shape)
+        bags_of_one = (
+            self.input_shape is not None and self.input_shape[1:] == (1,) and self.combiner is not None
+        )
+        if not (bags_of_one and len(input_shape) == 1):
+            self._check("input_shape", input_shape, up_to=sparse)
         kept = input_shape[:-1] if self.combiner is not None and len(input_shape) > 1 else input_shape
         shape = (*kept, self.table.embedding_dim)
         self._check("output_shape", shape)
         return shape
 
-    def _check(self, field, shape):
+    def _check(self, field, shape, up_to=False):
+        """Refuses another shape than the feature says. `up_to`: the last axis may be shorter."""
         expected = getattr(self, field)
         if expected is None:
             return
-        pairs = list(zip(expected, shape))[1:]
-        if len(expected) != len(shape) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        pairs = [pair for pair in list(zip(expected, shape))[1:] if None not in pair]
+        if up_to and None not in (expected[-1], shape[-1]) and shape[-1] < expected[-1]:
+            pairs = pairs[:-1]
+        if len(expected) != len(shape) or any(want != got for want, got in pairs):
             raise ValueError(
                 f"The {field.partition('_')[0]} of the feature {self.name!r} must have the shape that its "
                 f"config says, {field}={expected}. Received: shape {tuple(shape)}"

@@ -43,3 +43,20 @@ class FeatureStructure:
     def pack(self, leaves):
         """The structure with these leaves."""
         return keras.tree.pack_sequence_as(self.configs, leaves)
+
+
+# The only key of what `preprocess` makes, as in keras_rs: no structure of features looks like it.
+_PREPROCESSED = "preprocessed_inputs_per_placement"
+
+
+def bundled(inputs, weights=None):
+    """Inputs and weights (where there are any) in one structure."""
+    return {_PREPROCESSED: {"inputs": inputs} if weights is None else {"inputs": inputs, "weights": weights}}
+
+
+def unbundled(inputs, weights=None):
+    """`(inputs, weights)`, also of what `bundled` made."""
+    if isinstance(inputs, dict) and set(inputs) == {_PREPROCESSED}:
+        bundle = inputs[_PREPROCESSED]
+        return bundle["inputs"], bundle.get("weights", weights)
+    return inputs, weights

@@ -14,7 +14,7 @@ from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids, check_exact
-from keras_largeout.layers.distributed_embedding.features import FeatureStructure
+from keras_largeout.layers.distributed_embedding.features import FeatureStructure, bundled, unbundled
 from keras_largeout.layers.distributed_embedding.optimizers import TableOptimizers, variable_name
 from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of
 from keras_largeout.ops.embedding.stock import StockLookup
@@ -42,12 +42,16 @@ class DistributedEmbedding(keras.layers.Layer):
             ones cut by a permutation), "replicated", "range", "modulo", "permutation", "columns", or a `Plan`
             that has the stacks by the names that `fused_tables` says. Not saved with the model unless it is a
             name.
+        update_stats: bool, for code that was written for keras_rs; it is kept and has no effect. (There it
+            measures the sizes of buffers on a TPU.)
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
         inputs: ids, int32 or int64 (other types are cast), in the structure of `feature_configs`: tensors,
             `tf.RaggedTensor`s or `tf.SparseTensor`s.
+            Or what `preprocess` made of them.
         weights: optional, in the same structure: `None`, or per-id weights of the kind and shape of the ids.
+        training: has no effect.
 
     Input shape:
         `[batch, ..., ids of a bag]` per feature; or `[batch]`: one id each.
@@ -74,7 +78,14 @@ class DistributedEmbedding(keras.layers.Layer):
     """
 
     def __init__(
-        self, feature_configs, *, table_stacking="auto", out_of_range="error", placement="auto", **kwargs
+        self,
+        feature_configs,
+        *,
+        table_stacking="auto",
+        out_of_range="error",
+        placement="auto",
+        update_stats=False,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         if out_of_range not in OUT_OF_RANGE:
@@ -90,6 +101,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self.table_stacking = table_stacking
         self.out_of_range = out_of_range
         self.placement = placement
+        self.update_stats = update_stats
         self._stacks = tuple(stacks_of(gather_tables(self._features.flat), table_stacking))
         self._optimizers = TableOptimizers(self._stacks)
         self.supports_masking = any(f.masks for f in self._features.flat)
@@ -137,7 +149,34 @@ class DistributedEmbedding(keras.layers.Layer):
             self.build()
         return super().__call__(*args, **kwargs)
 
-    def call(self, inputs, weights=None):
+    @classmethod
+    def has_sparsecores(cls):
+        """False: there are no TPUs here. As in keras_rs."""
+        return False
+
+    def preprocess(self, inputs, weights=None, training=False):
+        """Inputs and weights in one structure, which this layer takes as its `inputs`.
+
+        As in keras_rs, where TPUs need it. Here nothing is gained by it.
+
+        Args:
+            inputs: as for a call.
+            weights: likewise.
+            training: has no effect.
+
+        Returns:
+            A dict.
+
+        Raises:
+            ValueError: another structure than that of `feature_configs`.
+        """
+        self._features.flatten("inputs", inputs)
+        if weights is not None:
+            self._features.flatten("weights", weights)
+        return bundled(inputs, weights)
+
+    def call(self, inputs, weights=None, training=None):
+        inputs, weights = unbundled(inputs, weights)
         check_optimizer(self)
         self._optimizers.check_compiled(self)
         requests = self._requests(inputs, weights)
@@ -163,7 +202,7 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def _request(self, feature, section, ids, weights):
         ids = as_ids(ids)
-        feature.compute_output_shape(tuple(ids.shape))
+        feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
         kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), tf.Tensor)
         if weights is not None and kind is tf.Tensor:
             weights = weights if tf.is_tensor(weights) else tf.convert_to_tensor(weights)
@@ -188,11 +227,13 @@ class DistributedEmbedding(keras.layers.Layer):
     def compute_mask(self, inputs, mask=None):
         if not self.supports_masking:
             return None
+        inputs, _ = unbundled(inputs)
         flat = self._features.flatten("inputs", inputs)
         masks = [_mask(ids) if f.masks else None for f, ids in zip(self._features.flat, flat)]
         return self._features.pack(masks)
 
     def compute_output_shape(self, input_shape):
+        input_shape, _ = unbundled(input_shape)
         return keras.tree.map_structure_up_to(
             self._features.configs,
             lambda feature, shape: feature.compute_output_shape(tuple(shape)),
@@ -200,13 +241,14 @@ class DistributedEmbedding(keras.layers.Layer):
             input_shape,
         )
 
-    def compute_output_spec(self, inputs, weights=None):
+    def compute_output_spec(self, inputs, weights=None, training=None):
+        inputs, _ = unbundled(inputs)
         flat = self._features.flatten("inputs", inputs)
         return self._features.pack([self._spec(f, ids) for f, ids in zip(self._features.flat, flat)])
 
     def _spec(self, feature, ids):
         check_exact(ids.dtype, feature.table.vocabulary_size)
-        shape = feature.compute_output_shape(tuple(ids.shape))
+        shape = feature.compute_output_shape(tuple(ids.shape), sparse=getattr(ids, "sparse", False))
         ragged = getattr(ids, "ragged", False) and (feature.combiner is None or len(ids.shape) > 2)
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
@@ -215,8 +257,9 @@ class DistributedEmbedding(keras.layers.Layer):
     def get_embedding_tables(self):
         """dict from the name of each table to its rows.
 
-        The values are views: `shape`, `dtype`, `read(start, stop)`, `numpy()` (`np.asarray` works as well)
-        and `assign(value)`. Nothing is read before it is asked for, and then in chunks of rows.
+        The values are views: `shape`, `dtype`, subscripts as of a NumPy array (`table[[3, 5], :2]`),
+        `read(start, stop)`, `numpy()` (`np.asarray` works as well) and `assign(value)`. Nothing is read
+        before it is asked for, and then in chunks of rows.
         """
         if not self.built:
             raise AttributeError("You must build the layer before asking for its tables.")
@@ -264,6 +307,7 @@ class DistributedEmbedding(keras.layers.Layer):
             "table_stacking": self.table_stacking,
             "out_of_range": self.out_of_range,
             "placement": self.placement if isinstance(self.placement, str) else "auto",
+            "update_stats": self.update_stats,
         }
 
     @classmethod

@@ -63,7 +63,7 @@ def gather_tables(features):
     tables = {}
     for feature in features:
         table = tables.setdefault(feature.table.name, feature.table)
-        if table is not feature.table and table.get_config() != feature.table.get_config():
+        if table != feature.table:
             raise ValueError(
                 f"Tables must have different names. Received: two different tables {table.name!r}, one of "
                 f"them of the feature {feature.name!r}"

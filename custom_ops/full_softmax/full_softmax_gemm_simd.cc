@@ -19,20 +19,12 @@ constexpr int kOuts = 6;  // 12 accumulators + 2 + 1 of 16 registers
 
 template <int R, bool kHalf>
 LARGEOUT_INLINE void Tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* panel,
-                          const float* start, float* c, int64_t ld, bool add, int columns) {
+                          const float* addend, float* c, int64_t ld, bool add, int columns) {
   constexpr int W = kHalf ? 1 : kVectors;
   for (int r = 0; r < R; ++r) {
     for (int w = 0; w < W; ++w) PrefetchToWrite(c + r * ld + w * kLanes);
   }
-  VF acc[R][W];
-  for (int w = 0; w < W; ++w) {
-    const int n = columns - w * kLanes;
-    const VF from = start == nullptr ? Zero()
-                    : n >= kLanes    ? Load(start + w * kLanes)
-                    : n > 0          ? LoadPart(start + w * kLanes, n)
-                                     : Zero();
-    for (int r = 0; r < R; ++r) acc[r][w] = from;
-  }
+  VF acc[R][W] = {};
   for (int64_t k = 0; k < depth; ++k) {
     VF b[W];
 #pragma GCC unroll 2
@@ -43,6 +35,15 @@ LARGEOUT_INLINE void Tile(int64_t depth, const float* a, int64_t a_row, int64_t 
       const VF s = Set(at[r * a_row]);
 #pragma GCC unroll 2
       for (int w = 0; w < W; ++w) acc[r][w] = Fma(s, b[w], acc[r][w]);
+    }
+  }
+  if (addend != nullptr) {  // last, as it may be larger than all that is added up
+    for (int w = 0; w < W; ++w) {
+      const int n = columns - w * kLanes;
+      const VF more = n >= kLanes ? Load(addend + w * kLanes)
+                      : n > 0     ? LoadPart(addend + w * kLanes, n)
+                                  : Zero();
+      for (int r = 0; r < R; ++r) acc[r][w] += more;
     }
   }
 #pragma GCC unroll 14
@@ -62,11 +63,11 @@ LARGEOUT_INLINE void Tile(int64_t depth, const float* a, int64_t a_row, int64_t 
 
 template <int R>
 static void Rows(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* panel,
-                 const float* start, float* c, int64_t ld, bool add, int columns) {
+                 const float* addend, float* c, int64_t ld, bool add, int columns) {
   if (columns > kLanes) {
-    Tile<R, false>(depth, a, a_row, a_k, panel, start, c, ld, add, columns);
+    Tile<R, false>(depth, a, a_row, a_k, panel, addend, c, ld, add, columns);
   } else {
-    Tile<R, true>(depth, a, a_row, a_k, panel, start, c, ld, add, columns);
+    Tile<R, true>(depth, a, a_row, a_k, panel, addend, c, ld, add, columns);
   }
 }
 
@@ -76,7 +77,7 @@ static_assert(kOuts <= 16, "");
 
 template <int R>
 static void AllColumns(int64_t n, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                       const float* panels, const float* start, float* c, int64_t ld, bool add) {
+                       const float* panels, const float* addend, float* c, int64_t ld, bool add) {
   alignas(64) float tile[kTileDepth * 16];
   if (a_row == 1 && depth <= kTileDepth) {
     for (int64_t k = 0; k < depth; ++k) {
@@ -87,15 +88,15 @@ static void AllColumns(int64_t n, int64_t depth, const float* a, int64_t a_row, 
   }
   for (int64_t j = 0; j < n; j += kWidth) {
     const int columns = static_cast<int>(n - j < kWidth ? n - j : kWidth);
-    const float* from = start != nullptr ? start + j : nullptr;
+    const float* from = addend != nullptr ? addend + j : nullptr;
     Rows<R>(depth, a, a_row, a_k, panels + j * depth, from, c + j, ld, add, columns);
   }
 }
 
 static void Multiply(int64_t m, int64_t n, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                     const float* panels, const float* start, float* c, int64_t ld, bool add) {
+                     const float* panels, const float* addend, float* c, int64_t ld, bool add) {
   const auto rows = [&](auto count, int64_t i) {
-    AllColumns<decltype(count)::value>(n, depth, a + i * a_row, a_row, a_k, panels, start, c + i * ld, ld,
+    AllColumns<decltype(count)::value>(n, depth, a + i * a_row, a_row, a_k, panels, addend, c + i * ld, ld,
                                        add);
   };
   int64_t i = 0;

@@ -20,10 +20,10 @@ struct SoftmaxGemmKernels {
   // Panels of the transposed matrix: x is [n, depth].
   void (*pack_transposed)(const float* x, int64_t ld, int64_t n, int64_t depth, float* panels);
   void (*pack_transposed_bfloat16)(const bfloat16* x, int64_t ld, int64_t n, int64_t depth, float* panels);
-  // c[i * ld + j] (+)= start[j] + sum over k of a[i * a_row + k * a_k] * B[k, j], for i < m, j < n. `start`
+  // c[i * ld + j] (+)= addend[j] + sum over k of a[i * a_row + k * a_k] * B[k, j], for i < m, j < n. `addend`
   // may be null: zeros. `add`: to what c holds; otherwise c is not read.
   void (*multiply)(int64_t m, int64_t n, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                   const float* panels, const float* start, float* c, int64_t ld, bool add);
+                   const float* panels, const float* addend, float* c, int64_t ld, bool add);
 };
 
 // full_softmax_exp_simd.cc. One block of logits [m, n], row stride ld; target[i] - first is the column of the

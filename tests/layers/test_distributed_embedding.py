@@ -287,7 +287,6 @@ def test_bad_arguments():
     for build, words in [
         (lambda: table("a/b"), r"`name` of a table must be a string without '/'"),
         (lambda: table(combiner="max"), r"`combiner` of table 't' must be one of .*'max'"),
-        (lambda: table(placement="sparsecore"), r"there are no TPUs here"),
         (lambda: table(placement="east"), r"`placement` must be one of .*'east'"),
         (lambda: table(optimizer="adam"), r"`optimizer` of table 't' must be None or one of"),
         (lambda: FeatureConfig("a", "t"), r"`table` of feature 'a' must be a TableConfig. Received: 't'"),

@@ -71,7 +71,7 @@ def test_what_a_shape_still_refuses():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_preprocessed_inputs_in_a_model(weighted, tmp_path):
     configs = {"group": {"a": feature(2), "b": feature(2)}}
-    layer = DistributedEmbedding(configs, update_stats=True)
+    layer = DistributedEmbedding(configs)
     ids = keras.tree.map_structure(lambda f: keras.Input((2,), dtype="int32"), configs)
     weights = keras.tree.map_structure(lambda f: keras.Input((2,)), configs) if weighted else None
     out = layer(layer.preprocess(ids, weights))
@@ -116,11 +116,36 @@ def test_configs_are_equal_if_they_say_the_same():
         if options.get("placement", "modulo") == "modulo":
             assert TableConfig.from_config(table(**options).get_config()) == table(**options)
     assert feature(2) != feature(3) and table() != "table"
-    layer = DistributedEmbedding([feature(2), feature(2)], update_stats=True)
+    layer = DistributedEmbedding([feature(2), feature(2)])
     again = keras.layers.deserialize(keras.layers.serialize(layer))
-    assert again.feature_configs == layer.feature_configs and again.update_stats
+    assert again.feature_configs == layer.feature_configs
     assert len(again.fused_tables) == 1
     assert DistributedEmbedding.has_sparsecores() is False
+
+
+def test_equal_tables_of_a_loaded_model_are_one(tmp_path):
+    """Also such as have optimizers, which Keras numbers while it loads them."""
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    own = [table(optimizer=kl.optimizers.SGD(schedule, name="own")) for _ in range(2)]
+    layer = DistributedEmbedding(
+        [FeatureConfig(f"f{i}", t) for i, t in enumerate([*own, TableConfig("u", 5, DIM)])]
+    )
+    inputs = [keras.Input((2,), dtype="int32") for _ in range(3)]
+    model = keras.Model(inputs, layer(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras").layers[-1]
+    assert list(loaded.fused_tables.values()) == list(layer.fused_tables.values()) == [("table",), ("u",)]
+    assert len(loaded.table_optimizers()) == 1
+
+
+def test_what_is_for_tpus_is_refused():
+    with pytest.raises(
+        ValueError, match=r"`placement` of table 'table' must be .* Received: placement='sparsecore'"
+    ):
+        DistributedEmbedding(feature(2, placement="sparsecore"))
+    with pytest.raises(ValueError, match=r"`update_stats` must be False.* Received: update_stats=True"):
+        DistributedEmbedding(feature(2), update_stats=True)
+    DistributedEmbedding(feature(2, placement="default_device"), update_stats=False)
 
 
 @pytest.mark.parametrize("devices", [1, 3])

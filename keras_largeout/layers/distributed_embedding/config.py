@@ -14,15 +14,17 @@ def _default_initializer():
     return keras.initializers.VarianceScaling(mode="fan_out")
 
 
-def _said(config):
-    """What a config says. (Keras numbers the objects in it while it loads a model.)"""
+def _placement(placement):
+    if isinstance(placement, str) and placement == "sparsecore":
+        return placement  # of keras_rs: refused by the layer, as there
+    return "auto" if placement == "default_device" else check_placement(placement)
 
-    def unnumbered(part):
-        if isinstance(part, dict):
-            return {key: unnumbered(value) for key, value in part.items() if key != "shared_object_id"}
-        return part
 
-    return unnumbered(config.get_config())
+def unnumbered(config):
+    """What a config says. (While a model is saved or loaded, Keras numbers objects that it meets again.)"""
+    if isinstance(config, dict):
+        return {key: unnumbered(value) for key, value in config.items() if key != "shared_object_id"}
+    return config
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -78,11 +80,6 @@ class TableConfig:
                 f"`combiner` of table {self.name!r} must be one of {COMBINERS}. "
                 f"Received: combiner={self.combiner!r}"
             )
-        if self.placement == "sparsecore":
-            raise ValueError(
-                f"`placement` of table {self.name!r} must be one for GPUs or CPUs, such as 'auto': there are "
-                "no TPUs here. Received: placement='sparsecore'"
-            )
         if self.optimizer is not None and not hasattr(self.optimizer, "row_rule"):
             raise ValueError(
                 f"`optimizer` of table {self.name!r} must be None or one of keras_largeout.optimizers, which "
@@ -92,7 +89,7 @@ class TableConfig:
             "vocabulary_size": positive_int("vocabulary_size", self.vocabulary_size),
             "embedding_dim": positive_int("embedding_dim", self.embedding_dim),
             "initializer": keras.initializers.get(self.initializer),
-            "placement": "auto" if self.placement == "default_device" else check_placement(self.placement),
+            "placement": _placement(self.placement),
             "regularizer": keras.regularizers.get(self.regularizer),
             "constraint": keras.constraints.get(self.constraint),
         }
@@ -103,7 +100,9 @@ class TableConfig:
         if type(other) is not type(self):
             return NotImplemented
         # A config has no placement but by name.
-        return self.placement == other.placement and _said(self) == _said(other)
+        return self.placement == other.placement and unnumbered(self.get_config()) == unnumbered(
+            other.get_config()
+        )
 
     def __hash__(self):
         return hash((self.name, self.vocabulary_size, self.embedding_dim))
@@ -176,7 +175,7 @@ class FeatureConfig:
     def __eq__(self, other):
         if type(other) is not type(self):
             return NotImplemented
-        return self.table == other.table and _said(self) == _said(other)
+        return self.table == other.table and unnumbered(self.get_config()) == unnumbered(other.get_config())
 
     def __hash__(self):
         return hash((self.name, self.table))

@@ -42,8 +42,7 @@ class DistributedEmbedding(keras.layers.Layer):
             ones cut by a permutation), "replicated", "range", "modulo", "permutation", "columns", or a `Plan`
             that has the stacks by the names that `fused_tables` says. Not saved with the model unless it is a
             name.
-        update_stats: bool, for code that was written for keras_rs; it is kept and has no effect. (There it
-            measures the sizes of buffers on a TPU.)
+        update_stats: False, for code that was written for keras_rs: it measures buffers of a TPU, with JAX.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -97,11 +96,21 @@ class DistributedEmbedding(keras.layers.Layer):
                 f"`placement` must be one of {PLACEMENTS} or a Plan (a table's own Placement goes into its "
                 f"config). Received: placement={placement!r}"
             )
+        if update_stats:
+            raise ValueError(
+                "`update_stats` must be False: nothing here has the size of a TPU's buffer. "
+                f"Received: update_stats={update_stats!r}"
+            )
         self._features = FeatureStructure(feature_configs)
+        for feature in self._features.flat:
+            if feature.table.placement == "sparsecore":
+                raise ValueError(
+                    f"`placement` of table {feature.table.name!r} must be one for GPUs or CPUs, such as "
+                    "'auto': there are no TPUs here. Received: placement='sparsecore'"
+                )
         self.table_stacking = table_stacking
         self.out_of_range = out_of_range
         self.placement = placement
-        self.update_stats = update_stats
         self._stacks = tuple(stacks_of(gather_tables(self._features.flat), table_stacking))
         self._optimizers = TableOptimizers(self._stacks)
         self.supports_masking = any(f.masks for f in self._features.flat)
@@ -307,7 +316,6 @@ class DistributedEmbedding(keras.layers.Layer):
             "table_stacking": self.table_stacking,
             "out_of_range": self.out_of_range,
             "placement": self.placement if isinstance(self.placement, str) else "auto",
-            "update_stats": self.update_stats,
         }
 
     @classmethod

@@ -3,6 +3,7 @@
 import re
 
 from keras_largeout.distribute.replicas.optimizer_check import optimizer_of_call, responsible_for
+from keras_largeout.layers.distributed_embedding.config import unnumbered
 
 
 class TableOptimizers:
@@ -61,7 +62,9 @@ def same(optimizer, other):
     """Whether two optimizers are one, or copies of one (a loaded layer has a copy for each table)."""
     if optimizer is other:
         return True
-    return type(optimizer) is type(other) and optimizer.get_config() == other.get_config()
+    if type(optimizer) is not type(other):
+        return False
+    return unnumbered(optimizer.get_config()) == unnumbered(other.get_config())
 
 
 def variable_name(stack):

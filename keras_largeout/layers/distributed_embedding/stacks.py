@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_largeout.distribute.planning.specs import TableSpec
+from keras_largeout.layers.distributed_embedding.config import unnumbered
 
 # Ids of a stack then fit 31 bits; a permutation must not have many more rows.
 MOST_ROWS = 2**31 - 1
@@ -112,8 +113,9 @@ def _alike(table):
     """What tables of one stack have in common."""
     placement = table.placement if isinstance(table.placement, str) else id(table.placement)
     own = table.name if not isinstance(placement, str) else None  # a Placement is that of one table
-    constraint = keras.saving.serialize_keras_object(table.constraint)
-    optimizer = keras.saving.serialize_keras_object(table.optimizer)
+    optimizer, constraint = (
+        unnumbered(keras.saving.serialize_keras_object(part)) for part in (table.optimizer, table.constraint)
+    )
     return table.embedding_dim, placement, own, optimizer, constraint
 
 

@@ -7,11 +7,23 @@ from conformance import _layer_checks
 from conformance._layers import LAYERS
 
 DEVICES = {"one device": 1, "mirrored": 4}
+# In the suite on one device alone. (Their sharing of a mechanism has tests of its own:
+# tests/layers/test_own_optimizer.py.)
+ELSEWHERE_SOAK = ("HierarchicalSoftmax, fused",)
+
+CELLS = [
+    pytest.param(
+        row,
+        strategy,
+        marks=[pytest.mark.soak] if row in ELSEWHERE_SOAK and strategy != "one device" else [],
+    )
+    for row in LAYERS
+    for strategy in [*DEVICES, "servers"]
+]
 
 
 @pytest.mark.parametrize("check", _layer_checks.CHECKS)
-@pytest.mark.parametrize("strategy", [*DEVICES, "servers"])
-@pytest.mark.parametrize("row", LAYERS)
+@pytest.mark.parametrize(("row", "strategy"), CELLS)
 def test_layer(row, strategy, check, tmp_path, on_servers):
     if strategy == "servers":
         told = on_servers("layers", row, check)

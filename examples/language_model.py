@@ -106,7 +106,7 @@ def make_head(args, counts, documents=None):
     if args.head == "full":
         return kl.layers.FullSoftmax(vocab, counts=counts)
     if args.head == "sampled":
-        return kl.layers.SampledSoftmax(vocab, min(4096, vocab // 4), counts=counts, seed=args.seed)
+        return kl.layers.SampledSoftmax(vocab, min(4096, vocab // 4), "log_uniform", counts, seed=args.seed)
     if args.head == "dense":
         return DenseSoftmax(vocab, counts=counts)
     if args.head == "huffman":

@@ -36,7 +36,8 @@ class SampledSoftmax(TableHead):
     Args:
         num_classes: int > 0.
         num_sampled: int > 0 and at most `num_classes`, candidates per step. 0 with "in_batch".
-        distribution: what candidates are drawn from:
+        distribution: what candidates are drawn from; by default "counts" where `counts` are given, otherwise
+            "log_uniform".
             `"log_uniform"`: p(class) falls as 1 / (class + 1): for classes sorted by falling frequency;
             `"uniform"`; `"counts"`: in proportion to `counts`;
             `"in_batch"`: the targets of the batch (over several devices: of the global batch);
@@ -95,7 +96,7 @@ class SampledSoftmax(TableHead):
         self,
         num_classes,
         num_sampled,
-        distribution="log_uniform",
+        distribution=None,
         counts=None,
         unique=True,
         loss="softmax",
@@ -122,6 +123,8 @@ class SampledSoftmax(TableHead):
             kernel_constraint=kernel_constraint,
             **kwargs,
         )
+        if distribution is None:
+            distribution = "log_uniform" if counts is None else "counts"
         if distribution not in DISTRIBUTIONS:
             raise ValueError(
                 f"`distribution` must be one of {DISTRIBUTIONS}. Received: distribution={distribution!r}"

@@ -45,6 +45,16 @@ def test_arguments():
     assert head_of(CLASSES).num_sampled == CLASSES
 
 
+def test_counts_that_are_given_are_drawn_from():
+    assert kl.layers.SampledSoftmax(CLASSES, 3).distribution == "log_uniform"
+    head = kl.layers.SampledSoftmax(CLASSES, 3, counts=np.arange(1, CLASSES + 1))
+    assert (
+        head.distribution == "counts" == keras.layers.deserialize(keras.layers.serialize(head)).distribution
+    )
+    asked = kl.layers.SampledSoftmax(CLASSES, 3, "log_uniform", np.arange(1, CLASSES + 1))
+    assert asked.distribution == "log_uniform"
+
+
 def test_counts_of_zero_are_worth_one_warning(rng):
     counts = COUNTS.copy()
     counts[3] = 0

@@ -31,7 +31,7 @@ def combined(rows, ids, weights, combiner):
     """The reference, bag by bag, float64."""
     out = []
     for bag, w in zip(ids, weights):
-        w = np.float64(w)
+        w = np.asarray(w, np.float64)
         total = (rows[bag] * w[:, None]).sum(0)
         norm = {"sum": 1.0, "mean": w.sum(), "sqrtn": np.sqrt((w**2).sum())}[combiner]
         out.append(total / norm)

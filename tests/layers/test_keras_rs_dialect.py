@@ -140,7 +140,8 @@ def test_equal_tables_of_a_loaded_model_are_one(tmp_path):
 
 def test_what_is_for_tpus_is_refused():
     with pytest.raises(
-        ValueError, match=r"`placement` of table 'table' must be .* Received: placement='sparsecore'"
+        ValueError,
+        match=r"`placement` of table 'table' .* there are no TPUs here\. Received: placement='sparsecore'",
     ):
         DistributedEmbedding(feature(2, placement="sparsecore"))
     with pytest.raises(ValueError, match=r"`update_stats` must be False.* Received: update_stats=True"):

@@ -1,0 +1,1 @@
+"""Vocabularies: unbounded 64-bit ids to the rows of a fixed table."""

@@ -5,7 +5,7 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 
 # isort: split
 from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
-from keras_largeout.export import export_saved_model
+from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "layers",
     "metrics",
     "optimizers",
+    "stock_ops",
     "trees",
 ]

@@ -1,8 +1,10 @@
-"""The one place that touches private parts of Keras, where nothing public does the same.
+"""The one place that touches private parts of Keras, and of tf_keras, where nothing public does the same.
 
 Each function and class says why it is needed. Where a version of Keras lacks a name, it raises an
 ImportError that says so.
 """
+
+import sys
 
 import keras
 
@@ -160,6 +162,37 @@ def place_of(store):
     return _need(store, "_h5_entry_path") if hasattr(store, "h5_file") else None
 
 
+def is_symbolic_in_tf_keras(value):
+    """Whether `value` is a symbolic tensor of tf_keras, which is Keras 2, `tf.keras` with
+    TF_USE_LEGACY_KERAS=1.
+
+    Why: a layer of Keras 3 takes it for a tensor. tf_keras then makes layers of its own of the ops that it
+    sees, and these have no weights to train.
+    """
+    kind = getattr(getattr(sys.modules.get("tf_keras"), "__internal__", None), "KerasTensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def training_layer_of_tf_keras():
+    """The innermost layer of tf_keras in whose call for training we are; None where there is none.
+
+    Why: a layer of Keras 3 learns in no other way that tf_keras trains the model in which it is called. A
+    version of tf_keras without these names is one that nobody is warned of.
+    """
+    module = sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    context = getattr(module, "call_context", lambda: None)()
+    in_training = getattr(context, "in_call", False) and getattr(context, "training", None) is True
+    return getattr(context, "layer", None) if in_training else None
+
+
+def let_tf_keras_train(variable):
+    """Gives a weight without elements the one thing that optimizers of tf_keras miss in a `keras.Variable`.
+
+    Why: such a weight stands for a layer that trains itself, which works in a tf_keras model too then.
+    """
+    variable._unique_id = f"keras_largeout_{id(variable)}"
+
+
 class SelfMadeVariable(keras.Variable):
     """A `keras.Variable` that makes its own `tf.Variable` when Keras asks for it.
 
@@ -175,6 +208,16 @@ class SelfMadeVariable(keras.Variable):
     def _initialize_with_initializer(self, initializer):
         _need(self, "_initialize")(self.make())
         self.when_made()
+
+    @property
+    def _unique_id(self):
+        """What an optimizer of tf_keras asks for first, and nobody else. It cannot train this variable."""
+        raise AttributeError(
+            f"`optimizer` must be one of Keras 3 to train {self.path!r}, a table of keras_largeout. In a "
+            "model of tf_keras (a tfrs.Model is one) give the layer an optimizer of its own, such as "
+            "optimizer=keras.optimizers.Adagrad(0.1); or build a keras.Model of Keras 3, and call what needs "
+            "tf_keras in its `compute_loss`. Received: an optimizer of tf_keras"
+        )
 
 
 def _never_called(shape, dtype=None):

@@ -1,5 +1,6 @@
 """Export: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
 
+import contextlib
 import pathlib
 
 import keras
@@ -14,7 +15,7 @@ _LARGEST_CONSTANT = 16 * 2**20
 _AUTOMATIC_NAME = "keras_tensor"
 
 
-def export_saved_model(serving, path, input_signature=None, overwrite=True):
+def export_saved_model(serving, path, input_signature=None, overwrite=True, table_dtype=None):
     """Writes `serving` as a SavedModel that consists of stock TensorFlow ops alone.
 
     Layers of this package take their path of stock ops while the model is traced (inference mode). Variables
@@ -22,9 +23,10 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
     that lies on several devices is written as the one variable that it is elsewhere. The folder appears under
     its name when it is complete.
 
-    The signature `serving_default` takes the model's inputs by their names (`inputs`, or `inputs_0`,
-    `inputs_1`, ..., where they were not named) and returns a dict: the keys of a model that returns a dict,
-    else `output_0`, `output_1`, ... The attribute `serve` of the loaded object takes the inputs in order.
+    The signatures `serving_default` and `serve`, which are the same, take the model's inputs by their names
+    (`inputs`, or `inputs_0`, `inputs_1`, ..., where they were not named) and return a dict: the keys of a
+    model that returns a dict, else `output_0`, `output_1`, ... The attribute `serve` of the loaded object
+    takes the inputs in order, in a list, or in a dict by their names.
 
     `tf.lite.TFLiteConverter.from_saved_model` converts it to TFLite's own ops, but for a tree of more than 50
     thousand classes, the search of which has ops that TFLite lacks.
@@ -41,12 +43,18 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
         input_signature: `tf.TensorSpec` or a list, tuple or dict of them, as the model takes them. Needed
             where the model does not know its inputs (a subclassed one); otherwise the model's own.
         overwrite: whether an existing SavedModel at `path` is replaced. Anything else never is.
+        table_dtype: None, the tables as they are; or "int8": rows of embeddings, of trees and of the kernels
+            of softmax heads in int8, each with a float32 scale. A quarter of the bytes; a value is off by
+            1/254 of the largest one of its row at most. They are quantized in memory, which takes half the
+            bytes of a float32 table.
 
     Raises:
         ValueError: the inputs are unknown, sparse or ragged; the graph holds an op of this package, or a
             constant above 16 MB; the model reads state that it does not own.
         FileExistsError: `path` exists and must not be replaced.
     """
+    if table_dtype not in (None, "int8"):
+        raise ValueError(f"`table_dtype` must be None or 'int8'. Received: table_dtype={table_dtype!r}")
     if not isinstance(serving, keras.Model):
         raise ValueError(f"`serving` must be a keras.Model. Received: {type(serving).__name__}")
     path = pathlib.Path(path)
@@ -58,10 +66,11 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
         return _named_outputs(outputs)
 
     # The context covers saving, which may trace again.
-    with export_mode.stock_ops():
+    with export_mode.stock_ops(int8=table_dtype == "int8"):
         module = tf.Module()
-        module.serve = tf.function(serve, input_signature=specs, autograph=False)
-        concrete = module.serve.get_concrete_function()
+        core = tf.function(serve, input_signature=specs, autograph=False)
+        concrete = core.get_concrete_function()
+        module.serve = _in_every_way(core, specs)
         _check_ops(concrete)
         _check_captures(concrete)
         module.state = _captured_state(serving, concrete)
@@ -71,7 +80,43 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True):
             for i, owner in enumerate(module.state)
             if id(owner) in arrays
         }
-        _write(module, tables, path)
+        _write(module, concrete, tables, path)
+
+
+@contextlib.contextmanager
+def stock_ops():
+    """Within it our layers take their path of stock ops: what is traced there leaves cleanly.
+
+    For what saves models in other ways than `export_saved_model` does: `model.export`,
+    `keras.export.ExportArchive`, `tf.saved_model.save`, a converter. Functions that were traced before keep
+    the ops that they have, so trace and save within the context.
+
+    Tables must lie in one piece: those on several devices only `export_saved_model` writes.
+
+    Example:
+        >>> with kl.stock_ops():
+        ...     model.export("export/1")
+    """
+    with export_mode.stock_ops(stand_ins=False):
+        yield
+
+
+def _in_every_way(core, specs):
+    """A function that takes what `core` takes in order, in a list, or in a dict by names."""
+    names = [spec.name for spec in specs]
+
+    def serve(*inputs):
+        if len(inputs) == 1 and isinstance(inputs[0], dict):
+            inputs = [inputs[0][name] for name in names]
+        elif len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
+            inputs = inputs[0]
+        return core(*inputs)
+
+    every = tf.function(serve, autograph=False)
+    every.get_concrete_function(*specs)
+    every.get_concrete_function(specs)
+    every.get_concrete_function(dict(zip(names, specs)))
+    return every
 
 
 def _input_specs(serving, input_signature):
@@ -166,12 +211,12 @@ def _check_target(path, overwrite):
         raise FileExistsError(f"`path` exists, and overwrite=False. Received: {path}")
 
 
-def _write(module, tables, path):
+def _write(module, concrete, tables, path):
     """Writes beside `path`, then renames: nobody ever sees half a model there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with scratch_beside(path) as scratch:
         new = pathlib.Path(scratch, "new")
-        tf.saved_model.save(module, str(new), signatures={"serving_default": module.serve})
+        tf.saved_model.save(module, str(new), signatures={"serving_default": concrete, "serve": concrete})
         if tables:
             write_tables(new / "variables" / "variables", tables, pathlib.Path(scratch, "parts"))
         put(str(new), str(path))

@@ -38,7 +38,8 @@ class _Checked:
                 f"{' and '.join(sorted(schedulers))} set the learning rate of the model's optimizer, which "
                 f"does not train {names}: each has an optimizer of its own. Give that one a "
                 "`keras.optimizers.schedules.LearningRateSchedule`, or set its learning rate in a callback "
-                f"(`model.get_layer({fused[0].name!r}).optimizer.learning_rate = ...`).",
+                f"(`model.get_layer({fused[0].name!r}).optimizer.learning_rate = ...`; of a "
+                "DistributedEmbedding, `table_optimizers()` has them).",
                 stacklevel=3,
             )
 
@@ -57,8 +58,9 @@ class _Checked:
 
 
 def _trains_itself(layer):
-    own = getattr(layer, "optimizer", None)
-    return isinstance(own, keras.optimizers.Optimizer) and not isinstance(layer, keras.Model)
+    """Whether a layer, or a table of it, has an optimizer of its own."""
+    own = [getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())]
+    return any(isinstance(o, keras.optimizers.Optimizer) for o in own) and not isinstance(layer, keras.Model)
 
 
 class _Pickled:

@@ -2,7 +2,12 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
+
+needs_multi_optimizer = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
+)
 
 
 def fit(model, data, batch=None, callbacks=(), **kwargs):

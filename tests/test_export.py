@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _tables import strategy_of
 
 import keras_largeout as kl
 from keras_largeout import export_saved_model
@@ -314,3 +315,90 @@ def test_training_goes_on_afterwards(rng, tmp_path):
     export_saved_model(serving, tmp_path / "1")
     after = serve(tmp_path / "1", tokens.astype(np.int32))["scores"]
     np.testing.assert_allclose(after, serving(tokens)["scores"], rtol=1e-5, atol=1e-5)
+
+
+def bags(**options):
+    """A model of two named inputs."""
+    ids = keras.Input((3,), dtype="int32", name="ids")
+    weights = keras.Input((3,), name="w")
+    rows = kl.layers.ShardedEmbedding(9, 2, combiner="sum", **options)(ids, weights=weights)
+    return keras.Model({"ids": ids, "w": weights}, {"bag": rows})
+
+
+def test_served_in_every_way(tmp_path):
+    model = bags()
+    x = {"ids": np.array([[1, 2, 8]], np.int32), "w": np.array([[0.5, 1, 2]], np.float32)}
+    expected = model(x)["bag"]
+    export_saved_model(model, tmp_path / "1")
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    assert set(loaded.signatures) == {"serving_default", "serve"}
+    given = {name: tf.constant(value) for name, value in x.items()}
+    found = [loaded.signatures["serve"](**given), loaded.serve(given), loaded.serve(x)]
+    found += [loaded.serve(*given.values()), loaded.serve(list(given.values()))]
+    for answer in found:
+        np.testing.assert_allclose(answer["bag"], expected, rtol=1e-6)
+
+
+def test_what_others_save_within_stock_ops(tmp_path):
+    model = bags()
+    x = {"ids": tf.constant([[1, 2, 8]]), "w": tf.constant([[0.5, 1, 2]])}
+    with kl.stock_ops():
+        model.export(tmp_path / "1", verbose=False)
+    assert_stock(tmp_path / "1")
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    np.testing.assert_allclose(loaded.serve(x)["bag"], model(x)["bag"], rtol=1e-6)
+
+
+def test_tables_in_parts_are_not_for_others(tmp_path):
+    with strategy_of(2).scope():
+        model = bags(placement="modulo")
+    with pytest.raises(ValueError, match="must lie in one piece to be saved within"), kl.stock_ops():
+        model.export(tmp_path / "1", verbose=False)
+
+
+def test_embeddings_in_int8(tmp_path):
+    model = bags()
+    x = {"ids": np.array([[1, 2, 8], [0, 0, 9]], np.int32), "w": np.ones((2, 3), np.float32)}
+    table = model.layers[-1].table
+    rows = np.random.default_rng(0).normal(size=(9, 2)).astype("float32")
+    rows[2] = 0
+    table.assign(rows)
+    export_saved_model(model, tmp_path / "1", table_dtype="int8")
+    assert_stock(tmp_path / "1")
+    found = serve(tmp_path / "1", x)["bag"]
+    scale = np.abs(rows).max(axis=1, keepdims=True) / 127
+    near = np.rint(rows / np.where(scale > 0, scale, 1)) * scale
+    assert np.abs(near - rows).max() <= scale.max() / 2 + 1e-7
+    np.testing.assert_allclose(found, [near[1] + near[2] + near[8], 2 * near[0]], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kind", ["tree", "full"])
+def test_heads_in_int8(kind, devices, rng, tmp_path):
+    """A smaller file, and nearly the same scores."""
+    head = {"tree": kl.layers.HierarchicalSoftmax, "full": kl.layers.FullSoftmax}[kind]
+    with strategy_of(devices).scope():
+        words = keras.Input((4,), dtype="int32", name="words")
+        hidden = kl.layers.ShardedEmbedding(3000, 64, "normal", combiner="mean")(words)
+        model = keras.Model(words, head(3000, name="head")(hidden))
+        serving = model.get_layer("head").predictor(model, k=10)
+    x = rng.integers(0, 3000, (16, 4)).astype(np.int32)
+    sizes, scores = [], []
+    for name, dtype in (("float", None), ("int8", "int8")):
+        export_saved_model(serving, tmp_path / name, table_dtype=dtype)
+        sizes.append(sum(file.stat().st_size for file in (tmp_path / name / "variables").iterdir()))
+        scores.append(serve(tmp_path / name, x)["scores"].numpy())
+    assert sizes[1] < 0.4 * sizes[0]
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.02)
+
+
+def test_another_dtype_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`table_dtype` must be None or 'int8'"):
+        export_saved_model(bags(), tmp_path / "1", table_dtype="int4")
+
+
+def test_a_bare_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bare", "./again"):
+        export_saved_model(bags(), name)
+        assert (tmp_path / name / "saved_model.pb").exists()

@@ -1,12 +1,12 @@
 """`LoadBalance`: measures the load of each device, shows it, and plans how to make it even."""
 
-import contextlib
 import os
 import warnings
 
 import keras
 import tensorflow as tf
 
+from keras_largeout.callbacks._counting import counted_training
 from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
@@ -69,7 +69,6 @@ class LoadBalance(keras.callbacks.Callback):
         self.warn_above, self.log_dir, self.record = warn_above, log_dir, record
         self.loads, self.history = {}, {}
         self._tables, self._warned, self._writer = {}, set(), None
-        self._plain = self._counting = None
 
     def plan(self):
         """Plans new placements from what was recorded in the last epoch, for `kl.distribute.rebalance`.
@@ -107,14 +106,13 @@ class LoadBalance(keras.callbacks.Callback):
         for table in self._tables.values():
             if table.counter is None or (self.record and not table.counter.records):
                 table.counter = make_counter(table, self.record)
-                self._plain = None  # what was traced has another counter, or none
-        if self._tables:
-            self._attach()
+        counted_training(self.model).add(self._counters())
+
+    def _counters(self):
+        return [table.counter for table in self._tables.values()]
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self._tables and self.model.train_function is not self._counting:  # it was made anew
-            self._plain = None
-            self._attach()
+        counted_training(self.model).ensure()
         for table in self._tables.values():
             table.counter.reset()
 
@@ -131,22 +129,7 @@ class LoadBalance(keras.callbacks.Callback):
             self._write(epoch)
 
     def on_train_end(self, logs=None):
-        if self._tables and self.model.train_function is self._counting:
-            self.model.train_function = self._plain
-
-    def _attach(self):
-        """Gives the model a training function that counts; the one made before, if it still fits."""
-        if self._plain is None or self.model.train_function is not self._plain:
-            self._plain = self.model.train_function
-            step = self.model.train_step
-            self.model.train_step = _counted(step, [table.counter for table in self._tables.values()])
-            self.model.make_train_function(force=True)
-            if hasattr(step, "__func__"):
-                del self.model.train_step  # the method of the class again
-            else:
-                self.model.train_step = step
-            self._counting = self.model.train_function
-        self.model.train_function = self._counting
+        counted_training(self.model).remove(self._counters())
 
     def _warn(self, name, load):
         whole = self._tables[name].placement.kind == "table"  # other devices have other tables
@@ -183,21 +166,3 @@ class LoadBalance(keras.callbacks.Callback):
         with self._writer.as_default():
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=epoch)
         self._writer.flush()
-
-
-def _counted(step, counters):
-    """The training step `step` of one replica, with its load counted."""
-
-    def end_step(strategy):
-        for counter in counters:
-            counter.end_step()
-
-    def counted_step(data):
-        with contextlib.ExitStack() as stack:
-            for counter in counters:
-                stack.enter_context(counter.counting())
-            logs = step(data)
-        tf.distribute.get_replica_context().merge_call(end_step)
-        return logs
-
-    return counted_step

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
-from keras_largeout.layers.sparse_output import SparseOutput
+from keras_largeout.layers.heads.sparse_output import SparseOutput
 
 PRUNE = ("magnitude", "global_magnitude")
 GROW = ("random", "gradient")

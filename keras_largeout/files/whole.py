@@ -69,7 +69,7 @@ def put(new, path):
         _exchange(new, path)
     else:
         os.replace(new, path)
-    _flush_one(os.path.dirname(path))
+    _flush_one(os.path.dirname(os.path.realpath(path)))
 
 
 def _flush(path):

@@ -2,16 +2,18 @@
 
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
 from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
-from keras_largeout.layers.full_softmax import FullSoftmax
-from keras_largeout.layers.head import Head
-from keras_largeout.layers.hierarchical_softmax import HierarchicalSoftmax
-from keras_largeout.layers.sampled_softmax import SampledSoftmax
+from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
+from keras_largeout.layers.heads.full_softmax import FullSoftmax
+from keras_largeout.layers.heads.head import Head
+from keras_largeout.layers.heads.hierarchical_softmax import HierarchicalSoftmax
+from keras_largeout.layers.heads.sampled_softmax import SampledSoftmax
+from keras_largeout.layers.heads.sparse_output import SparseOutput
+from keras_largeout.layers.heads.top_k import TopK
 from keras_largeout.layers.sharded_embedding import ShardedEmbedding
-from keras_largeout.layers.sparse_output import SparseOutput
-from keras_largeout.layers.top_k import TopK
 
 __all__ = [
     "DistributedEmbedding",
+    "DynamicVocabulary",
     "FeatureConfig",
     "FullSoftmax",
     "Head",

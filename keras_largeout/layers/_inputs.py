@@ -3,15 +3,46 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import is_symbolic_in_tf_keras, training_layer_of_tf_keras
+
 # Up to here a floating point type holds every integer.
 _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
 
 
+def check_keras_3(layer, inputs):
+    """Raises ValueError where tf_keras would call `layer` and never train it.
+
+    tf_keras is Keras 2, which TensorFlow has as `tf.keras` where TF_USE_LEGACY_KERAS=1. It builds and runs
+    models with layers of Keras 3 in them, and leaves out their weights.
+
+    Args:
+        layer: the layer that is being called, built.
+        inputs: a structure, what it is called with.
+    """
+    for tensor in keras.tree.flatten(inputs):
+        if is_symbolic_in_tf_keras(tensor):
+            _fail_in_tf_keras(layer, f"inputs={tensor!r}")
+    trainer = training_layer_of_tf_keras()
+    if trainer is not None and layer.trainable_variables:
+        known = {id(variable) for variable in trainer.trainable_variables}
+        if not known.issuperset(map(id, layer.trainable_variables)):
+            _fail_in_tf_keras(layer, f"a call for training by the tf_keras layer {trainer.name!r}")
+
+
+def _fail_in_tf_keras(layer, received):
+    raise ValueError(
+        f"`inputs` of the {type(layer).__name__} {layer.name!r} must come from Keras 3: tf_keras (tf.keras "
+        "with TF_USE_LEGACY_KERAS=1) would never train this layer. Build the model with `import keras`: "
+        "keras.Input, keras.layers, keras.Model. Where TensorFlow Recommenders needs tf_keras, call its task "
+        f"in the `compute_loss` of a keras.Model. Received: {received}"
+    )
+
+
 def as_ids(inputs):
-    """`inputs`, a tensor of any kind, as int32 or int64."""
+    """`inputs`, a tensor of any kind, as int32 or int64; strings as they are."""
     if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
         inputs = tf.convert_to_tensor(inputs)
-    if inputs.dtype in (tf.int32, tf.int64):
+    if inputs.dtype in (tf.int32, tf.int64, tf.string):
         return inputs
     fits = inputs.dtype.is_integer and inputs.dtype.size <= 2
     return tf.cast(inputs, tf.int32 if fits else tf.int64)

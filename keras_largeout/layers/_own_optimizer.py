@@ -1,33 +1,36 @@
-"""An optimizer of a head's own: what heads with an argument `optimizer` have in common."""
+"""An optimizer of a layer's own: what layers with an argument `optimizer` have in common."""
 
+import tensorflow as tf
+
+from keras_largeout._keras import let_tf_keras_train
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 
 
 class OwnOptimizer:
-    """A part of a `Head` that may train its tables by itself, in its backward pass.
+    """A base of a layer that may train its tables by itself, in its backward pass.
 
     Attributes:
-        optimizer: the head's own optimizer, which counts its steps and keeps its slots, or None. Keras saves
+        optimizer: the layer's own optimizer, which counts its steps and keeps its slots, or None. Keras saves
             it.
     """
 
     optimizer, _fused, _trigger, _trained = None, None, None, ()
 
-    def take_optimizer(self, optimizer, seed=0):
+    def take_optimizer(self, optimizer, fuse=FusedOptimizer):
         """Takes the argument `optimizer` of the constructor.
+
+        Args:
+            optimizer: None, or what `fuse` takes.
+            fuse: makes a `FusedOptimizer`.
 
         Raises:
             ValueError: it cannot be fused, or the policy is mixed_float16.
         """
         if optimizer is None:
             return
-        if self.compute_dtype == "float16":
-            raise ValueError(
-                "`optimizer` must be None under mixed_float16: an update in the backward pass would use "
-                f"the scaled gradient. Received: dtype={self.dtype_policy.name}, optimizer={optimizer!r}"
-            )
-        self._fused = FusedOptimizer(optimizer, seed)
+        check_not_scaled(self, optimizer)
+        self._fused = fuse(optimizer)
         self.optimizer = self._fused.optimizer
 
     def build_optimizer(self, tables):
@@ -35,28 +38,62 @@ class OwnOptimizer:
         if self._fused is None:
             return
         self._trained = tuple(tables)
-        # A gradient is taken, and with it a step, although nothing before this layer may be trained.
-        self._trigger = self.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
+        self._trigger = add_trigger(self)
         self.make_slots()
 
     def make_slots(self):
-        """Makes the slots of an optimizer of the head's own: before they are saved or loaded."""
+        """Makes the slots of an optimizer of the layer's own: before they are saved or loaded."""
         if self._fused is not None:
             self._fused.build(self._trained)
 
-    def call(self, inputs):
+    def check_own_optimizer(self):
+        """Raises ValueError where the layer is called in a model whose loss is scaled."""
         if self._fused is not None:
             check_loss_scale(self)
-        return super().call(inputs)
 
-    def with_own_step(self, hidden, losses_of):
-        """`losses_of(hidden)`, whose backward pass takes a step of the head's own optimizer, if it has one.
+    def with_own_step(self, function, *inputs):
+        """`function(*inputs)`, whose backward pass takes a step of the layer's own optimizer, if it has one.
 
         Args:
-            hidden: float tensor.
-            losses_of: function from `hidden` to a tuple of tensors. The first are the losses; the others get
-                no gradient.
+            function: from tensors to a structure of tensors.
+            *inputs: float tensors.
         """
         if self._fused is None or not self.trainable:
-            return losses_of(hidden)
-        return self._fused.losses_with_step(self._trained, hidden, self._trigger.value, losses_of)
+            return function(*inputs)
+        return self._fused.with_step(self._trained, self._trigger.value, inputs, function)
+
+
+class HeadOptimizer(OwnOptimizer):
+    """The same for a `Head`, whose loss takes the step."""
+
+    def call(self, inputs):
+        self.check_own_optimizer()
+        return super().call(inputs)
+
+    def losses_with_own_step(self, hidden, losses_of):
+        """`losses_of(hidden)`, a tuple of tensors. The first are the losses; the others get no gradient."""
+
+        def first_and_others(hidden):
+            losses, *others = losses_of(hidden)
+            return losses, *(tf.stop_gradient(other) for other in others)
+
+        return self.with_own_step(first_and_others, hidden)
+
+
+def check_not_scaled(layer, optimizer):
+    """Raises ValueError where the policy of a layer with an optimizer of its own wants a scaled loss."""
+    if layer.compute_dtype == "float16":
+        raise ValueError(
+            "`optimizer` must be None under mixed_float16: an update in the backward pass would use "
+            f"the scaled gradient. Received: dtype={layer.dtype_policy.name}, optimizer={optimizer!r}"
+        )
+
+
+def add_trigger(layer):
+    """A weight without elements that the model's optimizer trains.
+
+    What depends on it has a gradient, although nothing else that the model trains may be below.
+    """
+    trigger = layer.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
+    let_tf_keras_train(trigger)
+    return trigger

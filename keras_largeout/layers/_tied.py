@@ -67,6 +67,12 @@ class Tied:
                 f"`kernel` must be as wide as the hidden vectors, {dim}. "
                 f"Received: {embedding.name!r} with output_dim={embedding.output_dim}"
             )
+        if embedding.optimizer is not None:
+            raise ValueError(
+                "`kernel` of a head must be an embedding that the model's optimizer trains: a fused one sees "
+                "the gradients of its own layer alone. "
+                f"Received: {embedding.name!r} with optimizer={embedding.optimizer.name!r}"
+            )
         embedding.build()
         table = embedding.table
         if not table.is_whole and (table.placement.kind != "range" or HOT in table.array.parts):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import place_of
+from keras_largeout.distribute.balance.feature_use import FeatureUse
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
@@ -13,15 +14,17 @@ from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
-from keras_largeout.layers._inputs import as_ids, check_exact
+from keras_largeout.layers._ids import IdsOfTable
+from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
+from keras_largeout.layers._own_optimizer import OwnOptimizer
 from keras_largeout.layers._tied import register_embedding
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
-from keras_largeout.ops.embedding.wrapper import COMBINERS, OUT_OF_RANGE
+from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.ops.export_mode import is_exporting
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class ShardedEmbedding(keras.layers.Layer):
+class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
     """Turns integer ids into rows of a trainable table; a drop-in for `keras.layers.Embedding`.
 
     A training step costs what the batch costs, whatever `input_dim` is: the gradient of the table is the
@@ -44,12 +47,26 @@ class ShardedEmbedding(keras.layers.Layer):
         weights: optional array `(input_dim, output_dim)`, the initial table.
         combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum
             of squared weights): how the rows of a bag become one.
-        out_of_range: `"error"` (an id outside the table stops the step) or `"zero"` (such an id gives a row
-            of zeros, takes no part in a bag, and gets no gradient). Exported models always do the latter.
+        out_of_range: what becomes of an id outside the table. `"error"`: it stops the step. `"zero"`: it
+            gives a row of zeros, takes no part in a bag, and gets no gradient; exported models do this in
+            place of "error". `"modulo"`: it gets the row of its remainder by `input_dim`; `"hash"`: that of
+            its hash, strings too (the ids of `keras.layers.Hashing(input_dim)`); `"default_row"`: the last
+            row. With `mask_zero` none of these is row 0.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (replicated up to 1 MiB,
             else cut by a permutation of the rows), "replicated", "range", "modulo", "permutation", "columns",
             a `kl.distribute.Placement`, or a `Plan` that knows this layer by its name. Not saved with the
             model unless it is a name: it belongs to a machine.
+        optimizer: None: the model's optimizer trains the table. Otherwise the layer has one of its own, whose
+            step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
+            Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`),
+            or the name of one. The layer makes a copy of it, `embedding.optimizer`. The model's optimizer may
+            then be of any kind; neither its clipping nor its accumulation nor a callback that sets its
+            learning rate acts on the table, and it must not scale the loss. Each backward pass is a step: a
+            layer that is called twice in one takes two. A model of tf_keras, such as a `tfrs.Model`, can
+            train such a layer, and no other of ours.
+        vocabulary: None, or a `DynamicVocabulary` that gives ids their rows, strings too, and takes rows
+            away from ids that are not used. `input_dim` is its `vocabulary_size()`, and `out_of_range` says
+            nothing.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -89,16 +106,15 @@ class ShardedEmbedding(keras.layers.Layer):
         combiner=None,
         out_of_range="error",
         placement="auto",
+        optimizer=None,
+        vocabulary=None,
         **kwargs,
     ):
         input_dim = positive_int("input_dim", input_dim)
         output_dim = positive_int("output_dim", output_dim)
         if combiner not in COMBINERS:
             raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
-        if out_of_range not in OUT_OF_RANGE:
-            raise ValueError(
-                f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
-            )
+        ids = IdsOfTable(input_dim, out_of_range, mask_zero, vocabulary)
         kwargs.pop("input_length", None)  # Keras ignores it as well
         super().__init__(**kwargs)
         self.input_dim = input_dim
@@ -113,6 +129,9 @@ class ShardedEmbedding(keras.layers.Layer):
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
+        self._ids = ids
+        self.vocabulary, self.use = vocabulary, None
+        self.take_optimizer(optimizer)
         register_embedding(self)
         if weights is not None:
             self.build()
@@ -131,8 +150,11 @@ class ShardedEmbedding(keras.layers.Layer):
             constraint=self.embeddings_constraint,
             placement=self.placement,
             plan_name=self.name,
+            trainable=self.optimizer is None,
         )
         give_shards(self, self.table)
+        self.build_optimizer([self.table])
+        self._ids.reset_rows(self.table, self.embeddings_initializer)
         self.built = True
 
     @property
@@ -149,8 +171,12 @@ class ShardedEmbedding(keras.layers.Layer):
         return self.table.shards[0]
 
     def call(self, inputs, weights=None):
+        check_keras_3(self, inputs)
         check_optimizer(self)
-        ids = as_ids(inputs)
+        self.check_own_optimizer()
+        ids = self._ids(inputs)
+        if self.use is not None:
+            self.use.add(as_ids(inputs), ids)
         if self.mask_zero and self.combiner is not None:
             ids, weights = _without_padding(ids, weights)
         if isinstance(ids, tf.SparseTensor) and self.combiner is None:
@@ -160,6 +186,11 @@ class ShardedEmbedding(keras.layers.Layer):
         else:
             rows = self._lookup(ids, weights)
         return tf.cast(rows, self.compute_dtype)
+
+    def make_uses(self, host):
+        """A list of the one `FeatureUse` of this layer, which counts on the device `host`."""
+        self.use = self.use or FeatureUse(self.name, self._ids, host)
+        return [self.use]
 
     def table_specs(self):
         """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
@@ -173,14 +204,22 @@ class ShardedEmbedding(keras.layers.Layer):
             return stock_embedding_lookup(zeros, ids, weights, self.combiner)
         if is_exporting():
             return stock_embedding_lookup(self.table.variable, ids, weights, self.combiner, self.input_dim)
-        if self.embeddings_regularizer is not None:
-            self.add_loss(self.embeddings_regularizer(unique_rows(self.table, ids, self.out_of_range)))
-        return sharded_lookup(self.table, ids, weights, self.combiner, self.out_of_range)
+
+        def look_up():
+            rows = sharded_lookup(self.table, ids, weights, self.combiner, self._ids.in_op)
+            if self.embeddings_regularizer is None:
+                return (rows,)
+            return rows, unique_rows(self.table, ids, self._ids.in_op)
+
+        rows, *penalized = self.with_own_step(look_up)
+        for distinct in penalized:
+            self.add_loss(self.embeddings_regularizer(distinct))
+        return rows
 
     def compute_mask(self, inputs, mask=None):
         if not self.mask_zero or self.combiner is not None:
             return None
-        return keras.ops.not_equal(inputs, 0)
+        return self._ids.is_token(inputs)
 
     def compute_output_shape(self, input_shape):
         kept = tuple(input_shape) if self.combiner is None else tuple(input_shape)[:-1]
@@ -193,6 +232,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     def save_own_variables(self, store):
+        self.make_slots()
         with digested(store, place_of(store)) as arrays:
             self.table.save(arrays)
 
@@ -200,7 +240,13 @@ class ShardedEmbedding(keras.layers.Layer):
         verify(store)
         self.table.check(store)
         if not only_checking():
+            self.make_slots()
             self.table.load(store)
+
+    @classmethod
+    def from_config(cls, config):
+        vocabulary = keras.saving.deserialize_keras_object(config.get("vocabulary"))
+        return super().from_config({**config, "vocabulary": vocabulary})
 
     def get_config(self):
         return {
@@ -214,6 +260,8 @@ class ShardedEmbedding(keras.layers.Layer):
             "combiner": self.combiner,
             "out_of_range": self.out_of_range,
             "placement": self.placement if isinstance(self.placement, str) else "auto",
+            "optimizer": None if self._fused is None else self._fused.config,
+            "vocabulary": keras.saving.serialize_keras_object(self.vocabulary),
         }
 
 

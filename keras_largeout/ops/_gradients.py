@@ -29,42 +29,48 @@ def row_gradient(variable_shape, indices, values):
 def beside(handle):
     """A context for ops that use the resource `handle`: they run where it is, whatever the current device.
 
-    A gradient is computed in the device scope of the replica that asks for it, not in that of the op.
+    A gradient is computed in the device scope of the replica that asks for it, not in that of the op. A
+    function that is being traced may see the handle itself, of a variable from outside of it.
     """
-    if tf.executing_eagerly():
+    if not tf.is_symbolic_tensor(handle):
         return tf.device(handle.device)
     return _graph().colocate_with(handle.op, ignore_existing=True)
 
 
 def with_gradient(gradient, value, inputs, variables=()):
-    """`value` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
+    """`with_gradients` of one value: returns it, and `gradient` takes the gradient of it alone."""
+    return with_gradients(gradient, [value], inputs, variables)[0]
+
+
+def with_gradients(gradient, values, inputs, variables=()):
+    """`values` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
 
     In a graph `tf.custom_gradient` puts a closure into a registry of TensorFlow for good, and with it all
     that the closure holds: a model and its variables. Here the graph holds it: both go together.
 
     Args:
-        gradient: `gradient of the value -> gradients of the inputs, then of the variables`, a sequence; of a
-            variable a tensor, a `tf.IndexedSlices` or None.
-        value: tensor.
-        inputs: list of floating tensors from which the value was computed.
-        variables: plain `tf.Variable`s of one device from which it was computed.
+        gradient: `gradients of the values, each an argument -> gradients of the inputs, then of the
+            variables`, a sequence; of a variable a tensor, a `tf.IndexedSlices` or None.
+        values: list of floating tensors.
+        inputs: list of floating tensors from which the values were computed.
+        variables: plain `tf.Variable`s of one device from which they were computed.
 
     Returns:
-        A tensor.
+        A list of tensors.
     """
     for variable in variables:
         watch(variable)
     handles = [variable.handle for variable in variables]
     if tf.executing_eagerly():  # nothing is registered then: the tape holds the closure
-        return tf.custom_gradient(lambda *_: (value, gradient))(*inputs, *handles)
+        return list(tf.custom_gradient(lambda *_: (tuple(values), gradient))(*inputs, *handles))
     key = str(next(_keys))
     _gradients[key] = gradient
     _graph().add_to_collection(_KEPT, gradient)
-    return _library.ops.largeout_with_gradient(value=value, inputs=inputs, handles=handles, key=key)
+    return list(_library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key))
 
 
 @tf.RegisterGradient("Largeout>WithGradient")
-def _kept_gradient(op, upstream):
+def _kept_gradient(op, *upstream):
     gradient = _gradients.get(op.get_attr("key").decode())
     if gradient is None:
         raise LookupError(
@@ -72,4 +78,4 @@ def _kept_gradient(op, upstream):
             "gone. Differentiate the model that was loaded, not a graph of it that was saved. "
             f"Received: an operation of type {op.type}"
         )
-    return [None, *gradient(upstream)]
+    return [*(None for _ in upstream), *gradient(*upstream)]

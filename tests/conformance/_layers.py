@@ -76,9 +76,33 @@ def last(layer, **options):
     return Case(model, data, loss, serving, metrics, **options)
 
 
-def towers():
-    """Two tables of one width, which are stacked."""
-    tables = {name: kl.layers.TableConfig(name, CLASSES + i, DIM) for i, name in enumerate("ab")}
+def means(**options):
+    return kl.layers.ShardedEmbedding(
+        CLASSES, DIM, combiner="mean", placement="permutation", name="large", **options
+    )
+
+
+def of_vocabulary():
+    """Fewer rows than ids: some share a row, some lose theirs, which begin anew with seeded values."""
+    items = kl.layers.DynamicVocabulary(16, admit_after=2)
+    first = keras.initializers.RandomUniform(seed=5)
+    return kl.layers.ShardedEmbedding(
+        items.vocabulary_size(),
+        DIM,
+        first,
+        combiner="mean",
+        placement="modulo",
+        vocabulary=items,
+        name="large",
+    )
+
+
+def towers(**own):
+    """Two tables of one width, which are stacked where they have no optimizers of their `own`, by name."""
+    tables = {
+        name: kl.layers.TableConfig(name, CLASSES + i, DIM, optimizer=own.get(name))
+        for i, name in enumerate("ab")
+    }
     features = {name: kl.layers.FeatureConfig(name, table) for name, table in tables.items()}
     return kl.layers.DistributedEmbedding(features, placement="modulo", name="large")
 
@@ -94,17 +118,13 @@ def sparse_output(**options):
     return kl.layers.SparseOutput(CLASSES, 5, loss="softmax", seed=3, name="large", **options)
 
 
-# A head with an optimizer of its own, and what it refuses.
+# A layer with an optimizer of its own, and what it refuses.
 ADAM = functools.partial(keras.optimizers.Adam, 0.01)
 FUSED = {"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"}
 
 # The only table of layers: name -> how to try it, and what it refuses.
 LAYERS = {
-    "ShardedEmbedding": first(
-        lambda: kl.layers.ShardedEmbedding(
-            CLASSES, DIM, combiner="mean", placement="permutation", name="large"
-        )
-    ),
+    "ShardedEmbedding": first(means),
     "DistributedEmbedding": first(towers, lambda layer, ids: layer({"a": ids, "b": ids})),
     "HierarchicalSoftmax": last(tree_head),
     "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
@@ -112,4 +132,9 @@ LAYERS = {
     "SparseOutput": last(sparse_output),
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
     "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),
+    "ShardedEmbedding, fused": first(lambda: means(optimizer=ADAM()), refused=FUSED),
+    "ShardedEmbedding, vocabulary": first(of_vocabulary),
+    "DistributedEmbedding, fused": first(
+        lambda: towers(a="adagrad"), lambda layer, ids: layer({"a": ids, "b": ids}), refused=FUSED
+    ),
 }

@@ -7,9 +7,14 @@ from conformance import _layer_checks
 from conformance._layers import LAYERS
 
 DEVICES = {"one device": 1, "mirrored": 4}
-# In the suite on one device alone. (Their sharing of a mechanism has tests of its own:
-# tests/layers/test_own_optimizer.py.)
-ELSEWHERE_SOAK = ("HierarchicalSoftmax, fused",)
+# In the suite on one device alone. (Their mechanisms have tests of their own, in tests/layers:
+# test_table_optimizers.py, test_dynamic_vocabulary.py, heads/test_own_optimizer.py.)
+ELSEWHERE_SOAK = (
+    "HierarchicalSoftmax, fused",
+    "ShardedEmbedding, fused",
+    "DistributedEmbedding, fused",
+    "ShardedEmbedding, vocabulary",
+)
 
 CELLS = [
     pytest.param(

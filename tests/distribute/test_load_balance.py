@@ -147,10 +147,10 @@ def test_counting_ends_with_fit_and_comes_back(tmp_path):
         counter.reset()
     fit(model, data(words()))  # without the callback nothing is counted
     assert model.train_function is plain and all(counter.load().steps == 0 for counter in counters)
-    counting = balance._counting
+    counting = model._counted_training._counting
     with pytest.warns(UserWarning, match="busiest device"):
         fit(model, data(words()), balance)
-    assert balance._counting is counting  # not traced again
+    assert model._counted_training._counting is counting  # not traced again
     np.testing.assert_array_equal(balance.loads["words"].asked, first.asked)
     # Rows that moved are counted where they are now; with other losses compiled, all is made anew.
     plan = balance.plan()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from _mirrored import LENGTH, VOCAB, data, fit, model_of, state
 from _tables import strategy_of
-from _training import arrays_of, assert_same
+from _training import arrays_of, assert_same, needs_multi_optimizer
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -74,12 +74,7 @@ def test_ways_to_run(how):
     [
         lambda: klo.LazyAdam(0.01, weight_decay=0.1),
         scheduled,
-        pytest.param(
-            multi,
-            marks=pytest.mark.skipif(
-                not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
-            ),
-        ),
+        pytest.param(multi, marks=needs_multi_optimizer),
         lambda: klo.LossScaleOptimizer(klo.LazyAdam(0.01), initial_scale=64.0),
     ],
     ids=["weight_decay", "schedule", "multi", "loss_scale"],

@@ -288,7 +288,7 @@ def test_bad_arguments():
         (lambda: table("a/b"), r"`name` of a table must be a string without '/'"),
         (lambda: table(combiner="max"), r"`combiner` of table 't' must be one of .*'max'"),
         (lambda: table(placement="east"), r"`placement` must be one of .*'east'"),
-        (lambda: table(optimizer="adam"), r"`optimizer` of table 't' must be None or one of"),
+        (lambda: table(optimizer="lion"), r"`optimizer` of table 't' must be one of .*Lion"),
         (lambda: FeatureConfig("a", "t"), r"`table` of feature 'a' must be a TableConfig. Received: 't'"),
         (lambda: FeatureConfig("a", table(), combiner="max"), r"`combiner` of feature 'a' must be one of"),
         (
@@ -323,7 +323,11 @@ def test_bad_inputs():
     with pytest.raises(ValueError, match=r"`weights` must have the structure"):
         layer({"a": ids}, weights={"b": ids})
     with pytest.raises(ValueError, match=r"feature 'first' must have the shape .* input_shape=\(None, 2\)"):
-        layer({"a": ids[:, :1]})
+        layer({"a": ids[:, None]})
+    assert layer({"a": ids[:, :1]})["a"].shape == (1, layer.feature_configs["a"].table.embedding_dim)  # a bag
+    rows = DistributedEmbedding(FeatureConfig("rows", table(combiner=None), input_shape=(None, 2)))
+    with pytest.raises(ValueError, match=r"feature 'rows' must have the shape .* input_shape=\(None, 2\)"):
+        rows(ids[:, :1])
     with pytest.raises(TypeError, match=r"`weights` of the feature 'first' must be a Tensor"):
         layer({"a": ids}, weights={"a": tf.ragged.constant([[1.0, 2.0]])})
     with pytest.raises(ValueError, match=r"`weights` must have the shape .* \(in the feature 'first'\)"):

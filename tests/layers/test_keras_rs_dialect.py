@@ -60,12 +60,16 @@ def test_numbers(combiner, kind, weighted):
 
 
 def test_what_a_shape_still_refuses():
-    for ids in (np.ones((BATCH, 2)), np.ones((BATCH, 14)), np.ones(BATCH)):
+    """Another rank; and without a combiner another length, which bags may have."""
+    for ids in (np.ones((BATCH, 2, 13)), np.ones(BATCH)):
         with pytest.raises(ValueError, match=r"must have the shape that its config says"):
             DistributedEmbedding(feature(13))(ids)
-    wide = tf.sparse.from_dense(np.ones((BATCH, 14), "int32"))
-    with pytest.raises(ValueError, match=r"must have the shape that its config says"):
-        DistributedEmbedding(feature(13))(wide)
+    single = FeatureConfig("feature", table(combiner=None), (BATCH, 13))
+    for ids in (np.ones((BATCH, 2)), tf.sparse.from_dense(np.ones((BATCH, 14), "int32"))):
+        with pytest.raises(ValueError, match=r"must have the shape that its config says"):
+            DistributedEmbedding(single)(ids)
+    for length in (2, 14):
+        assert DistributedEmbedding(feature(13))(np.ones((BATCH, length))).shape == (BATCH, DIM)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _training import needs_multi_optimizer
 
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.tables import chunks
@@ -107,12 +108,7 @@ def assert_same(a, b):
 
 
 CASES = [(name, "plain") for name in OPTIMIZERS]
-MULTI = pytest.param(
-    "multi",
-    marks=pytest.mark.skipif(
-        not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
-    ),
-)
+MULTI = pytest.param("multi", marks=needs_multi_optimizer)
 CASES += [
     pytest.param(name, *getattr(wrapper, "values", [wrapper]), marks=getattr(wrapper, "marks", ()))
     for name in ("lazy_adam", "accumulating")

@@ -6,24 +6,24 @@ using tensorflow::DEVICE_CPU;
 using tensorflow::DEVICE_GPU;
 
 REGISTER_OP("Largeout>WithGradient")
-    .Input("value: T")
+    .Input("values: T")
     .Input("inputs: S")
     .Input("handles: num_handles * resource")
     .Output("same: T")
-    .Attr("T: type")
+    .Attr("T: list(type) >= 1")
     .Attr("S: list(type) >= 0")
     .Attr("num_handles: int >= 0")
     .Attr("key: string")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      c->set_output(0, c->input(0));
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
       return absl::OkStatus();
     })
-    .Doc(R"(`value` as it is, of which `key` names the gradient.
+    .Doc(R"(`values` as they are, of which `key` names the gradient.
 
-value: of any shape.
+values: of any shapes.
 inputs: what the gradient belongs to. They are not read.
 handles: of the variables that it belongs to. They are not read.
-same: `value`, in the same memory.
+same: `values`, in the same memory.
 key: under which the process that differentiates has the gradient (ops/_gradients.py).
 )");
 
@@ -31,7 +31,7 @@ class WithGradientOp : public GuardedOp {
  public:
   using GuardedOp::GuardedOp;
   void Run(tensorflow::OpKernelContext* context) override {
-    context->set_output(0, context->input(0));
+    for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
   }
   bool IsExpensive() override { return false; }
 };

@@ -5,12 +5,12 @@ A counter is an attribute of a `ShardedTable` or a `ShardedTree`. Only what is t
 TensorFlow has in host memory anyway. They are added up there as int64, by a few tiny ops per step.
 """
 
-import contextlib
 import functools
 
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
 from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_index
 from keras_largeout.distribute.tables.array import HOT
@@ -18,7 +18,7 @@ from keras_largeout.distribute.tables.array import HOT
 HOST = "CPU:0"
 
 
-class LoadCounter:
+class LoadCounter(Counting):
     """What the devices did for one table since the last `reset`.
 
     Args:
@@ -42,20 +42,6 @@ class LoadCounter:
         self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
         self._before = _counts(devices, devices + 1)
         self._recorded, self.records = {}, record
-        self._active = 0
-
-    @property
-    def active(self):
-        return self._active > 0
-
-    @contextlib.contextmanager
-    def counting(self):
-        """What is traced inside this context is counted. (The replicas are inside it at the same time.)"""
-        self._active += 1
-        try:
-            yield
-        finally:
-            self._active -= 1
 
     # In the step.
 
@@ -82,7 +68,6 @@ class LoadCounter:
             self._merged.assign_add(tf.cast(_length(rows), tf.int64))
 
     def end_step(self):
-        """Called once per step, when all replicas are done."""
         with tf.device(HOST):
             if not self.remote:  # on a cluster there is no step that all servers do together
                 work = self.split(tf.stack(self._asked))[-1]

@@ -21,7 +21,7 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
         hidden: float32 or bfloat16 `[n, dim]`.
         targets: `LabelLists` of n tokens.
         loss: str, as in `ops.fan_in.fan_in_loss`.
-        fused: `FusedOptimizer`, or None: the gradients are the model's optimizer's.
+        fused: `FanInOptimizer`, or None: the gradients are the model's optimizer's.
         trigger: a trained tensor `[0]`, with `fused`: it makes sure that a gradient is taken.
 
     Returns:

@@ -24,7 +24,12 @@ class ShardedArray:
         dtype: dtype name.
         name: str.
         trainable: bool.
+
+    Attributes:
+        fill: float, the first value of an optimizer slot's elements; None for the array of a table.
     """
+
+    fill = None
 
     def __init__(self, shape, home, initializer, dtype="float32", name="table", trainable=True):
         self.shape = tuple(int(n) for n in shape)
@@ -113,6 +118,7 @@ class ShardedArray:
             self._slots[name] = ShardedArray(
                 shape, self._home, initializer, name=f"{self.name}_{name}", trainable=False
             )
+            self._slots[name].fill = fill
         return self._slots[name]
 
     def forget_slots(self):

@@ -98,17 +98,22 @@ class Exchange:
 
     def rows(self, partition):
         """The rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
-        cuts, counter = partition.cuts, counter_of(self.table)
+        counter = counter_of(self.table)
         pieces = []
-        for key, part in self.table.array.parts.items():
-            run = 0 if key == HOT else key + 1
-            wanted = partition.local[cuts[run] : cuts[run + 1]]
-            source = local(part.value)
+        for key, run in self.runs(partition):
+            wanted = partition.local[run]
+            source = local(self.table.array.parts[key].value)
             with on(source):
                 pieces.append(tf.gather(source, wanted))
                 if counter is not None:
                     counter.record(key, wanted)
         return tf.concat(pieces, axis=0) if len(pieces) > 1 else pieces[0]
+
+    def runs(self, partition):
+        """`(key of a part, the slice of its rows in the partition)` for each part of the table."""
+        for key in self.table.array.parts:
+            run = 0 if key == HOT else key + 1
+            yield key, slice(partition.cuts[run], partition.cuts[run + 1])
 
 
 def _mirrored(values):

@@ -11,6 +11,7 @@ import shutil
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.tables.quantized import QuantizedRows
 from keras_largeout.ops import export_mode
 
 _FILE_BYTES = 128 << 20  # held in memory before it is written
@@ -27,12 +28,25 @@ def stand_in(array):
             f"A table in parts is not one variable. Received: {array.name!r}, in {len(array.parts)} parts"
         )
     known = export_mode.stand_ins()
+    if known is None:
+        raise ValueError(
+            "A table must lie in one piece to be saved within `kl.stock_ops()`. Use `kl.export_saved_model`. "
+            f"Received: {array.name!r}, in {len(array.parts)} parts on several devices"
+        )
     if id(array) not in known:
         with tf.init_scope(), tf.device("CPU:0"):
             one_row = tf.zeros([1, *array.shape[1:]], array.dtype)
             shape = [None, *array.shape[1:]]
             known[id(array)] = array, plain_variable(one_row, shape=shape, trainable=False, name=array.name)
     return known[id(array)][1]
+
+
+def quantized(array):
+    """The `QuantizedRows` of a `ShardedArray` in an export, made once."""
+    known = export_mode.quantized()
+    if id(array) not in known:
+        known[id(array)] = QuantizedRows(array)
+    return known[id(array)]
 
 
 def write_tables(prefix, tables, scratch):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.tables.counting import counter_of
 from keras_largeout.distribute.tables.exchange import gather_columns
+from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import embedding_combine, embedding_lookup
 from keras_largeout.ops.exchange import partition_ids
 
@@ -25,8 +26,8 @@ def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"
         return embedding_lookup(
             table.variable, ids, weights=weights, combiner=combiner, out_of_range=out_of_range
         )
-    rows, inverse = brought_rows(table, _values(ids), out_of_range)
-    inverse = _with_values(ids, inverse)
+    rows, inverse = brought_rows(table, values_of(ids), out_of_range)
+    inverse = with_values(ids, inverse)
     return embedding_combine(rows, inverse, weights=weights, combiner=combiner, out_of_range="zero")
 
 
@@ -62,22 +63,8 @@ def brought_rows(table, ids, out_of_range):
 
 def unique_rows(table, ids, out_of_range="error"):
     """The distinct rows that `ids` use, `[unique, dim]`."""
-    flat = tf.reshape(_values(ids), [-1])
+    flat = tf.reshape(values_of(ids), [-1])
     return sharded_lookup(table, tf.unique(flat).y, out_of_range=out_of_range)
-
-
-def _values(ids):
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.flat_values
-    return ids.values if isinstance(ids, tf.SparseTensor) else ids
-
-
-def _with_values(ids, values):
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.with_flat_values(values)
-    if isinstance(ids, tf.SparseTensor):
-        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
-    return values
 
 
 class LogicalRows:

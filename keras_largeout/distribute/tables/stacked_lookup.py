@@ -20,6 +20,8 @@ class Request(NamedTuple):
         weights: `None`, or factors of the kind and shape of `ids`.
         combiner: `None`, or how the last axis of `ids` becomes one row.
         padding: whether id 0 takes part in nothing.
+        out_of_range: "error" (it names the feature, the table and its rows) or "zero": such an id takes part
+            in nothing.
     """
 
     feature: str
@@ -28,6 +30,7 @@ class Request(NamedTuple):
     weights: object = None
     combiner: str | None = None
     padding: bool = False
+    out_of_range: str = "error"
 
 
 class StackedLookup:
@@ -39,8 +42,6 @@ class StackedLookup:
     Args:
         table: `StackedTable`.
         requests: list of `Request`.
-        out_of_range: "error" (it names the feature, the table and its rows) or "zero": such an id takes part
-            in nothing.
         source: optional, the rows of the whole stack, in place of those of `table`.
         lookup: `ops.embedding.Lookup`, or its like.
 
@@ -48,13 +49,13 @@ class StackedLookup:
         ids: int64 `[n]`, all rows of the stack that are asked for; -1 where an id takes part in nothing.
     """
 
-    def __init__(self, table, requests, out_of_range="error", source=None, lookup=Lookup):
+    def __init__(self, table, requests, source=None, lookup=Lookup):
         self._lookup = lookup
         self._requests = requests
         self._bags = [_bags(request) for request in requests]
         self._groups = _groups(requests, self._bags)
         self._order = [index for _, indices in self._groups for index in indices]
-        ids = _stacked_ids([(requests[n], self._bags[n].ids) for n in self._order], out_of_range)
+        ids = _stacked_ids([(requests[n], self._bags[n].ids) for n in self._order])
         self._sizes = [tf.size(part) for part in ids]
         self.ids = self._index = _concat(ids)
         self._source = source
@@ -102,14 +103,15 @@ def _groups(requests, bags):
     return [(combiner, indices) for (combiner, _), indices in groups.items()]
 
 
-def _stacked_ids(parts, out_of_range):
+def _stacked_ids(parts):
     """The rows of the stack that the ids of `(request, ids)` are, int64; -1: takes part in nothing."""
     parts = [(request, tf.cast(ids, tf.int64)) for request, ids in parts]
-    checked = [_check_range(parts)] if out_of_range == "error" else []
+    strict = [(request, ids) for request, ids in parts if request.out_of_range == "error"]
+    checked = [_check_range(strict)] if strict else []
     with tf.control_dependencies(checked):
         moved = [tf.identity(ids) + request.section.start for request, ids in parts]
     for i, (request, ids) in enumerate(parts):
-        if request.padding or out_of_range == "zero":
+        if request.padding or request.out_of_range == "zero":
             inside = (ids >= int(request.padding)) & (ids < request.section.rows)
             moved[i] = tf.where(inside, moved[i], -1)
     return moved

@@ -8,8 +8,9 @@ from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
 from keras_largeout.distribute.tables.array import HOT, ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
-from keras_largeout.distribute.tables.export_proxy import stand_in
+from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
 from keras_largeout.distribute.tables.row_span import RowSpan
+from keras_largeout.ops import export_mode
 
 #: `placement="auto"` replicates tables up to this size, and cuts larger ones.
 REPLICATED_BYTES = 1 << 20
@@ -200,8 +201,11 @@ class ShardedTable:
     def variable(self):
         """The `tf.Variable` of a table that is whole; this replica's copy of it where it is replicated.
 
-        In an export a table in parts is one variable too: see `distribute/tables/export_proxy.py`.
+        In an export a table in parts is one variable too, and one in int8 is `QuantizedRows`: see
+        `distribute/tables/export_proxy.py`.
         """
+        if export_mode.is_exporting() and len(self.shape) == 2 and export_mode.in_int8():
+            return quantized(self.array)
         if not self.is_whole:
             return stand_in(self.array)
         (part,) = self.shards

@@ -6,7 +6,12 @@ import keras
 
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.tables.table import check_placement
+from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.ops.embedding.wrapper import COMBINERS
+from keras_largeout.optimizers.counterpart import counterpart
+
+# Fields whose values Keras serialises.
+_OBJECTS = ("initializer", "optimizer", "regularizer", "constraint", "vocabulary")
 
 
 def _default_initializer():
@@ -40,8 +45,10 @@ class TableConfig:
         embedding_dim: int > 0, length of a row.
         initializer: Keras initializer of the table; a truncated normal of standard deviation
             `1 / sqrt(embedding_dim)` by default. The values do not depend on the other tables of the layer.
-        optimizer: None (that of the model), or an optimizer of `keras_largeout.optimizers` for this table.
-            The model must then be compiled with it: see `DistributedEmbedding.table_optimizers`.
+        optimizer: None (that of the model), or the optimizer of this table, whose step is a part of the
+            layer's backward pass: one of `keras_largeout.optimizers`, or of `keras.optimizers` SGD, Adagrad,
+            Ftrl, Adam or AdamW, or the name of one of these, `"adam"`. The config keeps what of this package
+            updates rows alike: `LazyAdam` for Adam.
         combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights) or
             None (one row per id): how the rows of a bag of ids become one.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" or "default_device" (as
@@ -54,6 +61,11 @@ class TableConfig:
         max_ids_per_partition: int, for code that was written for keras_rs. It is kept and has no effect:
             there it is the size of a buffer on a TPU, and nothing here is of a fixed size.
         max_unique_ids_per_partition: likewise.
+        out_of_range: None (as the layer's `out_of_range` says), or for this table "error", "zero", "modulo",
+            "hash" or "default_row": see `ShardedEmbedding`. Strings need "hash", or a vocabulary.
+        vocabulary: None, or the `DynamicVocabulary` of this table, which gives ids their rows.
+            `vocabulary_size` is its `vocabulary_size()`.
+        dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -71,6 +83,9 @@ class TableConfig:
     mask_zero: bool = False
     max_ids_per_partition: int = 256
     max_unique_ids_per_partition: int = 256
+    out_of_range: str | None = None
+    vocabulary: object = None
+    dtype: str | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -80,12 +95,9 @@ class TableConfig:
                 f"`combiner` of table {self.name!r} must be one of {COMBINERS}. "
                 f"Received: combiner={self.combiner!r}"
             )
-        if self.optimizer is not None and not hasattr(self.optimizer, "row_rule"):
-            raise ValueError(
-                f"`optimizer` of table {self.name!r} must be None or one of keras_largeout.optimizers, which "
-                f"update just the rows of a batch. Received: optimizer={self.optimizer!r}"
-            )
+        own, argument = self.optimizer, f"`optimizer` of table {self.name!r}"
         settle = {
+            "optimizer": None if own is None else counterpart(own, argument),
             "vocabulary_size": positive_int("vocabulary_size", self.vocabulary_size),
             "embedding_dim": positive_int("embedding_dim", self.embedding_dim),
             "initializer": keras.initializers.get(self.initializer),
@@ -95,6 +107,17 @@ class TableConfig:
         }
         for field, value in settle.items():
             object.__setattr__(self, field, value)
+        self.ids("error")
+
+    def ids(self, out_of_range):
+        """The `IdsOfTable` of this table in a layer that says `out_of_range`."""
+        return IdsOfTable(
+            self.vocabulary_size,
+            self.out_of_range or out_of_range,
+            self.mask_zero,
+            self.vocabulary,
+            argument="vocabulary_size",
+        )
 
     def __eq__(self, other):
         if type(other) is not type(self):
@@ -109,7 +132,7 @@ class TableConfig:
 
     def get_config(self):
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for field in ("initializer", "optimizer", "regularizer", "constraint"):
+        for field in _OBJECTS:
             config[field] = keras.saving.serialize_keras_object(config[field])
         # A placement that is no name belongs to a machine, not to a model.
         config["placement"] = self.placement if isinstance(self.placement, str) else "auto"
@@ -118,7 +141,7 @@ class TableConfig:
     @classmethod
     def from_config(cls, config):
         config = dict(config)
-        for field in ("initializer", "optimizer", "regularizer", "constraint"):
+        for field in _OBJECTS:
             config[field] = keras.saving.deserialize_keras_object(config[field])
         return cls(**config)
 
@@ -138,10 +161,13 @@ class FeatureConfig:
         input_shape: optional, the shape of the feature's ids, batch first: ids of another rank, or of known
             sizes that differ, are refused, but `[batch]` for `(batch, 1)`, and a `tf.SparseTensor` whose last
             axis is shorter. The size of the batch is not looked at (a replica sees a part of it), nor are
-            ragged axes. (keras_rs cuts longer rows; nothing is cut here.)
+            ragged axes, nor how many ids a bag has. Nothing is cut.
         output_shape: optional, the shape of the output, batch first; it is checked in the same way.
         combiner: how the rows of a bag become one, in place of what the table says: `"mean"`, `"sum"`,
             `"sqrtn"` or None; by default "table".
+        max_sequence_length: None, or an int > 0 for `[batch, ids]` without a combiner, ragged and sparse ones
+            too: the output is dense, `[batch, max_sequence_length, embedding_dim]`. Longer sequences are cut
+            before the lookup, shorter ones end in zeros.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -152,6 +178,7 @@ class FeatureConfig:
     input_shape: tuple | None = None
     output_shape: tuple | None = None
     combiner: str | None = OF_TABLE
+    max_sequence_length: int | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name:
@@ -171,6 +198,13 @@ class FeatureConfig:
             object.__setattr__(self, field, None if shape is None else tuple(shape))
         if self.combiner == OF_TABLE:
             object.__setattr__(self, "combiner", self.table.combiner)
+        if self.max_sequence_length is not None:
+            positive_int("max_sequence_length", self.max_sequence_length)
+            if self.combiner is not None:
+                raise ValueError(
+                    f"`max_sequence_length` of feature {self.name!r} must be None where bags are combined. "
+                    f"Received: max_sequence_length={self.max_sequence_length}, combiner={self.combiner!r}"
+                )
 
     def __eq__(self, other):
         if type(other) is not type(self):
@@ -187,6 +221,7 @@ class FeatureConfig:
             "input_shape": self.input_shape,
             "output_shape": self.output_shape,
             "combiner": self.combiner,
+            "max_sequence_length": self.max_sequence_length,
         }
 
     @classmethod
@@ -220,19 +255,33 @@ class FeatureConfig:
             self.input_shape is not None and self.input_shape[1:] == (1,) and self.combiner is not None
         )
         if not (bags_of_one and len(input_shape) == 1):
-            self._check("input_shape", input_shape, up_to=sparse)
+            self._check("input_shape", input_shape, bags=self.combiner is not None, up_to=sparse)
         kept = input_shape[:-1] if self.combiner is not None and len(input_shape) > 1 else input_shape
+        if self.max_sequence_length is not None:
+            if len(input_shape) != 2:
+                raise ValueError(
+                    f"The input of the feature {self.name!r} must have rank 2, as its config has "
+                    f"max_sequence_length={self.max_sequence_length}. Received: shape {tuple(input_shape)}"
+                )
+            kept = (input_shape[0], self.max_sequence_length)
         shape = (*kept, self.table.embedding_dim)
         self._check("output_shape", shape)
         return shape
 
-    def _check(self, field, shape, up_to=False):
-        """Refuses another shape than the feature says. `up_to`: the last axis may be shorter."""
+    def _check(self, field, shape, bags=False, up_to=False):
+        """Refuses another shape than the feature says.
+
+        Args:
+            field, shape: the name of what the feature says, and what was received.
+            bags: bool, whether the last axis is that of bags, which may have any size.
+            up_to: bool, whether the last axis may be shorter.
+        """
         expected = getattr(self, field)
         if expected is None:
             return
         pairs = [pair for pair in list(zip(expected, shape))[1:] if None not in pair]
-        if up_to and None not in (expected[-1], shape[-1]) and shape[-1] < expected[-1]:
+        shorter = up_to and None not in (expected[-1], shape[-1]) and shape[-1] < expected[-1]
+        if (shorter or bags) and len(expected) == len(shape) and None not in (expected[-1], shape[-1]):
             pairs = pairs[:-1]
         if len(expected) != len(shape) or any(want != got for want, got in pairs):
             raise ValueError(

@@ -6,19 +6,22 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import place_of
+from keras_largeout.distribute.balance.feature_use import FeatureUse
 from keras_largeout.distribute.balance.recording import record
-from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
+from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale, check_optimizer
 from keras_largeout.distribute.tables.stacked import StackedTable
-from keras_largeout.distribute.tables.stacked_lookup import Request, StackedLookup
+from keras_largeout.distribute.tables.stacked_lookup import StackedLookup
 from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
-from keras_largeout.layers._inputs import as_ids, check_exact
+from keras_largeout.layers._inputs import check_exact, check_keras_3
+from keras_largeout.layers._own_optimizer import add_trigger, check_not_scaled
 from keras_largeout.layers.distributed_embedding.features import FeatureStructure, bundled, unbundled
-from keras_largeout.layers.distributed_embedding.optimizers import TableOptimizers, variable_name
+from keras_largeout.layers.distributed_embedding.optimizers import trained_together
+from keras_largeout.layers.distributed_embedding.requests import Requests
 from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of
+from keras_largeout.ops.embedding.into_range import check_way
 from keras_largeout.ops.embedding.stock import StockLookup
-from keras_largeout.ops.embedding.wrapper import OUT_OF_RANGE
 from keras_largeout.ops.export_mode import is_exporting
 
 
@@ -30,13 +33,20 @@ class DistributedEmbedding(keras.layers.Layer):
     width, forward and backward, and one update by the optimizer, however many features it has; and over
     several devices all features share one exchange. Values, gradients and files are those of separate tables.
 
+    A table whose config names an `optimizer` is trained by it in the backward pass of this layer. The model's
+    optimizer, of any kind, trains the others and does not see these: neither its clipping nor its
+    accumulation acts on them, callbacks that set its learning rate do not reach them (give a schedule, or set
+    that of `table_optimizers()[name]`), and it must not scale the loss. Each backward pass is a step: a layer
+    that is called twice in one takes two.
+
     Args:
         feature_configs: `FeatureConfig`, or a nested structure (dict, list, tuple) of them. Features with the
             same `TableConfig` share its table.
         table_stacking: "auto" (tables of one width, placement, optimizer and constraint), None (no table with
             another), or names of tables to stack: a list, or a list of lists, of them.
-        out_of_range: `"error"` (an id outside its table stops the step) or `"zero"` (such an id takes part in
-            nothing). Exported models always do the latter.
+        out_of_range: what becomes of ids outside the tables whose config does not say it: `"error"` (the step
+            stops), `"zero"` (they take part in nothing; exported models do this in place of "error"),
+            `"modulo"`, `"hash"` or `"default_row"`: see `ShardedEmbedding`.
         placement: where the rows of the tables go whose config says "auto", under
             `tf.distribute.MirroredStrategy`: "auto" (tables up to 1 MiB are replicated, the rows of larger
             ones cut by a permutation), "replicated", "range", "modulo", "permutation", "columns", or a `Plan`
@@ -46,8 +56,8 @@ class DistributedEmbedding(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
-        inputs: ids, int32 or int64 (other types are cast), in the structure of `feature_configs`: tensors,
-            `tf.RaggedTensor`s or `tf.SparseTensor`s.
+        inputs: ids, int32 or int64 (other numbers are cast) or strings, in the structure of
+            `feature_configs`: tensors, `tf.RaggedTensor`s or `tf.SparseTensor`s.
             Or what `preprocess` made of them.
         weights: optional, in the same structure: `None`, or per-id weights of the kind and shape of the ids.
         training: has no effect.
@@ -87,10 +97,7 @@ class DistributedEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if out_of_range not in OUT_OF_RANGE:
-            raise ValueError(
-                f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
-            )
+        check_way(out_of_range)
         if placement not in PLACEMENTS and not hasattr(placement, "placements"):
             raise ValueError(
                 f"`placement` must be one of {PLACEMENTS} or a Plan (a table's own Placement goes into its "
@@ -111,8 +118,20 @@ class DistributedEmbedding(keras.layers.Layer):
         self.table_stacking = table_stacking
         self.out_of_range = out_of_range
         self.placement = placement
-        self._stacks = tuple(stacks_of(gather_tables(self._features.flat), table_stacking))
-        self._optimizers = TableOptimizers(self._stacks)
+        tables = gather_tables(self._features.flat)
+        self._stacks = tuple(stacks_of(tables, table_stacking))
+        self.vocabularies = [table.vocabulary for table in tables.values() if table.vocabulary is not None]
+        if len({id(vocabulary) for vocabulary in self.vocabularies}) < len(self.vocabularies):
+            raise ValueError(
+                "`vocabulary` of a table must be its own: it counts the ids that pass through. "
+                f"Received: one for several of the tables {list(tables)}"
+            )
+        self._trained = tuple(trained_together(self._stacks))
+        self.optimizers = [group.fused.optimizer for group in self._trained if group.fused is not None]
+        for optimizer in self.optimizers:
+            check_not_scaled(self, optimizer)
+        self._trigger = None
+        self._requests = Requests(self._features.flat, out_of_range)
         self.supports_masking = any(f.masks for f in self._features.flat)
         self.supports_jit = False  # custom ops
         self.autocast = False
@@ -133,23 +152,39 @@ class DistributedEmbedding(keras.layers.Layer):
     def build(self, input_shape=None):
         if self.built:
             return
-        self.tables = []
-        for stack in self._stacks:
-            own = stack.first.placement
-            self.tables.append(
-                StackedTable(
-                    {t.name: (t.vocabulary_size, t.initializer) for t in stack.tables},
-                    stack.first.embedding_dim,
-                    dtype=self.variable_dtype,
-                    name=variable_name(stack.name),
-                    constraint=stack.first.constraint,
-                    placement=self.placement if isinstance(own, str) and own == "auto" else own,
-                    plan_name=self._plan_name(stack),
-                    family=self._features,
-                )
-            )
+        self.tables = [self._table(stack) for stack in self._stacks]
         give_shards(self, *self.tables)
+        if self.optimizers:
+            self._trigger = add_trigger(self)
+            self._make_slots()
+        for stack, table in zip(self._stacks, self.tables):
+            for config, section in zip(stack.tables, table.sections):
+                self._requests.rules[config.name].reset_rows(table, config.initializer, section.start)
         self.built = True
+
+    def _table(self, stack):
+        own = stack.first.placement
+        return StackedTable(
+            {t.name: (t.vocabulary_size, t.initializer) for t in stack.tables},
+            stack.first.embedding_dim,
+            dtype=stack.first.dtype or self.variable_dtype,
+            name=f"{stack.name}.embeddings",  # that of no other stack's shard, whatever they are called
+            constraint=stack.first.constraint,
+            placement=self.placement if isinstance(own, str) and own == "auto" else own,
+            plan_name=self._plan_name(stack),
+            family=self._features,
+            trainable=stack.first.optimizer is None,
+        )
+
+    def _make_slots(self):
+        """Makes the slots of the tables' own optimizers: before they are saved or loaded."""
+        for fused, stacks in self._trained:
+            if fused is not None:
+                fused.build(self._tables_of(stacks))
+
+    def _tables_of(self, stacks):
+        """The `StackedTable`s of `Stack`s."""
+        return [table for stack, table in zip(self._stacks, self.tables) if stack in stacks]
 
     def __call__(self, *args, **kwargs):
         if (
@@ -186,60 +221,64 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def call(self, inputs, weights=None, training=None):
         inputs, weights = unbundled(inputs, weights)
+        check_keras_3(self, inputs)
         check_optimizer(self)
-        self._optimizers.check_compiled(self)
-        requests = self._requests(inputs, weights)
-        outputs = [None] * len(requests)
-        for stack, table in zip(self._stacks, self.tables):
-            indices = [n for n, request in enumerate(requests) if request.section in table.sections]
-            lookup = self._lookup(table, [requests[n] for n in indices])
-            record(self._plan_name(stack), lookup.ids)
-            for n, output in zip(indices, lookup.outputs(self.compute_dtype)):
-                outputs[n] = output
-            for config in stack.tables:
-                if config.regularizer is not None and table.initialized and not is_exporting():
-                    self.add_loss(config.regularizer(lookup.unique_rows(config.name)))
-        return self._features.pack(outputs)
-
-    def _requests(self, inputs, weights):
-        """A `Request` per feature, in their order."""
+        if self.optimizers:
+            check_loss_scale(self)
         flat = self._features.flatten("inputs", inputs)
         weights = [None] * len(flat) if weights is None else self._features.flatten("weights", weights)
         sections = {section.name: section for table in self.tables for section in table.sections}
-        features = zip(self._features.flat, flat, weights)
-        return [self._request(f, sections[f.table.name], *arrays) for f, *arrays in features]
+        requests = self._requests(flat, weights, sections)
+        outputs = {}
+        for fused, stacks in self._trained:
+            look_up = functools.partial(self._look_up, stacks, requests)
+            tables = self._tables_of(stacks)
+            steps = fused is not None and self.trainable and not is_exporting()
+            if steps and all(table.initialized for table in tables):
+                found, penalized = fused.with_step(tables, self._trigger.value, [], look_up)
+            else:
+                found, penalized = look_up()
+            outputs |= found
+            for config in (config for stack in stacks for config in stack.tables):
+                if config.name in penalized:
+                    self.add_loss(config.regularizer(penalized[config.name]))
+        features = enumerate(self._features.flat)
+        return self._features.pack([self._requests.output(f, outputs[n]) for n, f in features])
 
-    def _request(self, feature, section, ids, weights):
-        ids = as_ids(ids)
-        feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
-        kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), tf.Tensor)
-        if weights is not None and kind is tf.Tensor:
-            weights = weights if tf.is_tensor(weights) else tf.convert_to_tensor(weights)
-        if weights is not None and not isinstance(weights, kind):
-            raise TypeError(
-                f"`weights` of the feature {feature.name!r} must be a {kind.__name__} as its ids are. "
-                f"Received: {type(weights).__name__}"
-            )
-        if kind is tf.Tensor and ids.shape.rank == 1 and feature.combiner is not None:
-            # One id each: bags of one.
-            ids, weights = ids[:, None], None if weights is None else weights[:, None]
-        return Request(feature.name, section, ids, weights, feature.combiner, feature.padding)
+    def _look_up(self, stacks, requests):
+        """What the tables of `stacks` answer.
+
+        Returns:
+            A dict from the numbers of their requests to outputs, and one from the names of the tables that
+            have a regularizer to the distinct rows that the batch uses.
+        """
+        outputs, penalized = {}, {}
+        for stack, table in zip(stacks, self._tables_of(stacks)):
+            indices = [n for n, request in enumerate(requests) if request.section in table.sections]
+            lookup = self._lookup(table, [requests[n] for n in indices])
+            record(self._plan_name(stack), lookup.ids)
+            outputs |= zip(indices, lookup.outputs(self.compute_dtype))
+            if table.initialized and not is_exporting():
+                names = [config.name for config in stack.tables if config.regularizer is not None]
+                penalized |= {name: lookup.unique_rows(name) for name in names}
+        return outputs, penalized
 
     def _lookup(self, table, requests):
         if table.initialized and not is_exporting():
-            return StackedLookup(table, requests, self.out_of_range)
+            return StackedLookup(table, requests)
         # While Keras builds a model symbolically a table is a tensor of the right shape.
         source = table.variable if table.initialized else tf.zeros(table.shape, self.variable_dtype)
         lookup = functools.partial(StockLookup, num_rows=table.shape[0])
-        return StackedLookup(table, requests, "zero", source=source, lookup=lookup)
+        requests = [request._replace(out_of_range="zero") for request in requests]
+        return StackedLookup(table, requests, source=source, lookup=lookup)
 
     def compute_mask(self, inputs, mask=None):
         if not self.supports_masking:
             return None
         inputs, _ = unbundled(inputs)
         flat = self._features.flatten("inputs", inputs)
-        masks = [_mask(ids) if f.masks else None for f, ids in zip(self._features.flat, flat)]
-        return self._features.pack(masks)
+        features = zip(self._features.flat, flat)
+        return self._features.pack([self._requests.mask(f, ids) if f.masks else None for f, ids in features])
 
     def compute_output_shape(self, input_shape):
         input_shape, _ = unbundled(input_shape)
@@ -259,6 +298,7 @@ class DistributedEmbedding(keras.layers.Layer):
         check_exact(ids.dtype, feature.table.vocabulary_size)
         shape = feature.compute_output_shape(tuple(ids.shape), sparse=getattr(ids, "sparse", False))
         ragged = getattr(ids, "ragged", False) and (feature.combiner is None or len(ids.shape) > 2)
+        ragged = ragged and feature.max_sequence_length is None
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     # The tables one by one.
@@ -274,6 +314,14 @@ class DistributedEmbedding(keras.layers.Layer):
             raise AttributeError("You must build the layer before asking for its tables.")
         return {section.name: table.span(section.name) for table in self.tables for section in table.sections}
 
+    def make_uses(self, host):
+        """A `FeatureUse` for each feature, which counts on the device `host`."""
+        requests = self._requests
+        if not requests.uses:
+            rules = [(f.name, requests.rules[f.table.name]) for f in requests.features]
+            requests.uses = tuple(FeatureUse(name, rule, host) for name, rule in rules)
+        return list(requests.uses)
+
     def table_specs(self, counts=None):
         """What a planner (`kl.distribute.plan`) has to know of the stacks: a list of `TableSpec`.
 
@@ -285,17 +333,25 @@ class DistributedEmbedding(keras.layers.Layer):
         return [stack.spec(self._plan_name(stack), features, dtype, counts or {}) for stack in self._stacks]
 
     def table_optimizers(self):
-        """dict from patterns of variables' paths to the optimizers that tables have of their own.
+        """dict from the names of the tables that have an optimizer of their own to it.
 
-        A model with such tables is to be compiled with them:
+        What a config said (a Keras optimizer, or its name) became an optimizer of `kl.optimizers`. Tables
+        whose configs say the same share one.
 
-        >>> rest = kl.optimizers.LazyAdam(1e-3)
-        >>> map = keras.optimizers.OptimizerMap(rest, embedding.table_optimizers())
-        >>> model.compile(keras.optimizers.MultiOptimizer(map), loss="mse")
+        >>> embedding.table_optimizers()["movies"].learning_rate = 0.01
         """
-        return self._optimizers.by_path(self.name)
+        return {
+            config.name: fused.optimizer
+            for fused, stacks in self._trained
+            if fused is not None
+            for stack in stacks
+            for config in stack.tables
+        }
+
+    # Saving. The tables' optimizers are saved by Keras, in folders of their own.
 
     def save_own_variables(self, store):
+        self._make_slots()
         with digested(store, place_of(store)) as arrays:
             for name, rows in self.get_embedding_tables().items():
                 rows.save(arrays, name)
@@ -306,6 +362,7 @@ class DistributedEmbedding(keras.layers.Layer):
         for name, rows in tables.items():
             rows.check(store, name)
         if not only_checking():
+            self._make_slots()
             for name, rows in tables.items():
                 rows.load(store, name)
 
@@ -322,7 +379,3 @@ class DistributedEmbedding(keras.layers.Layer):
     def from_config(cls, config):
         features = keras.saving.deserialize_keras_object(config["feature_configs"])
         return cls(**{**config, "feature_configs": features})
-
-
-def _mask(ids):
-    return keras.ops.not_equal(tf.sparse.to_dense(ids) if isinstance(ids, tf.SparseTensor) else ids, 0)

@@ -18,7 +18,8 @@ class Stack(NamedTuple):
 
     Attributes:
         name: str; that of the table where it is alone.
-        tables: tuple of `TableConfig`, alike in `embedding_dim`, `placement`, `optimizer` and `constraint`.
+        tables: tuple of `TableConfig`, alike in `embedding_dim`, `dtype`, `placement`, `optimizer` and
+            `constraint`.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Stack(NamedTuple):
             name,
             _rows(self.tables),
             self.first.embedding_dim,
-            dtype=dtype,
+            dtype=self.first.dtype or dtype,
             ids_per_example=sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes),
             counts=None if missing else np.concatenate([np.asarray(counts[n]) for n in names]),
         )
@@ -116,7 +117,7 @@ def _alike(table):
     optimizer, constraint = (
         unnumbered(keras.saving.serialize_keras_object(part)) for part in (table.optimizer, table.constraint)
     )
-    return table.embedding_dim, placement, own, optimizer, constraint
+    return table.embedding_dim, table.dtype, placement, own, optimizer, constraint
 
 
 def _rows(tables):
@@ -153,7 +154,7 @@ def _check_chosen(chosen, stacks):
             if table.name in chosen and homes.setdefault(chosen[table.name], index) != index:
                 first = stacks[homes[chosen[table.name]]][1][0]
                 raise ValueError(
-                    "Tables of `table_stacking` must have the same `embedding_dim`, `placement`, `optimizer` "
-                    f"and `constraint`, and {MOST_ROWS} rows together at most. "
+                    "Tables of `table_stacking` must have the same `embedding_dim`, `dtype`, `placement`, "
+                    f"`optimizer` and `constraint`, and {MOST_ROWS} rows together at most. "
                     f"Received: {first.name!r} and {table.name!r}"
                 )

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.ops.embedding.wrapper import Lookup
+from keras_largeout.ops.rows import gather
 
 
 def stock_embedding_lookup(table, ids, weights=None, combiner=None, num_rows=None):
@@ -34,7 +35,7 @@ class StockLookup(Lookup):
         factors = tf.cast(inside, tf.float32)
         if weights is not None:
             factors *= tf.cast(weights, tf.float32)
-        rows = tf.cast(tf.gather(self.table, tf.where(inside, ids, 0)), tf.float32) * factors[..., None]
+        rows = tf.cast(gather(self.table, tf.where(inside, ids, 0)), tf.float32) * factors[..., None]
         if self.combiner is not None:
             total = _bag_sum(row_splits)
             divisor = {

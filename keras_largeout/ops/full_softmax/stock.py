@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_largeout.ops.rows import gather
 from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 
 _CHUNK = 16_384  # rows that are copied, and whose logits exist, at a time
@@ -22,7 +23,7 @@ def stock_full_top_k(hidden, table, bias, classes, k):
     hidden = tf.cast(hidden, tf.float32)
 
     def logits_of(rows):
-        logits = tf.matmul(hidden, tf.cast(tf.gather(table, rows), tf.float32), transpose_b=True)
+        logits = tf.matmul(hidden, tf.cast(gather(table, rows), tf.float32), transpose_b=True)
         return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
 
     return top_k_in_chunks(logits_of, tf.shape(hidden)[0], classes, _CHUNK, k)

@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.ops.rows import gather
+
 # Scores are log-probabilities, so at most 0 up to rounding. Real scores are kept above EMPTY, which marks
 # free places and padding: then a node of probability zero can still be opened when k leaves are not found
 # otherwise.
@@ -30,11 +32,6 @@ def in_chunks(hidden, size, k, search):
         parallel_iterations=1,
     )
     return scores, ids
-
-
-def gather(table, rows):
-    """Rows of a variable or tensor, or of what has a `gather` of its own (a table in parts)."""
-    return table.gather(rows) if hasattr(table, "gather") else tf.gather(table, rows)
 
 
 def best_of(scores, ids, k):

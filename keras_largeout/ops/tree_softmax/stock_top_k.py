@@ -14,6 +14,7 @@ import math
 
 import tensorflow as tf
 
+from keras_largeout.ops.rows import gather
 from keras_largeout.ops.tree_softmax.stock_dense import (
     EMPTY,
     FLOOR,
@@ -21,7 +22,6 @@ from keras_largeout.ops.tree_softmax.stock_dense import (
     TreeFacts,
     best_of,
     comparable,
-    gather,
     in_chunks,
 )
 

@@ -13,17 +13,17 @@ from keras_largeout.distribute.tables.row_span import saved_shape
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
-from keras_largeout.layers._head_tree import HeadTree
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import OwnOptimizer
-from keras_largeout.layers.head import Head
+from keras_largeout.layers._own_optimizer import HeadOptimizer
+from keras_largeout.layers.heads._head_tree import HeadTree
+from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.tree_softmax.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax.wrapper import tree_softmax_loss, tree_softmax_top_k
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class HierarchicalSoftmax(OwnOptimizer, Head):
+class HierarchicalSoftmax(HeadOptimizer, Head):
     """An output layer over 100 thousand to 100 million classes.
 
     p(class | h) is the product of one softmax per node on the way from the root of a tree to the class
@@ -54,8 +54,8 @@ class HierarchicalSoftmax(OwnOptimizer, Head):
             expect), "replicated", a `kl.distribute.Placement` that `distribute.place_tree` made, or a `Plan`
             that knows this layer by its name. Not saved with the model unless it is a name.
         optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
-            step is a part of the backward pass, as in `SparseOutput`: SGD, Adagrad, Adam (of rows that
-            have a gradient, as `optimizers.LazyAdam`) or one of these of `kl.optimizers`.
+            step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
+            Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -193,7 +193,7 @@ class HierarchicalSoftmax(OwnOptimizer, Head):
         hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
         weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
         record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
-        losses, *_ = self.with_own_step(hidden, lambda hidden: (self._flat_losses(hidden, y_true, weights),))
+        losses = self.with_own_step(lambda hidden: self._flat_losses(hidden, y_true, weights), hidden)
         return tf.reshape(losses, lead)
 
     def _flat_losses(self, hidden, y_true, weights):

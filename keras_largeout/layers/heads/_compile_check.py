@@ -16,7 +16,7 @@ import keras
 
 from keras_largeout._hidden import heads_of
 from keras_largeout._keras import compiled_metrics, outermost_layer
-from keras_largeout.layers.head_loss import HeadLoss
+from keras_largeout.layers.heads.head_loss import HeadLoss
 
 _warned = weakref.WeakSet()  # models
 

@@ -4,8 +4,8 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._hidden import in_training
-from keras_largeout.layers._per_class import counts_per_class
-from keras_largeout.layers._table_head import TableHead
+from keras_largeout.layers.heads._per_class import counts_per_class
+from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.ops.full_softmax.wrapper import Expected
 
 
@@ -35,8 +35,9 @@ class FullSoftmax(TableHead):
         z_loss: float >= 0: that times `log(sum(exp(logits)))**2` is added to the loss, which keeps logits
             small.
         optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
-            step is a part of the backward pass, as in `SparseOutput`: SGD, Adagrad, Adam (of rows that
-            have a gradient, as `optimizers.LazyAdam`) or one of these of `kl.optimizers`. Not with `kernel`.
+            step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
+            Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
+            Not with `kernel`.
         kernel_initializer: initializer of `[num_classes, dim]`.
         bias_initializer: initializer of `[num_classes]`. None: such that an untrained head predicts the
             frequencies of `counts`; zeros without `counts`.

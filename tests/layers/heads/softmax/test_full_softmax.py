@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _training import assert_same, fit
-from layers.softmax._models import (
+from layers.heads.softmax._models import (
     CLASSES,
     DIM,
     LENGTH,

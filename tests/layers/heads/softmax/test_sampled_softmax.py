@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 from _training import assert_same, fit
-from layers.softmax._models import CLASSES, DIM, built, data, log_softmax, loss_and_gradients, model_of
+from layers.heads.softmax._models import CLASSES, DIM, built, data, log_softmax, loss_and_gradients, model_of
 
 import keras_largeout as kl
 

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import mask_of
+from keras_largeout.layers._inputs import check_keras_3
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -60,6 +61,7 @@ class TopK(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, mask=None, exclude=None):
+        check_keras_3(self, inputs)
         if mask is None:  # Keras fills in `mask` only where there is no other tensor than `inputs`
             mask = mask_of(inputs)
         hidden = tf.convert_to_tensor(inputs)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _training import needs_multi_optimizer
 
 import keras_largeout as kl
 from keras_largeout.callbacks.rewire import Rewire, gini
@@ -76,12 +77,7 @@ def multi():
         kl.optimizers.LazyAdam,
         lambda: keras.optimizers.RMSprop(momentum=0.9),
         keras.optimizers.Nadam,
-        pytest.param(
-            multi,
-            marks=pytest.mark.skipif(
-                not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
-            ),
-        ),
+        pytest.param(multi, marks=needs_multi_optimizer),
         lambda: kl.optimizers.LazyAdam(gradient_accumulation_steps=2),
         None,
     ],

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from layers.softmax._models import CLASSES, DIM, built, data, log_softmax, model_of
+from layers.heads.softmax._models import CLASSES, DIM, built, data, log_softmax, model_of
 
 import keras_largeout as kl
 

@@ -1,5 +1,6 @@
 """`SparseOutput`: hundreds of thousands of labels, each connected to a few of its inputs."""
 
+import functools
 import random
 
 import keras
@@ -16,15 +17,16 @@ from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import OwnOptimizer
-from keras_largeout.layers._per_class import LabelWeights, check_stored
-from keras_largeout.layers.head import Head
+from keras_largeout.layers._own_optimizer import HeadOptimizer
+from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
+from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import label_lists
+from keras_largeout.optimizers.fan_in_optimizer import FanInOptimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class SparseOutput(OwnOptimizer, Head):
+class SparseOutput(HeadOptimizer, Head):
     """An output layer over hundreds of thousands of labels, with `fan_in` connections for each of them.
 
     `logits[c] = bias[c] + sum over k of kernel[c, k] * inputs[connections[c, k]]`: memory and time are those
@@ -59,8 +61,6 @@ class SparseOutput(OwnOptimizer, Head):
             acts on them, and callbacks that set its learning rate do not reach them (give a schedule here,
             or set `head.optimizer.learning_rate`). It must not scale the loss. Adam moves all labels in every
             step, LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
-            (The `optimizer` of a `TableConfig` is another thing: it is not fused, and the model must be
-            compiled with a `keras.optimizers.MultiOptimizer` that has it.)
         label_weights: optional array `[num_classes]`, the weight of a label where it is one (such as
             1 / propensity). Saved with the weights; in a config it is just True, and a layer made from a
             config must load weights before it is trained. (`class_weight` of `fit` means nothing for lists.)
@@ -127,7 +127,7 @@ class SparseOutput(OwnOptimizer, Head):
         if label_weights is not None:
             self._label_weights = LabelWeights(label_weights, self.num_classes)
         self._keeper = None
-        self.take_optimizer(optimizer, self.seed)
+        self.take_optimizer(optimizer, functools.partial(FanInOptimizer, seed=self.seed))
 
     def build(self, input_shape):
         if self.built:

@@ -4,7 +4,7 @@ import keras
 
 from keras_largeout._hidden import heads_of
 from keras_largeout._keras import all_layers
-from keras_largeout.layers.top_k import TopK
+from keras_largeout.layers.heads.top_k import TopK
 from keras_largeout.model import Model
 
 

@@ -12,12 +12,12 @@ from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import OwnOptimizer
+from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers._tied import Tied
-from keras_largeout.layers.head import Head
+from keras_largeout.layers.heads.head import Head
 
 
-class TableHead(OwnOptimizer, Head):
+class TableHead(HeadOptimizer, Head):
     """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`.
 
     Args:
@@ -155,7 +155,7 @@ class TableHead(OwnOptimizer, Head):
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):
-        return self.with_own_step(
+        return self.losses_with_own_step(
             vectors, lambda vectors: self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
         )
 

@@ -22,12 +22,12 @@ from keras_largeout._checks import positive_int
 from keras_largeout._hidden import Scored, mark
 from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
-from keras_largeout.layers._compile_check import check_call, check_outputs
-from keras_largeout.layers._exclude import best_without
-from keras_largeout.layers._inputs import hidden_vectors
-from keras_largeout.layers.head_loss import HeadLoss, all_of, register, weights_like
-from keras_largeout.layers.predictor import predictor
-from keras_largeout.layers.sampling import log_probs, sample
+from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
+from keras_largeout.layers.heads._compile_check import check_call, check_outputs
+from keras_largeout.layers.heads._exclude import best_without
+from keras_largeout.layers.heads.head_loss import HeadLoss, all_of, register, weights_like
+from keras_largeout.layers.heads.predictor import predictor
+from keras_largeout.layers.heads.sampling import log_probs, sample
 from keras_largeout.ops.labels import without_class
 
 
@@ -60,6 +60,7 @@ class Head(keras.layers.Layer):
         register(self)
 
     def call(self, inputs):
+        check_keras_3(self, inputs)
         check_optimizer(self)
         check_call(self)
         hidden = tf.identity(inputs)  # a tensor of its own: other heads may get the same inputs

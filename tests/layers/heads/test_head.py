@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.layers import head as heads
+from keras_largeout.layers.heads import head as heads
 
 
 @keras.saving.register_keras_serializable(package="test")

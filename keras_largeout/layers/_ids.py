@@ -1,0 +1,123 @@
+"""Ids as they come to an embedding, as rows of its table."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.tables.resetting import RowReset
+from keras_largeout.layers._inputs import as_ids
+from keras_largeout.ops.embedding.into_range import check_way, in_op, into_range
+from keras_largeout.ops.embedding.kinds import values_of, with_values
+
+
+class IdsOfTable:
+    """How one table takes ids: those it has a row for, and the others.
+
+    Args:
+        rows: int, of the table.
+        out_of_range: one of `ops.embedding.into_range.WAYS`.
+        padding: bool, whether row 0 stands for padding.
+        vocabulary: None, or the `DynamicVocabulary` that gives ids their rows. Then `out_of_range` says
+            nothing.
+        argument: str, how an error calls `rows`.
+
+    Attributes:
+        in_op: what the op is to do with the ids that are left, "error" or "zero".
+
+    Raises:
+        ValueError: an unknown `out_of_range`, or a vocabulary of another size, or without padding.
+    """
+
+    def __init__(self, rows, out_of_range, padding=False, vocabulary=None, argument="input_dim"):
+        check_way(out_of_range)
+        if vocabulary is not None:
+            if not hasattr(vocabulary, "on_replaced"):
+                raise ValueError(
+                    "`vocabulary` must be a DynamicVocabulary or None. "
+                    f"Received: vocabulary={vocabulary!r} of type {type(vocabulary).__name__}"
+                )
+            if vocabulary.vocabulary_size() != rows:
+                raise ValueError(
+                    f"`{argument}` must be that of the vocabulary, {vocabulary.vocabulary_size()} "
+                    f"(`vocabulary.vocabulary_size()`). Received: {argument}={rows}"
+                )
+            if padding and vocabulary.mask_value is None:
+                raise ValueError(
+                    "`mask_zero` must be False where the vocabulary has no `mask_value`: its row 0 is no "
+                    "padding. Received: mask_zero=True"
+                )
+        self.rows, self.out_of_range, self.padding = rows, out_of_range, padding
+        self.vocabulary = vocabulary
+        self.in_op = in_op(out_of_range) if vocabulary is None else "zero"
+
+    def reset_rows(self, table, initializer, start=0):
+        """Has the vocabulary reset rows of `table`, its own from `start` on, where other ids get them."""
+        if self.vocabulary is not None:
+            if not self.vocabulary.built:
+                self.vocabulary.build()
+            self.vocabulary.on_replaced(RowReset(table, initializer, start, start + self.rows))
+
+    def __call__(self, ids):
+        """Rows for ids of any kind."""
+        if self.vocabulary is not None:
+            return self.vocabulary(ids)
+        return into_range(as_ids(ids), self.rows, self.out_of_range, self.padding)
+
+    @property
+    def shares_rows(self):
+        """Whether an id without a row of its own gets one that others have too."""
+        if self.vocabulary is not None:
+            return self.vocabulary.num_oov_indices > 0
+        return self.in_op != self.out_of_range
+
+    def own_rows(self, ids, rows):
+        """Which flat ids have a row of their own: bool `[n]`. `rows` are what they got.
+
+        Strings that are hashed count as such.
+        """
+        if self.vocabulary is not None:
+            return rows >= self.vocabulary.first_row
+        if ids.dtype == tf.string:
+            return tf.ones(tf.shape(ids), tf.bool)
+        return (ids >= 0) & (ids < self.rows)
+
+    def together(self, several):
+        """The same for ids of several features, which a vocabulary sees as one."""
+        if self.vocabulary is None or len(several) == 1:
+            return [self(ids) for ids in several]
+        several = [as_ids(ids) for ids in several]
+        values = [values_of(ids) for ids in several]
+        flat = [tf.reshape(v if v.dtype == tf.string else tf.cast(v, tf.int64), [-1]) for v in values]
+        rows = tf.split(self.vocabulary(tf.concat(flat, 0)), [tf.size(part) for part in flat])
+        shaped = [tf.ensure_shape(tf.reshape(r, tf.shape(v)), v.shape) for r, v in zip(rows, values)]
+        return [with_values(ids, part) for ids, part in zip(several, shaped)]
+
+    def is_token(self, ids):
+        """Which ids (sparse ones made dense) are no padding: bool, of their shape. Symbolic ids too."""
+        value = 0 if self.vocabulary is None else self.vocabulary.mask_value
+        if isinstance(ids, keras.KerasTensor):
+            strings = ids.dtype == "string"
+            return IsToken("" if value == 0 else value)(ids) if strings else keras.ops.not_equal(ids, value)
+        ids = as_ids(tf.sparse.to_dense(ids) if isinstance(ids, tf.SparseTensor) else ids)
+        return ids != tf.constant("" if ids.dtype == tf.string and value == 0 else value, ids.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class IsToken(keras.Operation):
+    """Which strings are no padding: the mask in a functional model. (`keras.ops` do not take strings.)
+
+    Args:
+        padding: str.
+    """
+
+    def __init__(self, padding="", **kwargs):
+        super().__init__(**kwargs)
+        self.padding = padding
+
+    def call(self, strings):
+        return tf.convert_to_tensor(strings) != tf.constant(self.padding)
+
+    def compute_output_spec(self, strings):
+        return keras.KerasTensor(strings.shape, "bool")
+
+    def get_config(self):
+        return {**super().get_config(), "padding": self.padding}

@@ -1,0 +1,93 @@
+"""From the inputs of a `DistributedEmbedding` to what it asks of its tables."""
+
+import tensorflow as tf
+
+from keras_largeout.distribute.tables.stacked_lookup import Request
+from keras_largeout.layers._inputs import as_ids
+from keras_largeout.layers.distributed_embedding.sequences import cut, padded
+from keras_largeout.ops.embedding.kinds import values_of, with_values
+
+
+class Requests:
+    """How the features of a layer are looked up.
+
+    Args:
+        features: list of `FeatureConfig`.
+        out_of_range: what the layer says of ids outside tables that do not say it themselves.
+
+    Attributes:
+        rules: dict from the names of the tables to `IdsOfTable`.
+        uses: a `FeatureUse` for each feature, or nothing.
+    """
+
+    def __init__(self, features, out_of_range):
+        self.features, self.uses = tuple(features), ()
+        self.rules = {}
+        for table in (feature.table for feature in self.features):
+            # In a loaded layer each feature has a copy of its table's config. The first one is the layer's.
+            if table.name not in self.rules:
+                self.rules[table.name] = table.ids(out_of_range)
+
+    def __call__(self, ids, weights, sections):
+        """A `Request` per feature, in their order.
+
+        Args:
+            ids, weights: lists, what the layer was called with for each feature; weights may be None.
+            sections: dict from the names of the tables to `Section`s.
+
+        Raises:
+            ValueError: ids of another shape than a feature says.
+            TypeError: weights of another kind than the ids.
+        """
+        ids = [self._cut(feature, as_ids(given)) for feature, given in zip(self.features, ids)]
+        weights = [None if w is None else self._cut(f, w) for f, w in zip(self.features, weights)]
+        rows = self._in_tables(ids)
+        for use, given, found in zip(self.uses, ids, rows):
+            use.add(given, found)
+        return [
+            self._request(f, sections[f.table.name], r, w) for f, r, w in zip(self.features, rows, weights)
+        ]
+
+    def output(self, feature, rows):
+        """What the layer returns for a feature, of the rows that its request got."""
+        length = feature.max_sequence_length
+        return rows if length is None else padded(rows, length)
+
+    def mask(self, feature, ids):
+        """Which ids of a feature are no padding, bool of the shape of its output; symbolic ids too."""
+        rule, length = self.rules[feature.table.name], feature.max_sequence_length
+        if length is None or not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+            return rule.is_token(ids)
+        ids = cut(as_ids(ids), length)
+        return padded(with_values(ids, rule.is_token(values_of(ids))), length)
+
+    @staticmethod
+    def _cut(feature, ids):
+        if feature.max_sequence_length is None:
+            return ids
+        feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
+        return cut(ids, feature.max_sequence_length)
+
+    def _in_tables(self, ids):
+        """Ids of all features as rows of their tables. A vocabulary sees all features of its table as one."""
+        found = {}
+        for name, rule in self.rules.items():
+            indices = [n for n, feature in enumerate(self.features) if feature.table.name == name]
+            found |= zip(indices, rule.together([ids[n] for n in indices]))
+        return [found[n] for n in range(len(ids))]
+
+    def _request(self, feature, section, ids, weights):
+        feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
+        kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), tf.Tensor)
+        if weights is not None and kind is tf.Tensor:
+            weights = weights if tf.is_tensor(weights) else tf.convert_to_tensor(weights)
+        if weights is not None and not isinstance(weights, kind):
+            raise TypeError(
+                f"`weights` of the feature {feature.name!r} must be a {kind.__name__} as its ids are. "
+                f"Received: {type(weights).__name__}"
+            )
+        if kind is tf.Tensor and ids.shape.rank == 1 and feature.combiner is not None:
+            # One id each: bags of one.
+            ids, weights = ids[:, None], None if weights is None else weights[:, None]
+        left = self.rules[feature.table.name].in_op
+        return Request(feature.name, section, ids, weights, feature.combiner, feature.padding, left)

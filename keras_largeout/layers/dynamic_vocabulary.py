@@ -1,0 +1,234 @@
+"""`DynamicVocabulary`: the rows of a fixed table for ids of which new ones come every day."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout._checks import positive_int
+from keras_largeout._keras import place_of
+from keras_largeout.distribute.replicas.cross_replica import several_replicas
+from keras_largeout.distribute.replicas.devices import (
+    emptiest_server,
+    on,
+    on_servers,
+    plain_variable,
+    replica_index,
+)
+from keras_largeout.files.digests import digested
+from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._inputs import as_ids
+from keras_largeout.ops.embedding.kinds import values_of, with_values
+from keras_largeout.ops.export_mode import is_exporting
+from keras_largeout.ops.mixing import mixed
+from keras_largeout.ops.vocabulary.reference import EMPTY, EVICT, SLOTS
+from keras_largeout.ops.vocabulary.stock import stock_find
+from keras_largeout.ops.vocabulary.wrapper import find, update
+
+_MOST_COUNTED = 255  # by the counters of ids that have no row yet
+# A block of the sketch has 64 counters of a byte, 16 for each row of this many.
+_ROWS_PER_BLOCK = 4
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class DynamicVocabulary(keras.layers.Layer):
+    """Gives ids of any number, integers or strings, the rows of a table of fixed size.
+
+    In training an id gets a row when it has come `admit_after` times. Where its places are taken, the id that
+    was used least often, or least recently, gives its row up. All other ids, and new ones outside of
+    training, share the rows of unknown ids. What it knows is saved with the model, and goes with an export.
+
+    Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`.
+    The embedding then takes the ids as they come, and a row that another id gets begins anew: with a first
+    value, and first values of the optimizer's slots. A vocabulary serves one embedding: it counts what passes
+    through. (First values are drawn by the initializer. Give it a seed where a loaded model is to draw
+    the same.)
+
+    An id has 32 places, in two buckets of 16 that its hash says. (So a few percent of the rows may be free
+    when the first id is replaced.) How often an id without a row has come is known by a sketch of 16 bytes
+    per row, whose counters are halved as they fill. It forgets ids that come more rarely than `admit_after`
+    times while `capacity * admit_after / 2` others without a row come, and takes a few new ids in a hundred
+    for some that have come before. An id that came in a step is not replaced in that step; where all places
+    of a new one are such, it waits.
+
+    Under `tf.distribute.MirroredStrategy` one vocabulary in host memory sees the ids of all replicas in their
+    order, and gives what one device gives. Under `tf.distribute.ParameterServerStrategy` it lies on a server.
+
+    Args:
+        capacity: int > 0, ids that have a row of their own at the same time; rounded up to a multiple of 16.
+        admit_after: int in `[1, 255]`: how often an id must have come to get a row. 1: at once.
+        evict: "lfu" (the id that came least often gives up its row, the older one of two) or "lru" (the one
+            that has not come for longest).
+        num_oov_indices: int >= 0, rows that unknown ids share, by their hash. 0: they get -1, which takes
+            part in nothing. As in `keras.layers.IntegerLookup`.
+        mask_value: None, or the id that means padding: it gets row 0, and no other id does.
+        **kwargs: `name` and the like.
+
+    Call arguments:
+        inputs: integers or strings: a tensor, a `tf.RaggedTensor` or a `tf.SparseTensor`. Strings count as
+            their 63-bit FarmHash.
+        training: bool, whether ids are counted and get rows.
+
+    Output:
+        int64, of the kind and shape of the inputs: `[0, vocabulary_size())`, or -1. First the row of padding,
+        where there is one; then those of unknown ids; then `capacity` others.
+
+    Raises:
+        ValueError: an argument outside its range.
+
+    Example:
+
+    >>> items = kl.layers.DynamicVocabulary(1_000_000, admit_after=5, evict="lfu")
+    >>> embedding = kl.layers.ShardedEmbedding(items.vocabulary_size(), 64, vocabulary=items)
+    >>> embedding(tf.constant(["B00005N7P0", "B00006IEJB"])).shape
+    TensorShape([2, 64])
+
+    Sources: two places for each id: [Azar et al., 1999](https://doi.org/10.1137/S0097539795288490). The
+    sketch: [Cormode and Muthukrishnan, 2005](https://doi.org/10.1016/j.jalgor.2003.12.001), halved as in
+    [Einziger et al., 2017](https://arxiv.org/abs/1512.00727), section 3.3.
+    """
+
+    def __init__(self, capacity, admit_after=1, evict="lfu", num_oov_indices=1, mask_value=None, **kwargs):
+        super().__init__(**kwargs)
+        self.capacity = -(-positive_int("capacity", capacity) // SLOTS) * SLOTS
+        if not 1 <= admit_after <= _MOST_COUNTED or admit_after != int(admit_after):
+            raise ValueError(
+                f"`admit_after` must be an integer from 1 to {_MOST_COUNTED}. "
+                f"Received: admit_after={admit_after!r}"
+            )
+        if evict not in EVICT:
+            raise ValueError(f"`evict` must be one of {EVICT}. Received: evict={evict!r}")
+        if num_oov_indices < 0 or num_oov_indices != int(num_oov_indices):
+            raise ValueError(
+                "`num_oov_indices` must be an integer, not negative. "
+                f"Received: num_oov_indices={num_oov_indices!r}"
+            )
+        self.admit_after, self.evict = int(admit_after), evict
+        self.num_oov_indices, self.mask_value = int(num_oov_indices), mask_value
+        self.supports_jit = False  # custom ops
+        self.autocast = False
+        self._resets, self._state = [], None
+
+    def vocabulary_size(self):
+        """The number of rows: of padding, of unknown ids, and of `capacity` others."""
+        return self.first_row + self.capacity
+
+    @property
+    def _first_oov(self):
+        return int(self.mask_value is not None)
+
+    @property
+    def first_row(self):
+        """The row after those of padding and of unknown ids."""
+        return self._first_oov + self.num_oov_indices
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
+        device = emptiest_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
+        with tf.init_scope(), tf.device(device):
+            self._state = {
+                "keys": _state(tf.fill([self.capacity], tf.constant(EMPTY, tf.int64)), "keys"),
+                "scores": _state(tf.zeros([self.capacity], tf.int64), "scores"),
+                "sketch": _state(tf.zeros([blocks, 64], tf.uint8), "sketch"),
+                "clock": _state(tf.zeros([2], tf.int64), "clock"),
+            }
+        self.built = True
+
+    def on_replaced(self, reset):
+        """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got."""
+        self._resets.append(reset)
+
+    def call(self, inputs, training=None):
+        ids = as_ids(inputs)
+        return with_values(ids, self._rows(values_of(ids), training))
+
+    def _rows(self, ids, training):
+        padding = None if self.mask_value is None else ids == tf.constant(self.mask_value, ids.dtype)
+        if ids.dtype == tf.string:
+            ids = tf.strings.to_hash_bucket_fast(ids, 2**63 - 1)
+        ids = tf.cast(ids, tf.int64)
+        # Free slots have this key: what is searched under it is found nowhere.
+        sought = ids if padding is None else tf.where(padding, tf.constant(EMPTY, tf.int64), ids)
+        if is_exporting():
+            slots = stock_find(self._state["keys"], sought)
+        elif training and self.trainable:
+            slots = self._updated(sought)
+        else:
+            slots = find(self._state["keys"], sought)
+        unknown = tf.constant(-1, tf.int64)
+        if self.num_oov_indices:
+            unknown = self._first_oov + tf.math.floormod(mixed(ids), self.num_oov_indices)
+        rows = tf.where(slots >= 0, slots + self.first_row, unknown)
+        return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
+
+    def _updated(self, ids):
+        """The slots of ids that are counted, those of all replicas together; -1: none."""
+        replica = several_replicas()
+        if replica is None:
+            return self._update(ids)
+
+        def of_all(strategy, ids):
+            parts = strategy.experimental_local_results(ids)
+            slots = self._update(tf.concat([tf.reshape(part, [-1]) for part in parts], 0))
+            pieces = tf.split(slots, [tf.size(part) for part in parts])
+            return tuple(tf.reshape(piece, tf.shape(part)) for piece, part in zip(pieces, parts))
+
+        return replica.merge_call(of_all, args=(ids,))[replica_index()]
+
+    def _update(self, ids):
+        slots, replaced = update(**self._state, ids=ids, admit_after=self.admit_after, evict=self.evict)
+        for reset in self._resets:
+            reset(replaced + self.first_row)
+        return slots
+
+    # Symbolically.
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs, training=None):
+        kind = {"ragged": getattr(inputs, "ragged", False), "sparse": getattr(inputs, "sparse", False)}
+        return keras.KerasTensor(inputs.shape, dtype="int64", **{k: v for k, v in kind.items() if v})
+
+    # What it knows.
+
+    def get_vocabulary(self):
+        """The ids that have a row, by row: dict from int rows to int ids (of strings their hashes)."""
+        keys = self._state["keys"].numpy() if self.built else np.zeros(0, np.int64)
+        slots = np.flatnonzero(keys != EMPTY)
+        return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
+
+    def save_own_variables(self, store):
+        with digested(store, place_of(store)) as arrays:
+            for name, variable in self._state.items():
+                arrays[name] = variable.numpy()
+
+    def load_own_variables(self, store):
+        verify(store)
+        for name, variable in self._state.items():
+            shape = tuple(store[name].shape) if name in store else None
+            if shape != tuple(variable.shape):
+                raise ValueError(
+                    f"The weights file does not fit the vocabulary {self.name!r}: its {name} must have the "
+                    f"shape {tuple(variable.shape)}. Received: {shape}"
+                )
+        if only_checking():
+            return
+        for name, variable in self._state.items():
+            with on(variable):
+                variable.assign(np.asarray(store[name]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "capacity": self.capacity,
+            "admit_after": self.admit_after,
+            "evict": self.evict,
+            "num_oov_indices": self.num_oov_indices,
+            "mask_value": self.mask_value,
+        }
+
+
+def _state(value, name):
+    return plain_variable(value, trainable=False, name=name)

@@ -1,0 +1,8 @@
+"""Rows of a table, by stock ops: of a variable, a tensor, or of what has a `gather` of its own."""
+
+import tensorflow as tf
+
+
+def gather(table, rows):
+    """The rows `rows` (integers of any shape) of a table."""
+    return table.gather(rows) if hasattr(table, "gather") else tf.gather(table, rows)

@@ -44,11 +44,12 @@ class LeaveOneOut:
         arrays = (padded(rows, max(map(len, rows))) for rows in (read, histories))
         return dict(zip(("items", "seen"), map(tf.constant, arrays)))
 
-    def __call__(self):
+    def __call__(self, best=None, batches=None):
+        """The scores; of another function than the predictor, `best`, and of the first `batches` alone."""
         for metric in self.metrics:
             metric.reset_state()
-        for inputs, items in self.batches:
-            found = self._best(inputs)
+        for inputs, items in self.batches[:batches]:
+            found = (best or self._best)(inputs)
             for metric in self.metrics:
                 metric.update_state(items, found)
         return {metric.name: float(metric.result()) for metric in self.metrics}

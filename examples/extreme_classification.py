@@ -48,9 +48,9 @@ def main():
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
     if args.plots:
         with stage(f"Plot, in {args.plots}"):
-            import _xmc_plots
+            from _plots import extreme_classification as plots
 
-            _xmc_plots.outputs(args.plots, args.output, results)
+            plots.outputs(args.plots, args.output, results)
     if args.results:
         pathlib.Path(args.results).write_text(json.dumps(results))
     results = {args.output: results}

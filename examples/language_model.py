@@ -206,15 +206,15 @@ def export_and_serve(path, model, contexts, scratch):
 
 def draw(args, history):
     with stage(f"Plots, in {args.plots}"):
-        import _plots
+        from _plots import language_model as plots
 
         def model_for(head, counts):
             settings = argparse.Namespace(**{**vars(args), "head": head})
             return build(settings, make_head(settings, counts), len(counts))
 
-        _plots.training(args.plots, args.head, history)
+        plots.training(args.plots, args.head, history)
         sizes = (3_000, 10_000) if args.quick else (10_000, 30_000, 100_000, 300_000)
-        _plots.speed(args.plots, model_for, sizes, args.batch, args.steps)
+        plots.speed(args.plots, model_for, sizes, args.batch, args.steps)
 
 
 def arguments():

@@ -3,6 +3,7 @@
 python examples/next_item.py                # which name does a function of Python's library use next?
 python examples/next_item.py --compare --plots plots    # every head for the same time, a table, a picture
 python examples/next_item.py --head sampled             # one head
+python examples/next_item.py --int8         # also: what does an export in int8 cost?
 python examples/next_item.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 python examples/next_item.py --data FOLDER  # lines `user item item ...` in train.txt[.gz], ...
 """
@@ -22,6 +23,7 @@ import _sasrec
 import _sequences
 import keras
 import numpy as np
+import tensorflow as tf
 from _next_item_callbacks import NDCG, RECALL, Course, K, LeaveOneOut, most_frequent
 from _report import compare, peak_memory, size, stage
 
@@ -47,6 +49,8 @@ def main():
     show_predictions(args, sequences, predictor, test)
     with strategy.scope():
         save_and_reload(args, predictor, test)
+    if args.int8:
+        export_in_int8(predictor, test)
     draw(args, results)
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {peak_memory() / 2**30:.1f} GB of memory")
@@ -151,6 +155,19 @@ def save_and_reload(args, predictor, test):
         compare("answers of the loaded model", *arrays)
 
 
+def export_in_int8(predictor, test, batches=8):
+    """Exports the recommender with its tables as they are and in int8, and asks both."""
+    with stage("Exporting in float32 and in int8"), tempfile.TemporaryDirectory() as scratch:
+        for dtype in (None, "int8"):
+            path = pathlib.Path(scratch) / (dtype or "float32")
+            kl.export_saved_model(predictor, path, table_dtype=dtype)
+            served = tf.saved_model.load(str(path))
+            scores = test(served.serve, batches).items()
+            said = ", ".join(f"{name} {value:.2%}" for name, value in scores)
+            print(f"   {path.name:8} {size(path):>8}: {said}")
+        print(f"   of the first {sum(len(items) for _, items in test.batches[:batches]):,} sequences")
+
+
 def run_apart(args, kind):
     """The same with one head, in a process of its own so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -182,10 +199,10 @@ def print_table(results):
 def draw(args, results):
     if args.plots:
         with stage(f"Plot, in {args.plots}"):
-            import _next_item_plots
+            from _plots import next_item as plots
 
             clock = "processor time in training" if args.processor_time else "training"
-            _next_item_plots.course(args.plots, args.head, results["points"], clock)
+            plots.course(args.plots, args.head, results["points"], clock)
 
 
 def save_results(args, results):
@@ -222,6 +239,7 @@ def arguments():
     add("--quick", action="store_true", help="few sequences, few steps, narrow layers: does everything work?")
     add("--plots", metavar="DIR", help="a PNG of the validation by time; heads drawn before stay in it")
     add("--save", metavar="FILE.keras", help="keep the recommender; default: saved for a test, then removed")
+    add("--int8", action="store_true", help="export it in float32 and in int8, and say what int8 costs")
     add("--results", metavar="FILE.json", help="write the numbers to a file")
     args = parser.parse_args()
     args.share = 0.04 if args.quick else 1.0

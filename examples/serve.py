@@ -1,6 +1,6 @@
-"""Asks an exported language model for the next words, with TensorFlow alone.
+"""Asks an exported model, with TensorFlow alone.
 
-python examples/serve.py EXPORT_DIR CONTEXTS.npy ANSWERS.npz
+python examples/serve.py EXPORT_DIR INPUTS.npy ANSWERS.npz    # .npz for several inputs, by their names
 """
 
 import sys
@@ -13,20 +13,24 @@ import numpy as np
 import tensorflow as tf
 
 
-def main(export, contexts, answers):
+def main(export, inputs, answers):
     start = time.perf_counter()
     model = tf.saved_model.load(export)
     serve = model.signatures["serving_default"]
-    (name,) = serve.structured_input_signature[1]
-    contexts = tf.constant(np.load(contexts))
-    result = {key: value.numpy() for key, value in serve(**{name: contexts}).items()}
+    inputs = np.load(inputs)
+    if isinstance(inputs, np.ndarray):
+        (name,) = serve.structured_input_signature[1]
+        inputs = {name: inputs}
+    inputs = {name: tf.constant(array) for name, array in inputs.items()}
+    result = {key: value.numpy() for key, value in serve(**inputs).items()}
     loaded = time.perf_counter() - start
     start = time.perf_counter()
     for _ in range(5):
-        serve(**{name: contexts})
+        serve(**inputs)
     each = (time.perf_counter() - start) / 5
     np.savez(answers, **result)
-    print(f"   loaded and called in {loaded:.1f} s, then {1e3 * each:.1f} ms for {len(contexts)} contexts")
+    rows = len(next(iter(inputs.values())))
+    print(f"   loaded and called in {loaded:.1f} s, then {1e3 * each:.1f} ms for {rows} rows")
     ours = "keras_largeout" in sys.modules
     print(f"   in the other process, keras_largeout was {'imported!' if ours else 'never imported'}")
 

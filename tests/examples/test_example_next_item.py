@@ -130,7 +130,7 @@ def test_the_course_ends_in_time_and_knows_the_best(module, tmp_path):
 
 def test_the_picture(module, figures, tmp_path):
     pytest.importorskip("matplotlib")
-    plots, names = module("_next_item_plots"), module("_sasrec").NAMES
+    plots, names = module("_plots.next_item"), module("_sasrec").NAMES
     for seconds in (9, 240):
         for i, kind in enumerate(names):
             times = np.linspace(seconds / 10, seconds, 3 + i).tolist()

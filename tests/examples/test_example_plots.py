@@ -29,7 +29,7 @@ def history(last, epochs, seconds):
     "epochs, seconds, unit", [(1, 20, "seconds"), (3, 240, "minutes"), (14, 2400, "minutes")]
 )
 def test_training_shows_every_last_point(module, figures, tmp_path, epochs, seconds, unit):
-    plots = module("_plots")
+    plots = module("_plots.language_model")
     plots.training(tmp_path, "dense", history(195, max(1, epochs // 3), seconds))
     plots.training(tmp_path, "tree", {"curve": [], "seconds": [3.0], "val_perplexity": [812.0]})
     plots.training(tmp_path, "huffman", history(203, epochs, seconds))
@@ -63,7 +63,7 @@ def test_outputs_have_names_and_their_axis_numbers(module, figures, tmp_path, ap
         scores = [{"P@1": p} for p in (0.25, 0.35, 0.40 + 0.005 * i)]
         memory = 30 * 2**20 * apart**i
         run = {"history": scores, "epochs": [50.0, 51.0, 49.0], "weights": memory, "training": memory}
-        module("_xmc_plots").outputs(tmp_path, kind, run)
+        module("_plots.extreme_classification").outputs(tmp_path, kind, run)
     check_legible(figures[-1])
     _, by_memory = figures[-1].axes
     assert [len(figure.axes[1].texts) for figure in figures] == list(range(1, len(names) + 1)), (
@@ -84,7 +84,7 @@ def test_outputs_have_names_and_their_axis_numbers(module, figures, tmp_path, ap
 
 @pytest.mark.parametrize("sizes", [(3000, 10_000), (10_000, 30_000, 100_000, 300_000)])
 def test_speed(module, figures, tmp_path, monkeypatch, capsys, sizes):
-    plots = module("_plots")
+    plots = module("_plots.language_model")
     reached = {"tree": lambda size: 30_000 - size / 50, "dense": lambda size: 2e8 / (7000 + size)}
     monkeypatch.setattr(plots, "_speed", lambda make, head, size, shape: reached[head](size))
     plots.speed(tmp_path, None, sizes, 64, 50)
@@ -97,5 +97,5 @@ def test_speed(module, figures, tmp_path, monkeypatch, capsys, sizes):
 
 @pytest.mark.parametrize("low, high", [(58, 70), (9.95, 10.1), (0.4, 3), (88, 2200), (1e-3, 1e9), (1, 10)])
 def test_ticks_of_a_short_and_of_a_long_logarithmic_axis(module, low, high):
-    ticks = module("_axes").log_ticks(low, high)
+    ticks = module("_plots.axes").log_ticks(low, high)
     assert 3 <= len(ticks) <= 7 and low <= ticks.min() and ticks.max() <= high

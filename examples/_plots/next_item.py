@@ -3,9 +3,10 @@
 import json
 import pathlib
 
-from _axes import dress, legend, new_figure, save, time_unit
 from _next_item_callbacks import RECALL
 from _sasrec import NAMES
+
+from _plots.axes import dress, legend, new_figure, save, time_unit
 
 _STYLES = {
     "tree": {"color": "#0072B2", "marker": "o"},

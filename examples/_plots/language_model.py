@@ -7,8 +7,9 @@ import time
 import keras
 import numpy as np
 import tensorflow as tf
-from _axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 from matplotlib import ticker
+
+from _plots.axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 
 _STYLES = {
     "tree": {"color": "#0072B2", "marker": "o"},

@@ -4,8 +4,9 @@ import json
 import pathlib
 
 import numpy as np
-from _axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 from _outputs import NAMES
+
+from _plots.axes import dress, label_points, legend, log_axis, new_figure, save, time_unit
 
 _STYLES = {
     "sparse": {"color": "#0072B2", "marker": "o"},

@@ -4,7 +4,6 @@ import keras
 
 from keras_largeout._keras import all_layers
 from keras_largeout.callbacks._counting import counted_training
-from keras_largeout.distribute.balance.load_counter import HOST
 
 
 class FeatureReport(keras.callbacks.Callback):
@@ -51,13 +50,12 @@ class FeatureReport(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         layers = [layer for layer in all_layers(self.model) if hasattr(layer, "make_uses")]
         for layer in layers:
-            tables = getattr(layer, "tables", None) or [layer.table]
-            if any(table.remote for table in tables):
+            if any(shard.array.table.remote for shard in layer.shards):
                 raise NotImplementedError(
                     "FeatureReport counts in the memory of one process, and must not be used on parameter "
                     f"servers. Received: a model with {layer.name!r} on them"
                 )
-        self._uses = [use for layer in layers for use in layer.make_uses(HOST)]
+        self._uses = [use for layer in layers for use in layer.make_uses()]
         counted_training(self.model).add(self._uses)
 
     def on_epoch_begin(self, epoch, logs=None):

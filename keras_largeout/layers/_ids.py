@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.tables.resetting import RowReset
 from keras_largeout.layers._inputs import as_ids
+from keras_largeout.layers._sequences import cut, padded
 from keras_largeout.ops.embedding.into_range import check_way, in_op, into_range
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 
@@ -52,8 +53,7 @@ class IdsOfTable:
     def reset_rows(self, table, initializer, start=0):
         """Has the vocabulary reset rows of `table`, its own from `start` on, where other ids get them."""
         if self.vocabulary is not None:
-            if not self.vocabulary.built:
-                self.vocabulary.build()
+            self.vocabulary.build()
             self.vocabulary.on_replaced(RowReset(table, initializer, start, start + self.rows))
 
     def __call__(self, ids):
@@ -91,33 +91,45 @@ class IdsOfTable:
         shaped = [tf.ensure_shape(tf.reshape(r, tf.shape(v)), v.shape) for r, v in zip(rows, values)]
         return [with_values(ids, part) for ids, part in zip(several, shaped)]
 
-    def is_token(self, ids):
-        """Which ids (sparse ones made dense) are no padding: bool, of their shape. Symbolic ids too."""
+    def is_token(self, ids, length=None):
+        """Which ids (sparse ones made dense) are no padding, a bool tensor; symbolic ids too.
+
+        Args:
+            length: None (the shape of the ids) or the int of `FeatureConfig.max_sequence_length`.
+        """
         value = 0 if self.vocabulary is None else self.vocabulary.mask_value
-        if isinstance(ids, keras.KerasTensor):
-            strings = ids.dtype == "string"
-            return IsToken("" if value == 0 else value)(ids) if strings else keras.ops.not_equal(ids, value)
-        ids = as_ids(tf.sparse.to_dense(ids) if isinstance(ids, tf.SparseTensor) else ids)
-        return ids != tf.constant("" if ids.dtype == tf.string and value == 0 else value, ids.dtype)
+        return IsToken(value, length)(ids)
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class IsToken(keras.Operation):
-    """Which strings are no padding: the mask in a functional model. (`keras.ops` do not take strings.)
+    """Which ids are no padding: the mask, which a functional model computes of the ids of each call.
 
     Args:
-        padding: str.
+        padding: int or str, the id that is padding. 0 means "" where ids are strings.
+        length: None, or int: ids `[batch, ids]` are cut to so many, and padded to them.
     """
 
-    def __init__(self, padding="", **kwargs):
+    def __init__(self, padding=0, length=None, **kwargs):
         super().__init__(**kwargs)
-        self.padding = padding
+        self.padding, self.length = padding, length
 
-    def call(self, strings):
-        return tf.convert_to_tensor(strings) != tf.constant(self.padding)
+    def call(self, ids):
+        ids = as_ids(ids)
+        if self.length is not None:
+            ids = cut(ids, self.length)
+        elif isinstance(ids, tf.SparseTensor):
+            ids = tf.sparse.to_dense(ids)
+        values = values_of(ids)
+        padding = "" if values.dtype == tf.string and self.padding == 0 else self.padding
+        tokens = with_values(ids, values != tf.constant(padding, values.dtype))
+        return tokens if self.length is None else padded(tokens, self.length)
 
-    def compute_output_spec(self, strings):
-        return keras.KerasTensor(strings.shape, "bool")
+    def compute_output_spec(self, ids):
+        if self.length is not None:
+            return keras.KerasTensor((ids.shape[0], self.length), "bool")
+        ragged = {"ragged": True} if getattr(ids, "ragged", False) else {}
+        return keras.KerasTensor(ids.shape, "bool", **ragged)
 
     def get_config(self):
-        return {**super().get_config(), "padding": self.padding}
+        return {**super().get_config(), "padding": self.padding, "length": self.length}

@@ -156,9 +156,9 @@ class DynamicVocabulary(keras.layers.Layer):
             slots = self._updated(sought)
         else:
             slots = find(self._state["keys"], sought)
-        unknown = tf.constant(-1, tf.int64)
-        if self.num_oov_indices:
-            unknown = self._first_oov + tf.math.floormod(mixed(ids), self.num_oov_indices)
+        unknown = tf.constant(self._first_oov if self.num_oov_indices else -1, tf.int64)
+        if self.num_oov_indices > 1:
+            unknown += tf.math.floormod(mixed(ids), self.num_oov_indices)
         rows = tf.where(slots >= 0, slots + self.first_row, unknown)
         return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
 

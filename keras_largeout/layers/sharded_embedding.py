@@ -18,6 +18,7 @@ from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
 from keras_largeout.layers._own_optimizer import OwnOptimizer
 from keras_largeout.layers._tied import register_embedding
+from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.ops.export_mode import is_exporting
@@ -187,9 +188,9 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             rows = self._lookup(ids, weights)
         return tf.cast(rows, self.compute_dtype)
 
-    def make_uses(self, host):
-        """A list of the one `FeatureUse` of this layer, which counts on the device `host`."""
-        self.use = self.use or FeatureUse(self.name, self._ids, host)
+    def make_uses(self):
+        """A list of the one `FeatureUse` of this layer."""
+        self.use = self.use or FeatureUse(self.name, self._ids)
         return [self.use]
 
     def table_specs(self):
@@ -267,14 +268,5 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
 
 def _without_padding(ids, weights):
     """Weights that leave id 0 out of every bag."""
-    if isinstance(ids, tf.RaggedTensor):
-        kept = tf.cast(ids.flat_values != 0, tf.float32)
-        return ids, ids.with_flat_values(
-            kept if weights is None else kept * tf.cast(weights.flat_values, tf.float32)
-        )
-    if isinstance(ids, tf.SparseTensor):
-        kept = tf.cast(ids.values != 0, tf.float32)
-        values = kept if weights is None else kept * tf.cast(weights.values, tf.float32)
-        return ids, tf.SparseTensor(ids.indices, values, ids.dense_shape)
-    kept = tf.cast(ids != 0, tf.float32)
-    return ids, kept if weights is None else kept * tf.cast(weights, tf.float32)
+    kept = tf.cast(values_of(ids) != 0, tf.float32)
+    return ids, with_values(ids, kept if weights is None else kept * tf.cast(values_of(weights), tf.float32))

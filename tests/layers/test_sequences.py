@@ -62,6 +62,25 @@ def test_in_a_functional_model(tmp_path):
     np.testing.assert_array_equal(keras.models.load_model(tmp_path / "m.keras")(x), model(x))
 
 
+@pytest.mark.parametrize("kind", ["ragged", "sparse", "dense"])
+def test_the_mask_of_a_functional_model(kind):
+    """A GRU takes no step for padding: neither for that of the ids, nor for what was added or cut."""
+    gru = keras.layers.GRU(2)
+    for length in (3, 6):
+        options = {kind: True} if kind != "dense" else {}
+        ids = keras.Input((4,) if kind == "dense" else (None,), dtype="int64", **options)
+        layer = layer_of(length, mask_zero=True)
+        model = kl.Model(ids, gru(layer(ids)))
+        x = tf.ragged.constant(ROWS, dtype=tf.int64)
+        x = {"ragged": lambda x: x, "sparse": lambda x: x.to_sparse(), "dense": lambda x: x.to_tensor()}[
+            kind
+        ](x)
+        got = model(x)
+        for row, ids in zip(got, ROWS):
+            rows = TABLE[ids[:length]].reshape(1, -1, 2)
+            np.testing.assert_allclose(row, gru(rows)[0] if len(ids) else 0 * row, rtol=1e-5, atol=1e-6)
+
+
 def test_a_table_has_a_dtype_of_its_own():
     tables = [kl.layers.TableConfig(n, 10, 2, dtype=d) for n, d in (("a", "bfloat16"), ("b", None))]
     layer = kl.layers.DistributedEmbedding([kl.layers.FeatureConfig(t.name, t) for t in tables])

@@ -39,32 +39,30 @@ class FeatureUse(Counting):
     Args:
         name: str.
         rule: `IdsOfTable` of the feature's table.
-        host: the device that counts.
     """
 
-    def __init__(self, name, rule, host=HOST):
-        self.name, self._rule, self._host = name, rule, host
-        with tf.init_scope(), tf.device(host):
+    def __init__(self, name, rule):
+        self.name, self._rule = name, rule
+        with tf.init_scope(), tf.device(HOST):
             self._counts = plain_variable(tf.zeros([rule.rows], tf.uint32), trainable=False)
-            self._outside = plain_variable(tf.zeros([1], tf.int64), trainable=False)
+            self._outside = plain_variable(tf.zeros([], tf.int64), trainable=False)
 
     def add(self, ids, rows):
         """Counts ids as they came, and the rows that they got; does nothing outside `counting`."""
         if not self.active:
             return
         ids, rows = (tf.reshape(values_of(value), [-1]) for value in (ids, rows))
-        with tf.device(self._host):
+        with tf.device(HOST):
             rows = tf.cast(rows, tf.int64)
             own = self._rule.own_rows(ids, rows)
             inside = (rows >= int(self._rule.padding)) & (rows < self._rule.rows)
             token = rows != 0 if self._rule.padding else tf.ones_like(own)
             increment(self._counts, tf.boolean_mask(rows, inside), tf.constant(1, tf.uint32))
-            outside = tf.math.count_nonzero(token & ~own, keepdims=True)
-            self._outside.assign_add(tf.reshape(outside, [1]))
+            self._outside.assign_add(tf.math.count_nonzero(token & ~own))
 
     def use(self, top=10):
         """The `Use` so far."""
-        counts, outside = self._counts.numpy().astype(np.int64), int(self._outside.numpy()[0])
+        counts, outside = self._counts.numpy().astype(np.int64), int(self._outside.numpy())
         # What got no row at all was counted outside alone.
         total = int(counts.sum()) + (0 if self._rule.shares_rows else outside)
         best = np.argsort(-counts, kind="stable")[:top]
@@ -83,5 +81,5 @@ class FeatureUse(Counting):
     def reset(self):
         """Forgets everything that was counted."""
         for variable in (self._counts, self._outside):
-            with tf.device(self._host):
+            with tf.device(HOST):
                 variable.assign(tf.zeros(variable.shape, variable.dtype))

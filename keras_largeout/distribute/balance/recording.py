@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.ops.embedding.kinds import values_of
+
 _state = threading.local()
 
 
@@ -44,6 +46,4 @@ def record(name, ids):
     """Reports the ids that the layer `name` looks up. Does nothing outside `recording`, or in a graph."""
     recorder = getattr(_state, "recorder", None)
     if recorder is not None and tf.executing_eagerly():
-        recorder.add(
-            name, ids.flat_values if isinstance(ids, tf.RaggedTensor) else getattr(ids, "values", ids)
-        )
+        recorder.add(name, values_of(ids))

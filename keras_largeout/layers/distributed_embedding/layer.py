@@ -314,12 +314,12 @@ class DistributedEmbedding(keras.layers.Layer):
             raise AttributeError("You must build the layer before asking for its tables.")
         return {section.name: table.span(section.name) for table in self.tables for section in table.sections}
 
-    def make_uses(self, host):
-        """A `FeatureUse` for each feature, which counts on the device `host`."""
+    def make_uses(self):
+        """A `FeatureUse` for each feature."""
         requests = self._requests
         if not requests.uses:
             rules = [(f.name, requests.rules[f.table.name]) for f in requests.features]
-            requests.uses = tuple(FeatureUse(name, rule, host) for name, rule in rules)
+            requests.uses = tuple(FeatureUse(name, rule) for name, rule in rules)
         return list(requests.uses)
 
     def table_specs(self, counts=None):

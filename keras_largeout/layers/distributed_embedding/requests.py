@@ -4,8 +4,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.tables.stacked_lookup import Request
 from keras_largeout.layers._inputs import as_ids
-from keras_largeout.layers.distributed_embedding.sequences import cut, padded
-from keras_largeout.ops.embedding.kinds import values_of, with_values
+from keras_largeout.layers._sequences import cut, padded
 
 
 class Requests:
@@ -55,11 +54,7 @@ class Requests:
 
     def mask(self, feature, ids):
         """Which ids of a feature are no padding, bool of the shape of its output; symbolic ids too."""
-        rule, length = self.rules[feature.table.name], feature.max_sequence_length
-        if length is None or not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
-            return rule.is_token(ids)
-        ids = cut(as_ids(ids), length)
-        return padded(with_values(ids, rule.is_token(values_of(ids))), length)
+        return self.rules[feature.table.name].is_token(ids, feature.max_sequence_length)
 
     @staticmethod
     def _cut(feature, ids):

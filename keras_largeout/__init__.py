@@ -7,6 +7,7 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
 from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
+from keras_largeout.resizing import resize
 
 __all__ = [
     "Model",
@@ -19,6 +20,7 @@ __all__ = [
     "layers",
     "metrics",
     "optimizers",
+    "resize",
     "stock_ops",
     "trees",
 ]

@@ -24,6 +24,8 @@ MAP_DIGEST = "keras_largeout"
 
 # None; or whether the pass under way only checks. (Then the file itself was verified before.)
 _only_checks = contextvars.ContextVar("keras_largeout_only_checks", default=None)
+# Whether tables take files with another number of rows.
+_other_rows = contextvars.ContextVar("keras_largeout_other_rows", default=False)
 # Store -> None, or what is wrong with its file.
 _verified = weakref.WeakKeyDictionary()
 
@@ -41,6 +43,21 @@ def load_pass(only_checks):
 def only_checking():
     """Whether `load_own_variables` must check what it is given, and change nothing."""
     return bool(_only_checks.get())
+
+
+@contextlib.contextmanager
+def other_rows():
+    """In this context a table takes the rows that it has from a file with fewer or more of them."""
+    token = _other_rows.set(True)
+    try:
+        yield
+    finally:
+        _other_rows.reset(token)
+
+
+def may_have_other_rows():
+    """Whether we are inside `other_rows`."""
+    return _other_rows.get()
 
 
 def verify(store):

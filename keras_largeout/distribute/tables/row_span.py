@@ -11,7 +11,7 @@ from keras_largeout.distribute.tables.server_files import (
     saved_there,
 )
 from keras_largeout.files.digests import saved_shapes
-from keras_largeout.files.loading import only_checking
+from keras_largeout.files.loading import may_have_other_rows, only_checking
 
 
 class RowSpan:
@@ -116,7 +116,8 @@ class RowSpan:
                 f"The weights file holds no rows for `{key}`. Expected an array of shape {self.shape}. "
                 "(Keras files weights by the class of their layer; other layers' come by `set_weights`.)"
             )
-        if saved not in (None, self.shape):
+        fits = saved in (None, self.shape) or (may_have_other_rows() and saved[1:] == self.shape[1:])
+        if not fits:
             raise ValueError(
                 f"The weights file does not fit `{key}`: expected shape {self.shape}. "
                 f"Received: shape {saved}."
@@ -134,9 +135,10 @@ class RowSpan:
             return load_there(self, said)
         start = self.start
         for name in chunks.saved_chunks(store, key):
-            rows = np.asarray(store[name])
-            self.array.write(start, rows)
-            start += rows.shape[0]
+            rows = np.asarray(store[name])[: self.start + self.shape[0] - start]
+            if len(rows):
+                self.array.write(start, rows)
+            start += len(rows)
 
     def __repr__(self):
         return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"

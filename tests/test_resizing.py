@@ -1,0 +1,151 @@
+"""`kl.resize`: tables with more and fewer rows, with what they had learned."""
+
+import keras
+import numpy as np
+import pytest
+from _tables import strategy_of
+from _training import arrays_of, needs_multi_optimizer
+
+import keras_largeout as kl
+from keras_largeout.layers import DistributedEmbedding, FeatureConfig, ShardedEmbedding, TableConfig
+
+IDS = np.random.default_rng(0).integers(0, 20, (8, 4))
+DATA = [IDS[:, :2], IDS[:, 2:] // 2], IDS.sum(1)
+
+
+def model_of(optimizer=None, placement="auto", **options):
+    keras.utils.set_random_seed(1)
+    tables = (
+        TableConfig("users", 20, 3, "uniform", optimizer=options.pop("own", None)),
+        TableConfig("items", 10, 3, "uniform"),
+    )
+    inputs = [keras.Input((2,), dtype="int32"), keras.Input((2,), dtype="int32")]
+    layer = DistributedEmbedding([FeatureConfig(t.name, t) for t in tables], **options)
+    words = ShardedEmbedding(20, 2, combiner="sum", placement=placement, name="words")
+    together = keras.layers.Concatenate()([*layer(inputs), words(inputs[0])])
+    model = kl.Model(inputs, keras.layers.Dense(1)(together))
+    model.compile(optimizer or kl.optimizers.LazyAdam(0.05), "mse")
+    model.fit(*DATA, batch_size=4, epochs=2, verbose=0)
+    return model
+
+
+def layers_of(model):
+    distributed = next(layer for layer in model.layers if isinstance(layer, DistributedEmbedding))
+    return distributed, model.get_layer("words")
+
+
+def rows_of(model):
+    """By name: rows of tables and of their slots, of stacks table by table."""
+    distributed, words = layers_of(model)
+    found = {name.replace("embeddings", "words"): rows for name, rows in arrays_of(words.table).items()}
+    for table in distributed.tables:
+        for array in table.array.arrays():
+            rows = array.numpy()
+            kind = array.name.removeprefix(table.array.name)
+            found |= {s.name + kind: rows[s.start : s.stop] for s in table.sections}
+    return found
+
+
+SIZES = {"users": 25, "items": 6, "words": 300}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("stacking", ["auto", None])
+def test_rows_and_slots_are_kept(devices, stacking):
+    with strategy_of(devices).scope():
+        model = model_of(placement="permutation", table_stacking=stacking)
+    before = rows_of(model)
+    larger = kl.resize(model, SIZES)
+    after = rows_of(larger)
+    assert before.keys() == after.keys() and len(after) == 9  # of each table two slots
+    for name, rows in after.items():
+        kept = min(len(rows), len(before[name]))
+        np.testing.assert_array_equal(rows[:kept], before[name][:kept], err_msg=name)
+        new = rows[kept:]
+        if name.endswith(("momentum", "velocity")):
+            assert not new.any()
+        else:
+            assert np.abs(new).max(initial=0) <= 0.05  # "uniform"
+            assert not len(new) or new.any(axis=1).all()
+    for name, rows in rows_of(model).items():
+        np.testing.assert_array_equal(rows, before[name])
+    assert larger.optimizer.iterations.numpy() == model.optimizer.iterations.numpy() == 4
+
+
+def test_training_goes_on_as_it_would_have():
+    """Ids that both have learn the same; new ids learn too."""
+    model = model_of()
+    larger = kl.resize(model, {"users": 40, "words": 40})
+    history = [
+        m.fit(*DATA, batch_size=4, epochs=2, verbose=0, shuffle=False).history for m in (model, larger)
+    ]
+    np.testing.assert_allclose(history[0]["loss"], history[1]["loss"], rtol=1e-6)
+    before = rows_of(larger)["words"][35].copy()
+    more = [np.full((8, 2), 35), DATA[0][1]], DATA[1]
+    with pytest.raises(Exception, match="35"):
+        model.fit(more[0], more[1], verbose=0)
+    larger.fit(*more, verbose=0)
+    assert not np.allclose(rows_of(larger)["words"][35], before)
+
+
+def test_a_file_and_optimizers_of_tables(tmp_path):
+    model = model_of(own=kl.optimizers.Adagrad(0.1))
+    model.save(tmp_path / "m.keras")
+    stamp = (tmp_path / "m.keras").read_bytes()
+    larger = kl.resize(tmp_path / "m.keras", {"users": 21})
+    assert (tmp_path / "m.keras").read_bytes() == stamp
+    before, after = rows_of(model), rows_of(larger)
+    assert after["users"].shape == (21, 3)
+    for name in ("users", "users_accumulator"):
+        np.testing.assert_array_equal(after[name][:20], before[name])
+    assert np.all(after["users_accumulator"][20] == np.float32(0.1))
+    # The file of the larger model is one like any other.
+    larger.save(tmp_path / "n.keras")
+    copy = rows_of(keras.models.load_model(tmp_path / "n.keras"))
+    for name, rows in after.items():
+        np.testing.assert_array_equal(copy[name], rows)
+
+
+@needs_multi_optimizer
+def test_beside_optimizers_of_keras():
+    own = {".*embeddings.*": kl.optimizers.LazyAdam()}
+    choice = keras.optimizers.OptimizerMap(keras.optimizers.Adam(), own)
+    model = model_of(keras.optimizers.MultiOptimizer(choice))
+    larger = kl.resize(model, {"users": 21})
+    assert rows_of(larger)["users_velocity"].shape == (21, 3)
+
+
+def test_a_head_with_the_rows_of_an_embedding():
+    words = ShardedEmbedding(20, 4, name="words")
+    head = kl.layers.FullSoftmax(20, kernel=words)
+    model = kl.Sequential([keras.Input((3,), dtype="int32"), words, head])
+    model.compile(kl.optimizers.LazyAdam(), head.loss)
+    model.fit(IDS[:, :3], IDS[:, 1:], verbose=0)
+    with pytest.raises(ValueError, match="num_classes"):
+        kl.resize(model, {"words": 30})
+
+
+def test_what_is_refused():
+    model = model_of()
+    with pytest.raises(ValueError, match=r"which are \['items', 'users', 'words'\]. Received: \['word'\]"):
+        kl.resize(model, {"word": 3})
+    with pytest.raises(ValueError, match=r"`rows\['users'\]` must be"):
+        kl.resize(model, {"users": 0})
+    model.compile("adam", "mse")
+    model.fit(*DATA, verbose=0)
+    with pytest.raises(ValueError, match="that trains 'users' must be one of k"):
+        kl.resize(model, {"users": 30})
+    ids = kl.layers.DynamicVocabulary(16)
+    words = ShardedEmbedding(ids.vocabulary_size(), 2, vocabulary=ids, name="words")
+    model = keras.Sequential([keras.Input((2,), dtype="int64"), words])
+    with pytest.raises(ValueError, match="must not name 'words': the ids of its rows come from a Dyn"):
+        kl.resize(model, {"words": 30})
+    # Elsewhere a file with other rows stays an error.
+    other = ShardedEmbedding(21, 2, name="other")
+    other.build()
+    with pytest.raises(ValueError, match="does not fit"):
+        store = {}
+        other.save_own_variables(store)
+        words = ShardedEmbedding(20, 2)
+        words.build()
+        words.load_own_variables(store)

@@ -1,0 +1,1 @@
+"""Two towers and a ranking model, of each library."""

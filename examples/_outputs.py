@@ -55,7 +55,7 @@ def make_output(kind, args, counts):
     """
     num_labels, once = len(counts), np.maximum(counts, 1)
     if kind == "full":
-        return [], kl.layers.FullSoftmax(num_labels)
+        return [], kl.layers.FullSoftmax(num_labels, counts=once)
     if kind == "sampled":
         return [], kl.layers.SampledSoftmax(num_labels, min(args.samples, num_labels // 2), counts=once)
     if kind == "tree":
@@ -73,12 +73,10 @@ def make_output(kind, args, counts):
 
 def begin_with(head, counts, rows):
     """Lets an untrained head predict how often each label occurs: it learns faster from there."""
+    if isinstance(head, (kl.layers.FullSoftmax, kl.layers.SampledSoftmax, kl.layers.HierarchicalSoftmax)):
+        return  # its `counts` say so
     share = (counts + 0.1) / (rows + 1)
-    if isinstance(head, kl.layers.HierarchicalSoftmax):
-        return  # its tree knows
-    if isinstance(head, (kl.layers.FullSoftmax, kl.layers.SampledSoftmax)):
-        head.bias.assign(np.log(share))
-    elif head.loss_kind == "squared_hinge":
+    if head.loss_kind == "squared_hinge":
         head.bias.assign(np.full(len(share), -1.0))
     else:
         head.bias.assign(np.log(share / (1 - share)))

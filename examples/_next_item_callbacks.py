@@ -3,7 +3,6 @@
 import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 from _sequences import padded
 
@@ -53,14 +52,6 @@ class LeaveOneOut:
             for metric in self.metrics:
                 metric.update_state(items, found)
         return {metric.name: float(metric.result()) for metric in self.metrics}
-
-
-def most_frequent(held_out):
-    """Recall@10 of the same 10 items for everyone: the most frequent ones that the user does not have yet."""
-    _, histories, items = held_out
-    first = np.arange(K + max(map(len, histories)))  # items are sorted by their frequency
-    hits = [item in first[~np.isin(first, history)][:K] for history, item in zip(histories, items)]
-    return float(np.mean(hits))
 
 
 class Course(keras.callbacks.Callback):

@@ -1,12 +1,18 @@
-"""What the examples say on the way."""
+"""What the examples say on the way, and the export that they make and ask."""
 
 import contextlib
 import pathlib
+import subprocess
 import sys
+import tempfile
 import time
 
 import keras
 import numpy as np
+
+import keras_largeout as kl
+
+SERVE = pathlib.Path(__file__).resolve().parent / "serve.py"
 
 
 @contextlib.contextmanager
@@ -58,6 +64,25 @@ def compare(what, expected, found):
     if not apart <= 1e-3:
         sys.exit(f"   {what}: NOT the same, {apart:.3g} apart")
     print(f"   {what}: " + ("the same, bit for bit" if apart == 0 else f"the same within {apart:.1g}"))
+
+
+def export_and_serve(path, model, inputs, expected):
+    """Exports a SavedModel of stock ops; a process that knows only TensorFlow must answer the same.
+
+    Args:
+        path: folder for the export; None: it is made for the test, then removed.
+        model: `keras.Model`.
+        inputs: dict of arrays, by the names of the model's inputs.
+        expected: dict of arrays, the model's own answers.
+    """
+    with stage("Exporting, serving from a process of its own"), tempfile.TemporaryDirectory() as scratch:
+        path = path or f"{scratch}/export"
+        kl.export_saved_model(model, path)
+        print(f"   {path}: {size(path)}")
+        np.savez(f"{scratch}/inputs.npz", **inputs)
+        files = [path, f"{scratch}/inputs.npz", f"{scratch}/answers.npz"]
+        subprocess.run([sys.executable, SERVE, *files], check=True)
+        compare("answers of the export", expected, dict(np.load(files[-1])))
 
 
 def size(path):

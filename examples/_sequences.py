@@ -22,6 +22,7 @@ import tokenize
 import numpy as np
 import tensorflow as tf
 from _functions import library_files
+from _report import stage
 
 #: Shorter sequences are left out: the last two items are held out, and from less than 3 nothing is learned.
 SHORTEST = 5
@@ -96,6 +97,56 @@ def batches(rows, batch, seed):
 
     dataset = tf.data.Dataset.from_tensor_slices(rows).shuffle(len(rows), seed=seed).repeat()
     return dataset.batch(batch, drop_remainder=True).map(split).prefetch(4)
+
+
+def read(args):
+    """The `Sequences` that the options of an example ask for; it prints what they are.
+
+    Args:
+        args: its `data` is a path, or None for the standard library by `least`, `seed` and `share`.
+    """
+    with stage("Reading the sequences"):
+        if args.data:
+            sequences = text_files(args.data)
+        else:
+            sequences = standard_library(args.least, args.seed, share=args.share)
+        lengths, counts = [len(user) for user in sequences.users], sequences.counts
+        mean = np.mean(lengths)
+        print(f"   {sequences.name}")
+        print(f"   {len(lengths):,} sequences of {SHORTEST} to {max(lengths)} items, {mean:.1f} on average")
+        print(f"   {len(counts):,} items, {np.mean(counts < 5):.0%} of them less than 5 times in training")
+        print(f"   Recall@10 of the most frequent items: {most_frequent(sequences.held_out(1)):.1%}")
+    return sequences
+
+
+def most_frequent(held_out, k=10):
+    """Recall@k of the same k items for everyone: the most frequent ones that the user does not have yet."""
+    _, histories, items = held_out
+    first = np.arange(k + max(map(len, histories)))  # items are sorted by their frequency
+    hits = [item in first[~np.isin(first, history)][:k] for history, item in zip(histories, items)]
+    return float(np.mean(hits))
+
+
+def show_best(title, sequences, best, seed, examples=5, shown=5):
+    """Prints the best items for some users of the test, where items have names.
+
+    Args:
+        title: str, a question.
+        sequences: `Sequences`.
+        best: function from what `Sequences.held_out` returns to int `[users, k]`, the best items first.
+        seed: int, draws the users.
+        examples, shown: int, how many users, and how many items of each.
+    """
+    if sequences.item_names is None:
+        return
+    with stage(f"{title} (the best first; * where it is so)"):
+        held_out = sequences.held_out(1, examples, seed)
+        for user, history, item, ids in zip(*held_out, best(held_out)):
+            print(f"   {sequences.user_names[user]}")
+            names = [sequences.item_names[i] for i in history[-6:]]
+            print("       ... " + "   ".join(names) + f" [{sequences.item_names[item]}]")
+            said = (sequences.item_names[i] + "*" * int(i == item) for i in ids[:shown])
+            print("       -> " + "   ".join(said))
 
 
 def standard_library(least=2, seed=0, share=1.0):

@@ -8,10 +8,7 @@ python examples/language_model.py --corpus train.txt.gz --validation valid.txt.g
 """
 
 import argparse
-import contextlib
 import pathlib
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -24,37 +21,33 @@ import numpy as np
 from _callbacks import Perplexity, Speed
 from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
-from _report import compare, peak_memory, progress, size, stage
+from _report import compare, export_and_serve, peak_memory, progress, size, stage
 
 import keras_largeout as kl
-
-HERE = pathlib.Path(__file__).resolve().parent
 
 
 def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
-    with contextlib.ExitStack() as stack:
-        strategy = kl.distribute.strategy(args.devices)
-        scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        started = time.perf_counter()
-        corpus = read_corpus(args)
-        train, validation, tokens_per_step, steps = make_batches(args, corpus)
-        with strategy.scope():
-            model, head = make_model(args, corpus)
-        history = fit(args, model, head, train, validation, tokens_per_step, steps)
-        predictor = head.predictor(model, k=10, position="last")
-        contexts = show_predictions(args, corpus, predictor)
-        if args.head != "dense":
-            show_continuations(args, corpus, model, head, predictor, contexts[0])
-        with strategy.scope():
-            save_and_reload(args.save or scratch / "model.keras", model, train, contexts)
-        export_and_serve(args.export or scratch / "export", model, contexts, scratch)
-        if args.plots:
-            draw(args, history)
-        peak = peak_memory() / 2**30
-        minutes = (time.perf_counter() - started) / 60
-        print(f"\nDone in {minutes:.1f} minutes, with at most {peak:.1f} GB of memory")
+    strategy = kl.distribute.strategy(args.devices)
+    started = time.perf_counter()
+    corpus = read_corpus(args)
+    train, validation, tokens_per_step, steps = make_batches(args, corpus)
+    with strategy.scope():
+        model, head = make_model(args, corpus)
+    history = fit(args, model, head, train, validation, tokens_per_step, steps)
+    predictor = head.predictor(model, k=10, position="last")
+    contexts = show_predictions(args, corpus, predictor)
+    if args.head != "dense":
+        show_continuations(args, corpus, model, head, predictor, contexts[0])
+    with strategy.scope():
+        save_and_reload(args, model, train, contexts)
+    export_and_serve(args.export, predictor, {"tokens": contexts}, predictor.predict(contexts, verbose=0))
+    if args.plots:
+        draw(args, history)
+    peak = peak_memory() / 2**30
+    minutes = (time.perf_counter() - started) / 60
+    print(f"\nDone in {minutes:.1f} minutes, with at most {peak:.1f} GB of memory")
 
 
 def read_corpus(args):
@@ -177,9 +170,10 @@ def show_continuations(args, corpus, model, head, predictor, context, length=12)
             print(f"   sampled at temperature {temperature}: {corpus.text(words)}")
 
 
-def save_and_reload(path, model, train, contexts):
+def save_and_reload(args, model, train, contexts):
     """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
-    with stage("Saving, loading back, training on"):
+    with stage("Saving, loading back, training on"), tempfile.TemporaryDirectory() as scratch:
+        path = args.save or pathlib.Path(scratch) / "model.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
         print(f"   {path}: {size(path)}")
@@ -189,19 +183,6 @@ def save_and_reload(path, model, train, contexts):
         following = list(train.take(3))
         losses = [{"loss": np.array([m.train_on_batch(*b) for b in following])} for m in (model, loaded)]
         compare("losses of the next 3 steps", *losses)
-
-
-def export_and_serve(path, model, contexts, scratch):
-    """Exports a SavedModel of stock ops; a process that knows only TensorFlow must answer the same."""
-    with stage("Exporting, serving from a process of its own"):
-        predictor = model.layers[-1].predictor(model, k=10, position="last")
-        kl.export_saved_model(predictor, str(path))
-        print(f"   {path}: {size(path)}")
-        np.save(scratch / "contexts.npy", contexts)
-        command = [HERE / "serve.py", path, scratch / "contexts.npy", scratch / "answers.npz"]
-        subprocess.run([sys.executable, *map(str, command)], check=True)
-        served = dict(np.load(scratch / "answers.npz"))
-        compare("answers of the export", predictor.predict(contexts, verbose=0), served)
 
 
 def draw(args, history):

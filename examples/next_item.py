@@ -24,7 +24,7 @@ import _sequences
 import keras
 import numpy as np
 import tensorflow as tf
-from _next_item_callbacks import NDCG, RECALL, Course, K, LeaveOneOut, most_frequent
+from _next_item_callbacks import NDCG, RECALL, Course, K, LeaveOneOut
 from _report import compare, peak_memory, size, stage
 
 import keras_largeout as kl
@@ -40,7 +40,7 @@ def main():
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    sequences = read_sequences(args)
+    sequences = _sequences.read(args)
     with strategy.scope():
         model, head = make_model(args, sequences)
         seen = keras.Input((None,), dtype="int32", name="seen")
@@ -55,23 +55,6 @@ def main():
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {peak_memory() / 2**30:.1f} GB of memory")
     save_results(args, results)
-
-
-def read_sequences(args):
-    with stage("Reading the sequences"):
-        if args.data:
-            sequences = _sequences.text_files(args.data)
-        else:
-            sequences = _sequences.standard_library(args.least, args.seed, share=args.share)
-        lengths = [len(user) for user in sequences.users]
-        print(f"   {sequences.name}")
-        print(
-            f"   {len(lengths):,} sequences of 5 to {max(lengths)} items, {np.mean(lengths):.1f} on average"
-        )
-        counts = sequences.counts
-        print(f"   {len(counts):,} items, {np.mean(counts < 5):.0%} of them less than 5 times in training")
-        print(f"   {RECALL} of the most frequent items: {most_frequent(sequences.held_out(1)):.1%}")
-    return sequences
 
 
 def make_model(args, sequences):
@@ -127,19 +110,14 @@ def fit(args, sequences, model, predictor):
     return results, test
 
 
-def show_predictions(args, sequences, predictor, test, examples=5, shown=5):
+def show_predictions(args, sequences, predictor, test):
     """Prints what the model recommends to some users of the test."""
-    if sequences.item_names is None:
-        return
-    with stage("What comes next? (the best first; * where it is so)"):
-        users, histories, items = sequences.held_out(1, examples, args.seed)
-        found = predictor(test.inputs(histories), training=False)["ids"].numpy()
-        for user, history, item, ids in zip(users, histories, items, found):
-            print(f"   {sequences.user_names[user]}")
-            names = [sequences.item_names[i] for i in history[-6:]]
-            print("       ... " + "   ".join(names) + f" [{sequences.item_names[item]}]")
-            said = (sequences.item_names[i] + "*" * int(i == item) for i in ids[:shown])
-            print("       -> " + "   ".join(said))
+
+    def best(held_out):
+        _, histories, _ = held_out
+        return predictor(test.inputs(histories), training=False)["ids"].numpy()
+
+    _sequences.show_best("What comes next?", sequences, best, args.seed)
 
 
 def save_and_reload(args, predictor, test):

@@ -22,11 +22,10 @@ import keras
 import numpy as np
 from _ranking import click_logs, criteo, models, report
 from _ranking.course import Course, Predictions
-from _report import compare, peak_memory, size, stage
+from _report import compare, export_and_serve, peak_memory, size, stage
 
 import keras_largeout as kl
 
-HERE = pathlib.Path(__file__).parent
 RUNS = [(model, stacking) for model in models.NAMES for stacking in ("auto", "none")]
 
 
@@ -47,16 +46,14 @@ def main():
     use = kl.callbacks.FeatureReport()
     predictions = Predictions(model)
     course = Course(predictions, sample.cache(), args.batch, rows, 10_000 if args.quick else 50_000)
-    results |= fit(model, train, [course, use])
+    results |= fit(model, train, course, use)
     results |= measure(predictions, test)
     with stage("Which rows were used"):
         report.print_row_use(use.features)
     if not args.skip_saving:
-        with tempfile.TemporaryDirectory() as scratch:
-            scratch = pathlib.Path(scratch)
-            with strategy.scope():
-                save_and_reload(args.save or scratch / "model.keras", model, train, sample)
-            export_and_serve(args.export or scratch / "export", model, sample, scratch)
+        with strategy.scope():
+            save_and_reload(args, model, train, sample)
+        export(args, model, sample)
     draw(args, results)
     results["peak"] = peak_memory()
     minutes = (time.perf_counter() - started) / 60
@@ -102,10 +99,9 @@ def make_model(args, features):
     return model, seconds
 
 
-def fit(model, train, callbacks):
-    course, _ = callbacks
+def fit(model, train, course, use):
     with stage("Training: one pass, as the rows come"):
-        model.fit(train, callbacks=callbacks, shuffle=False, verbose=0)
+        model.fit(train, callbacks=[course, use], shuffle=False, verbose=0)
         clock, processor = course.speed
         print(f"   {clock:,.0f} rows per second; {processor:,.0f} per second of the processor")
     return {"points": course.points, "clock": clock, "processor": processor, "training": peak_memory()}
@@ -124,9 +120,10 @@ def measure(predictions, test):
     return results
 
 
-def save_and_reload(path, model, train, sample):
+def save_and_reload(args, model, train, sample):
     """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
-    with stage("Saving, loading back, training on"):
+    with stage("Saving, loading back, training on"), tempfile.TemporaryDirectory() as scratch:
+        path = args.save or pathlib.Path(scratch) / "model.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
         print(f"   {path}: {size(path)}")
@@ -138,17 +135,10 @@ def save_and_reload(path, model, train, sample):
         compare("losses of the next 3 steps", *losses)
 
 
-def export_and_serve(path, model, sample, scratch):
-    """Exports a SavedModel of stock ops; a process that knows only TensorFlow must answer the same."""
-    with stage("Exporting, serving from a process of its own"):
-        kl.export_saved_model(model, str(path))
-        print(f"   {path}: {size(path)}")
-        inputs = {name: array.numpy()[:256] for name, array in next(iter(sample))[0].items()}
-        np.savez(scratch / "inputs.npz", **inputs)
-        command = [HERE / "serve.py", path, scratch / "inputs.npz", scratch / "answers.npz"]
-        subprocess.run([sys.executable, *map(str, command)], check=True)
-        expected = {"output_0": model(inputs, training=False).numpy()}
-        compare("answers of the export", expected, dict(np.load(scratch / "answers.npz")))
+def export(args, model, sample, asked=256):
+    inputs = {name: array.numpy()[:asked] for name, array in next(iter(sample))[0].items()}
+    answers = {"output_0": model(inputs, training=False).numpy()}
+    export_and_serve(args.export, model, inputs, answers)
 
 
 def run_apart(args, model, stacking):

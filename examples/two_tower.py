@@ -9,9 +9,6 @@ python examples/two_tower.py --data FOLDER  # lines `user item item ...` in trai
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
-import tempfile
 import time
 
 import _towers  # first: it imports TensorFlow, in such a way that TensorFlow Recommenders can be imported
@@ -19,13 +16,9 @@ import _towers  # first: it imports TensorFlow, in such a way that TensorFlow Re
 # isort: split
 import _sequences
 import keras
-import numpy as np
-from _next_item_callbacks import most_frequent
-from _report import compare, peak_memory, size, stage
+from _report import export_and_serve, peak_memory, stage
 
 import keras_largeout as kl
-
-HERE = pathlib.Path(__file__).parent
 
 
 def main():
@@ -33,14 +26,14 @@ def main():
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    sequences = read_sequences(args)
+    sequences = _sequences.read(args)
     with strategy.scope():
         model = make_model(args, sequences)
     results = fit(args, sequences, model)
     results["test"] = test(args, sequences, model)
     recommender = _towers.recommender(model, len(sequences.counts))
     show_recommendations(args, sequences, recommender)
-    export_and_serve(args, sequences, recommender)
+    export(args, sequences, recommender)
     draw(args, results)
     print_table(args, results)
     results["peak"] = peak_memory()
@@ -48,19 +41,6 @@ def main():
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
     if args.results:
         pathlib.Path(args.results).write_text(json.dumps(results))
-
-
-def read_sequences(args):
-    with stage("Reading who used what"):
-        if args.data:
-            sequences = _sequences.text_files(args.data)
-        else:
-            sequences = _sequences.standard_library(args.least, args.seed, share=args.share)
-        print(f"   {sequences.name}")
-        users, items = len(sequences.users), len(sequences.counts)
-        print(f"   {users:,} users, {items:,} items, {sequences.counts.sum():,} pairs to learn from")
-        print(f"   Recall@10 of the most frequent items: {most_frequent(sequences.held_out(1)):.1%}")
-    return sequences
 
 
 def make_model(args, sequences):
@@ -92,34 +72,19 @@ def test(args, sequences, model):
         return _towers.evaluate(model, held_out, args.length, len(sequences.counts))
 
 
-def show_recommendations(args, sequences, recommender, examples=5, shown=5):
+def show_recommendations(args, sequences, recommender):
     """Prints what some users of the test are told."""
-    if sequences.item_names is None:
-        return
-    with stage("What is recommended? (the best first; * where it is so)"):
-        held_out = sequences.held_out(1, examples, args.seed)
-        found = recommender(_towers.inputs_of(held_out, args.length))["ids"].numpy()
-        for user, history, item, ids in zip(*held_out, found):
-            print(f"   {sequences.user_names[user]}")
-            names = [sequences.item_names[i] for i in history[-6:]]
-            print("       ... " + "   ".join(names) + f" [{sequences.item_names[item]}]")
-            said = (sequences.item_names[i] + "*" * int(i == item) for i in ids[:shown])
-            print("       -> " + "   ".join(said))
+
+    def best(held_out):
+        return recommender(_towers.inputs_of(held_out, args.length))["ids"].numpy()
+
+    _sequences.show_best("What is recommended?", sequences, best, args.seed)
 
 
-def export_and_serve(args, sequences, recommender, asked=64):
-    """Exports a SavedModel of stock ops; a process that knows only TensorFlow must answer the same."""
-    with stage("Exporting, serving from a process of its own"), tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        path = args.export or scratch / "export"
-        inputs = _towers.inputs_of(sequences.held_out(1, asked, args.seed), args.length)
-        kl.export_saved_model(recommender, str(path))
-        print(f"   {path}: {size(path)}")
-        np.savez(scratch / "queries.npz", **inputs)
-        command = [HERE / "serve.py", path, scratch / "queries.npz", scratch / "answers.npz"]
-        subprocess.run([sys.executable, *map(str, command)], check=True)
-        expected = {key: value.numpy() for key, value in recommender(inputs).items()}
-        compare("answers of the export", expected, dict(np.load(scratch / "answers.npz")))
+def export(args, sequences, recommender, asked=64):
+    inputs = _towers.inputs_of(sequences.held_out(1, asked, args.seed), args.length)
+    answers = {key: value.numpy() for key, value in recommender(inputs).items()}
+    export_and_serve(args.export, recommender, inputs, answers)
 
 
 def print_table(args, results):

@@ -103,7 +103,7 @@ def test_the_model_reads_what_was_before_and_no_padding(module):
 
 def test_the_most_frequent_items_that_a_user_has_not(module):
     histories = [np.array([0, 1, 2]), np.array([4])]
-    most_frequent = module("_next_item_callbacks").most_frequent
+    most_frequent = module("_sequences").most_frequent
     assert most_frequent((None, histories, np.array([12, 11]))) == 0.5
     assert most_frequent((None, histories, np.array([2, 10]))) == 0.5
 

@@ -73,6 +73,11 @@ class Tied:
                 "the gradients of its own layer alone. "
                 f"Received: {embedding.name!r} with optimizer={embedding.optimizer.name!r}"
             )
+        if embedding.storage != "device":
+            raise ValueError(
+                '`kernel` of a head must be an embedding with storage="device": a head goes over all of its '
+                f"rows. Received: {embedding.name!r} with storage={embedding.storage!r}"
+            )
         embedding.build()
         table = embedding.table
         if not table.is_whole and (table.placement.kind != "range" or HOT in table.array.parts):

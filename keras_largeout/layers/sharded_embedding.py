@@ -11,6 +11,7 @@ from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
+from keras_largeout.distribute.tables.storage import check_storage
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
@@ -68,6 +69,11 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         vocabulary: None, or a `DynamicVocabulary` that gives ids their rows, strings too, and takes rows
             away from ids that are not used. `input_dim` is its `vocabulary_size()`, and `out_of_range` says
             nothing.
+        storage: where the memory of the rows and of their optimizer slots is. "device": that of the device
+            that owns them. "host": that of the process, for tables that do not fit a GPU. The distinct rows
+            of a batch then cross to the device and are combined there; their gradients cross back, and the
+            optimizer updates the rows where they lie. The numbers are the same. On CPUs, and on parameter
+            servers, host memory is what a device has. A `Plan` given as `placement` may say "host", too.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -109,6 +115,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         placement="auto",
         optimizer=None,
         vocabulary=None,
+        storage="device",
         **kwargs,
     ):
         input_dim = positive_int("input_dim", input_dim)
@@ -126,7 +133,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.out_of_range = out_of_range
-        self.placement = check_placement(placement)
+        self.placement, self.storage = check_placement(placement), check_storage(storage)
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
@@ -152,6 +159,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             placement=self.placement,
             plan_name=self.name,
             trainable=self.optimizer is None,
+            storage=self.storage,
         )
         give_shards(self, self.table)
         self.build_optimizer([self.table])
@@ -195,7 +203,15 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
 
     def table_specs(self):
         """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
-        return [TableSpec(self.name, self.input_dim, self.output_dim, dtype=self.variable_dtype)]
+        return [
+            TableSpec(
+                self.name,
+                self.input_dim,
+                self.output_dim,
+                dtype=self.variable_dtype,
+                storage=self.storage,
+            )
+        ]
 
     def _lookup(self, ids, weights):
         record(self.name, ids)
@@ -263,6 +279,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             "placement": self.placement if isinstance(self.placement, str) else "auto",
             "optimizer": None if self._fused is None else self._fused.config,
             "vocabulary": keras.saving.serialize_keras_object(self.vocabulary),
+            "storage": self.storage,
         }
 
 

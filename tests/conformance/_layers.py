@@ -133,6 +133,7 @@ LAYERS = {
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
     "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),
     "ShardedEmbedding, fused": first(lambda: means(optimizer=ADAM()), refused=FUSED),
+    "ShardedEmbedding, host": first(lambda: means(storage="host")),
     "ShardedEmbedding, vocabulary": first(of_vocabulary),
     "DistributedEmbedding, fused": first(
         lambda: towers(a="adagrad"), lambda layer, ids: layer({"a": ids, "b": ids}), refused=FUSED

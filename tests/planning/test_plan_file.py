@@ -204,3 +204,26 @@ def test_other_files_and_tables(saved, tmp_path):
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match="version None"):
         Plan.load(tmp_path / "list.json")
+
+
+def test_storage_is_kept_and_may_be_edited(tmp_path):
+    path = tmp_path / "plan.json"
+    specs = [TableSpec("a", 400_000, 64), TableSpec("b", 100_000, 64)]
+    made = plan(specs, 2, memory_per_device=30e6, host_memory=1e9)
+    made.save(path)
+    read = Plan.load(path)
+    assert read.storages == made.storages == {"a": "host", "b": "device"}
+    assert str(read) == str(made)
+    content = json.loads(path.read_text())
+    content["tables"]["b"]["storage"] = "host"
+    path.write_text(json.dumps(content))
+    read = Plan.load(path)
+    assert read.storages == {"a": "host", "b": "host"} and not read.memory.any()
+    assert read["b"].expected is None and read["a"].expected is not None
+    assert Plan.load(path, specs).storages == read.storages
+    del content["tables"]["a"]["storage"], content["tables"]["b"]["storage"]  # of an earlier version
+    for table in content["computed"].values():
+        table["expected"] = None
+    content["devices"][0]["memory"] = content["devices"][1]["memory"] = None
+    path.write_text(json.dumps(content))
+    assert set(Plan.load(path).storages.values()) == {"device"}

@@ -248,3 +248,32 @@ def test_sizes_follow_shares_and_room():
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_host_memory_takes_what_the_devices_have_no_room_for():
+    """367 MB of tables, of which 300 fit: those go to the host of which a step uses least per byte."""
+    specs = [
+        TableSpec("cold", 400_000, 64),
+        TableSpec("hot", 400_000, 64, ids_per_example=50),
+        TableSpec("warm", 400_000, 64, ids_per_example=5),
+        TableSpec("kernel", tree().num_rows, 300, tree=tree()),
+        TableSpec("bias", tree().num_rows, 1, like="kernel"),
+    ]
+    with pytest.raises(ValueError, match="does not fit"):
+        plan(specs, 2, memory_per_device=150e6)
+    found = plan(specs, 2, memory_per_device=150e6, host_memory=1e9)
+    assert found.storages == dict.fromkeys(("hot", "warm", "kernel", "bias"), "device") | {"cold": "host"}
+    assert found.host_memory == 400_000 * 256
+    assert found.memory.max() <= 150e6
+    assert found["cold"].memory.max() == 0 and found["cold"].placement.devices == 2
+    assert "on the host" in str(found)
+    smaller = plan(specs, 2, memory_per_device=100e6, host_memory=1e9)
+    assert [name for name, storage in smaller.storages.items() if storage == "host"] == ["cold", "warm"]
+    # All fit: nothing moves.
+    assert set(plan(specs, 2, memory_per_device=1e9, host_memory=1e9).storages.values()) == {"device"}
+    with pytest.raises(ValueError, match="does not fit"):
+        plan(specs, 2, memory_per_device=100e6, host_memory=110e6)
+    with pytest.raises(ValueError, match=r"`host_memory` must be at least .* 102,400,000 bytes"):
+        plan(TableSpec("cold", 400_000, 64, storage="host"), 2, host_memory=1e6)
+    with pytest.raises(ValueError, match="`storage` of table 'cold' must be one of"):
+        TableSpec("cold", 4, 64, storage="disk")

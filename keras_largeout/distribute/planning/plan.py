@@ -97,6 +97,16 @@ class Plan:
         return functools.reduce(operator.add, [table.expected for table in self.tables])
 
     @property
+    def storages(self):
+        """dict from the names of all tables to where their memory is, "device" or "host"."""
+        return {table.spec.name: table.spec.storage for table in self.tables}
+
+    @property
+    def host_memory(self):
+        """int: bytes that tables and slots take in host memory."""
+        return sum(table.spec.nbytes for table in self.tables if table.spec.storage == "host")
+
+    @property
     def memory(self):
         """float64 `[devices]`: bytes that all tables and slots take on each device."""
         return np.sum([table.memory for table in self.tables], axis=0)

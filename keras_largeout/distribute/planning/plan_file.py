@@ -17,8 +17,9 @@ from keras_largeout.files.whole import whole_file
 
 _ABOUT = (
     "Where keras_largeout places tables. You may edit `kind` (replicated, range, modulo, permutation, "
-    "columns, table), `device` where the kind is table, and `pin`: rows (of a tree: classes) such as '7' or "
-    "'10-19' to a device (its index or name) or to 'all'. Plan.load reads the file back."
+    "columns, table), `storage` (device, host), `device` where the kind is table, and `pin`: rows (of a "
+    "tree: classes) such as '7' or '10-19' to a device (its index or name) or to 'all'. Plan.load reads the "
+    "file back."
 )
 _VERSION = 1
 _SPEC = ("rows", "dim", "dtype", "slots", "row_slots", "ids_per_example", "like")
@@ -54,6 +55,7 @@ def _table(table):
     return {
         "kind": table.placement.kind,
         "device": _device(table.placement),
+        "storage": spec.storage,
         "pin": table.pins,
         "why": table.reason,
         **{field: getattr(spec, field) for field in _SPEC},
@@ -65,7 +67,7 @@ def _computed(table, arrays):
     spec, placement = table.spec, table.placement
     expected = None
     if table.expected is not None:
-        expected = {"of": placement.digest}
+        expected = {"of": _digest(placement, spec)}
         for field in dataclasses.fields(DeviceLoad):
             expected[field.name] = np.asarray(getattr(table.expected, field.name)).tolist()
     details = {"kind": placement.kind, "sizes": list(placement.sizes)}
@@ -78,6 +80,11 @@ def _computed(table, arrays):
     elif placement.hot is not None:
         details["hot"] = _packed(placement.hot, f"{spec.name}/hot", arrays)
     return {"expected": expected, "details": details}
+
+
+def _digest(placement, spec):
+    """What an expected load is of."""
+    return placement.digest if spec.storage == "device" else f"{placement.digest} {spec.storage}"
 
 
 def _device(placement):
@@ -150,12 +157,13 @@ def _read_table(spec, entry, devices, arrays):
             )
     if spec.tree is not None and entry["tree"] != tree_digest(spec.tree):
         raise ValueError(f"The plan is of another tree of table {spec.name!r}.")
+    spec = dataclasses.replace(spec, storage=entry.get("storage", "device"))
     placement = _placement(spec, entry, len(devices), arrays)
     reason = entry["why"]
     if entry["pin"]:
         placement = pinned(spec, entry["tree"] is not None, placement, entry["pin"], devices)
     expected = entry["expected"]
-    if expected is not None and expected.pop("of") == placement.digest:
+    if expected is not None and expected.pop("of") == _digest(placement, spec):
         expected = DeviceLoad(**{name: np.array(values) for name, values in expected.items()})
     else:
         expected, reason = None, "as edited"

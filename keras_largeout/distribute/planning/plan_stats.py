@@ -58,6 +58,8 @@ def _table_row(table):
     kind = placement.kind
     if kind == "table":
         kind = f"on device {max(range(placement.devices), key=placement.sizes.__getitem__)}"
+    if spec.storage == "host":
+        kind += ", on the host"
     hot = f"{placement.num_hot:,}" if placement.num_hot else "-"
     return [spec.name, f"{spec.rows:,}", str(spec.dim), size_text(spec.nbytes), kind, hot, table.reason]
 

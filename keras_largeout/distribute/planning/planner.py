@@ -1,5 +1,6 @@
 """The planner: which device gets which table, or which rows of it."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -31,7 +32,16 @@ _WHOLE = 0.5
 _WORTH = 0.98
 
 
-def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, small=1 << 20, balance=1.05):
+def plan(
+    tables,
+    devices,
+    memory_per_device=None,
+    batch_size=4096,
+    counts=None,
+    small=1 << 20,
+    balance=1.05,
+    host_memory=None,
+):
     """Makes a sharding plan: no device waits for another, and none runs out of memory.
 
     What the planner chooses for a table, in the words of TorchRec:
@@ -45,6 +55,8 @@ def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, 
       even enough, the hottest rows are replicated, where that makes the busiest device faster. As a last
       resort, each row is assigned to a device.
     - The table of a tree has a replicated top, and below it whole subtrees on one device each.
+    - *In host memory* (`storage="host"`), where `host_memory` allows it: tables that the devices have no room
+      for, first those of which a step uses the fewest bytes of all that they take. A tree never is.
 
     The load of a device is its estimated time per step: bytes / bandwidth + flops / flops per second.
     Nothing is random: equal arguments give equal plans.
@@ -60,6 +72,7 @@ def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, 
             `[rows]`, for a tree `[num_classes]`.
         small: int, in bytes: see above.
         balance: float of at least 1, the max/mean of the devices' loads that is good enough.
+        host_memory: None, or the bytes that tables and slots may take in host memory.
 
     Returns:
         A `Plan`. Give it to layers as their `placement`.
@@ -89,7 +102,43 @@ def plan(tables, devices, memory_per_device=None, batch_size=4096, counts=None, 
             f"Received: batch_size={batch_size!r}, small={small!r}, balance={balance!r}"
         )
     specs = gather_specs(tables, counts)
-    return _Planner(specs, gather_devices(devices, memory_per_device), batch_size, small, balance).plan()
+    devices = gather_devices(devices, memory_per_device)
+
+    def planned(specs):
+        return _Planner(specs, devices, batch_size, small, balance).plan()
+
+    return planned(specs) if host_memory is None else _with_host(specs, planned, host_memory, batch_size)
+
+
+def _with_host(specs, planned, host_memory, batch_size):
+    """The plan of as few tables in host memory as the devices have no room for.
+
+    Args:
+        planned: from specs to their `Plan`; it raises ValueError where they do not fit.
+    """
+    groups = TableGroup.of(specs)
+    left = host_memory - sum(group.nbytes for group in groups.values() if group.on_host)
+    if left < 0:
+        raise ValueError(
+            f"`host_memory` must be at least what tables with storage='host' take, "
+            f"{int(host_memory - left):,} bytes. Received: host_memory={int(host_memory):,}"
+        )
+    movable = [name for name, group in groups.items() if not group.on_host and group.main.tree is None]
+    used = {name: expected_work(groups[name], 1, batch_size)[0] / groups[name].nbytes for name in movable}
+    movable.sort(key=lambda name: (-used[name], name))
+    while True:
+        try:
+            return planned(specs)
+        except ValueError:
+            name = None
+            while movable and name is None:
+                name = movable.pop()
+                name = name if groups[name].nbytes <= left else None
+            if name is None:
+                raise
+        left -= groups[name].nbytes
+        moved = {spec.name for spec in groups[name]}
+        specs = tuple(dataclasses.replace(s, storage="host") if s.name in moved else s for s in specs)
 
 
 class _Planner:
@@ -122,7 +171,12 @@ class _Planner:
 
     def _is_small(self, name):
         group = self.groups[name]
-        if len(self.devices) == 1 or group.nbytes > self.small or group.main.tree is not None:
+        if (
+            len(self.devices) == 1
+            or group.nbytes > self.small
+            or group.main.tree is not None
+            or group.on_host
+        ):
             return False
         spent = sum(table.memory.max() for table in self.done.values())
         limit = min((d.memory for d in self.devices if d.memory is not None), default=np.inf)
@@ -131,7 +185,7 @@ class _Planner:
     def _is_wide(self, name):
         main, devices = self.groups[name].main, len(self.devices)
         wide = main.dim >= max(_WIDE, _COLUMNS * devices) and main.rows <= main.dim
-        fits = np.all(self.groups[name].nbytes / devices * 1.05 <= self.free)
+        fits = np.all(self.groups[name].nbytes / devices * 1.05 <= self._free_for(name))
         return wide and fits and devices > 1 and len(self.groups[name]) == 1
 
     def _is_middling(self, name):
@@ -150,6 +204,10 @@ class _Planner:
             moved, flops = expected_work(group, len(self.devices), self.batch_size)
             seconds[name] = moved / self.devices[0].bandwidth + flops / self.devices[0].flops
         return seconds
+
+    def _free_for(self, name):
+        """float64 `[devices]`: the bytes that are free for a group."""
+        return np.full(len(self.devices), np.inf) if self.groups[name].on_host else self.free
 
     def _shares(self, name):
         return device_shares(self.groups[name], self.devices, self.batch_size)
@@ -183,16 +241,16 @@ class _Planner:
     def _place_large(self, name):
         """Shards a table by rows, columns or subtrees; refuses it where the devices can't hold it."""
         group, devices = self.groups[name], len(self.devices)
-        free = np.minimum(self.free, group.nbytes)  # also where there is no limit
+        free = np.minimum(self._free_for(name), group.nbytes)  # also where there is no limit
         room = (free // group.row_bytes).astype(np.int64)
         if room.sum() < group.main.rows:
             needed = group.nbytes * self._shares(name) / self._shares(name).sum()
             self._refuse(name, needed, (group.main.rows - room.sum()) * group.row_bytes)
         # At first a table may take no more of a small device than is fair to the tables still to come.
         waiting = sum(g.nbytes for n, g in self.groups.items() if n not in self.done)
-        fair = (np.minimum(free, 1.25 * self.free * (group.nbytes / waiting)) // group.row_bytes).astype(
-            np.int64
-        )
+        fair = (
+            np.minimum(free, 1.25 * self._free_for(name) * (group.nbytes / waiting)) // group.row_bytes
+        ).astype(np.int64)
         for part in (fair, room):
             try:
                 placement, reason = self._cut(name, devices, part)
@@ -251,7 +309,7 @@ class _Planner:
         if not names:
             return
         speed = self._shares(names[0])
-        sizes = [self.groups[name].nbytes for name in names]
+        sizes = [0 if self.groups[name].on_host else self.groups[name].nbytes for name in names]
         loads = [(self._seconds[name], size) for name, size in zip(names, sizes)]
         # What is there already, in seconds of the first device.
         base = np.stack([self.load.seconds(self.devices) * speed / speed[0], self.load.memory], axis=1)

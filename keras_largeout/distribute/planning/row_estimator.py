@@ -84,7 +84,9 @@ def row_load(spec, devices, batch_size):
 
 
 def memory_of(spec, placement):
-    """float64 `[devices]`: bytes of a table with its slots."""
+    """float64 `[devices]`: bytes of a table with its slots, of those that are on devices."""
+    if spec.storage == "host":
+        return np.zeros(placement.devices)
     if placement.columns is not None:
         width = np.array([stop - start for start, stop in placement.columns], np.float64)
         slots, row_slots = FLOAT32_BYTES * spec.slots, FLOAT32_BYTES * spec.row_slots

@@ -7,6 +7,8 @@ import numpy as np
 from keras_largeout.trees import Tree
 from keras_largeout.trees.cost import FLOAT32_BYTES
 
+#: Where the memory of a table's rows may be: that of the device that owns them, or that of its process.
+STORAGES = ("device", "host")
 _ITEMSIZE = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 
 
@@ -28,6 +30,7 @@ class TableSpec:
         ids_per_example: float, how many ids (or targets) one example of a batch has on average.
         like: None, or the name of another table with as many rows. This table is then placed like that one,
             as a bias is placed like its kernel.
+        storage: where the memory of its rows is: "device", or "host", where they take nothing of a device's.
 
     Raises:
         ValueError: sizes that are not positive, an unknown dtype, or counts that do not fit.
@@ -49,12 +52,18 @@ class TableSpec:
     tree: Tree | None = None
     ids_per_example: float = 1.0
     like: str | None = None
+    storage: str = "device"
 
     def __post_init__(self):
         if self.dtype not in _ITEMSIZE:
             raise ValueError(
                 f"`dtype` of table {self.name!r} must be one of {tuple(_ITEMSIZE)}. "
                 f"Received: dtype={self.dtype!r}"
+            )
+        if self.storage not in STORAGES:
+            raise ValueError(
+                f"`storage` of table {self.name!r} must be one of {STORAGES}. "
+                f"Received: storage={self.storage!r}"
             )
         limits = {"rows": 1, "dim": 1, "slots": 0, "row_slots": 0}
         for field, low in limits.items():
@@ -201,7 +210,8 @@ def gather_specs(tables, counts=None):
                 f"itself. Received: like={spec.like!r}"
             )
         if other is not None:
-            by_name[spec.name] = dataclasses.replace(spec, tree=other.tree, counts=other.counts)
+            given = {"tree": other.tree, "counts": other.counts, "storage": other.storage}
+            by_name[spec.name] = dataclasses.replace(spec, **given)
     return tuple(by_name[spec.name] for spec in specs)
 
 
@@ -217,6 +227,10 @@ class TableGroup(tuple):
     @property
     def main(self):
         return self[0]
+
+    @property
+    def on_host(self):
+        return self.main.storage == "host"
 
     @property
     def row_bytes(self):

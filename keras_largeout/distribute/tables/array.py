@@ -18,7 +18,7 @@ class ShardedArray:
 
     Args:
         shape: tuple of ints.
-        home: the `ShardedTable` that says where rows lie: it has `placement` and `devices`.
+        home: the `ShardedTable` that says where rows lie: it has `placement`, `devices` and `memories`.
         initializer: Keras initializer of the logical array: drawn in chunks of logical rows, so that the
             values do not depend on the placement.
         dtype: dtype name.
@@ -47,9 +47,9 @@ class ShardedArray:
         if placement.num_hot:
             hot = (placement.num_hot, *self.shape[1:])
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
-            where = {"device": home.hot_device} if home.remote else {"mirrored": several}
+            where = {"device": home.hot_device} if home.apart else {"mirrored": several}
             self.parts[HOT] = ShardVariable(part=HOT, shape=hot, name=name, **where, **make)
-        for index, (size, device) in enumerate(zip(placement.sizes, home.devices)):
+        for index, (size, device) in enumerate(zip(placement.sizes, home.memories)):
             if size:
                 shape = self._shard_shape(index, size)
                 name = f"{self.name}_{index}" if several else self.name

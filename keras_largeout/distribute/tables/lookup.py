@@ -22,7 +22,7 @@ def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"
     Returns:
         As `ops.embedding_lookup`.
     """
-    if table.is_whole and not table.remote:
+    if table.is_whole and not table.apart:
         return embedding_lookup(
             table.variable, ids, weights=weights, combiner=combiner, out_of_range=out_of_range
         )

@@ -59,7 +59,7 @@ class StackedLookup:
         self._sizes = [tf.size(part) for part in ids]
         self.ids = self._index = _concat(ids)
         self._source = source
-        if source is None and table.is_whole and not table.remote:
+        if source is None and table.is_whole and not table.apart:
             self._source = table.variable
         elif source is None:
             self._source, self._index = brought_rows(table, self.ids, "zero")

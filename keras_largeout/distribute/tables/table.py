@@ -10,6 +10,7 @@ from keras_largeout.distribute.tables.array import HOT, ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
 from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
 from keras_largeout.distribute.tables.row_span import RowSpan
+from keras_largeout.distribute.tables.storage import check_storage, memories_of, planned_storage
 from keras_largeout.ops import export_mode
 
 #: `placement="auto"` replicates tables up to this size, and cuts larger ones.
@@ -89,12 +90,17 @@ class ShardedTable:
             "range", "modulo", "permutation", "columns", a `Placement`, or a `Plan`.
         plan_name: the name by which a `Plan` knows the table. None: no plan places it, its load is not
             measured, and `rebalance` leaves it alone (as `SparseOutput`, which is even by nature).
+        storage: where the memory of a device's rows is: "device", or "host", that of its process. A `Plan`
+            may say "host", too.
 
     Attributes:
         placement: the `Placement`.
         devices: tuple of the devices' names (`None`: TensorFlow's choice).
+        memories: tuple of the names of the devices in whose memory their rows are.
         remote: bool, whether they are parameter servers.
-        hot_device: the server that has the hot rows, where they are.
+        apart: bool, whether the rows are elsewhere than what computes with them: on servers, or in host
+            memory beside a GPU. Then unique rows are brought, and there is one copy of each row.
+        hot_device: the device that has the hot rows of a table that is apart.
         array: the `ShardedArray` of the values.
         placed: what is placed as a whole, and rebalanced: the table itself, the `ShardedTree` that it is a
             part of, or None. Both have `plan_name`, `tables`, `placement`, `counter` and the methods
@@ -116,6 +122,7 @@ class ShardedTable:
         constraint=None,
         placement="auto",
         plan_name=None,
+        storage="device",
     ):
         dtype = keras.backend.standardize_dtype(dtype)
         if dtype not in ("float32", "bfloat16"):
@@ -128,8 +135,11 @@ class ShardedTable:
         self.devices, self.remote = table_devices(), on_servers()
         itemsize = 2 if dtype == "bfloat16" else 4
         self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
+        storage = planned_storage(check_storage(storage), placement, plan_name)
+        self.memories = memories_of(self.devices, storage)
+        self.apart = self.remote or self.memories != self.devices
         hot_rows = self.placement.num_hot
-        self.hot_device = None
+        self.hot_device = self.memories[0] if self.apart else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)

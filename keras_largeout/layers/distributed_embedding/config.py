@@ -5,6 +5,7 @@ import dataclasses
 import keras
 
 from keras_largeout._checks import positive_int
+from keras_largeout.distribute.tables.storage import check_storage
 from keras_largeout.distribute.tables.table import check_placement
 from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.ops.embedding.wrapper import COMBINERS
@@ -66,6 +67,7 @@ class TableConfig:
         vocabulary: None, or the `DynamicVocabulary` of this table, which gives ids their rows.
             `vocabulary_size` is its `vocabulary_size()`.
         dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table.
+        storage: where the memory of the rows is, "device" or "host": see `ShardedEmbedding`.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -86,6 +88,7 @@ class TableConfig:
     out_of_range: str | None = None
     vocabulary: object = None
     dtype: str | None = None
+    storage: str = "device"
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -102,6 +105,7 @@ class TableConfig:
             "embedding_dim": positive_int("embedding_dim", self.embedding_dim),
             "initializer": keras.initializers.get(self.initializer),
             "placement": _placement(self.placement),
+            "storage": check_storage(self.storage),
             "regularizer": keras.regularizers.get(self.regularizer),
             "constraint": keras.constraints.get(self.constraint),
         }

@@ -172,6 +172,7 @@ class DistributedEmbedding(keras.layers.Layer):
             constraint=stack.first.constraint,
             placement=self.placement if isinstance(own, str) and own == "auto" else own,
             plan_name=self._plan_name(stack),
+            storage=stack.first.storage,
             family=self._features,
             trainable=stack.first.optimizer is None,
         )

@@ -18,8 +18,8 @@ class Stack(NamedTuple):
 
     Attributes:
         name: str; that of the table where it is alone.
-        tables: tuple of `TableConfig`, alike in `embedding_dim`, `dtype`, `placement`, `optimizer` and
-            `constraint`.
+        tables: tuple of `TableConfig`, alike in `embedding_dim`, `dtype`, `placement`, `storage`,
+            `optimizer` and `constraint`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Stack(NamedTuple):
             dtype=self.first.dtype or dtype,
             ids_per_example=sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes),
             counts=None if missing else np.concatenate([np.asarray(counts[n]) for n in names]),
+            storage=self.first.storage,
         )
 
 
@@ -117,7 +118,7 @@ def _alike(table):
     optimizer, constraint = (
         unnumbered(keras.saving.serialize_keras_object(part)) for part in (table.optimizer, table.constraint)
     )
-    return table.embedding_dim, table.dtype, placement, own, optimizer, constraint
+    return table.embedding_dim, table.dtype, placement, own, table.storage, optimizer, constraint
 
 
 def _rows(tables):
@@ -155,6 +156,6 @@ def _check_chosen(chosen, stacks):
                 first = stacks[homes[chosen[table.name]]][1][0]
                 raise ValueError(
                     "Tables of `table_stacking` must have the same `embedding_dim`, `dtype`, `placement`, "
-                    f"`optimizer` and `constraint`, and {MOST_ROWS} rows together at most. "
+                    f"`storage`, `optimizer` and `constraint`, and {MOST_ROWS} rows together at most. "
                     f"Received: {first.name!r} and {table.name!r}"
                 )

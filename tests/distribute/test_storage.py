@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import arrays_of, fit
+from _training import arrays_of, fit, needs_multi_optimizer
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
@@ -27,6 +27,13 @@ OPTIMIZERS = {
     "ftrl": lambda: klo.Ftrl(0.1),
     "accumulating": lambda: klo.LazyAdam(0.01, gradient_accumulation_steps=2),
 }
+
+
+def two_optimizers():
+    choice = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.01), {".*embeddings.*": klo.Adagrad(0.1)})
+    return keras.optimizers.MultiOptimizer(choice)
+
+
 HOT = Placement.by_permutation(ROWS, 3).with_hot_rows(np.array([0, 3, 7]))
 
 
@@ -81,6 +88,12 @@ def test_placements(placement):
 
 def test_an_optimizer_of_the_tables():
     want, got = (trained(3, s, OPTIMIZERS["sgd"], own="adagrad") for s in ("device", "host"))
+    assert_same(got, want)
+
+
+@needs_multi_optimizer
+def test_two_optimizers():
+    want, got = (trained(3, storage, two_optimizers) for storage in ("device", "host"))
     assert_same(got, want)
 
 

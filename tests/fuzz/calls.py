@@ -13,7 +13,12 @@ import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from tests.fuzz import recipes_fan_in, recipes_full_softmax, recipes_vocabulary  # noqa: F401  (they add theirs)
+from tests.fuzz import (  # noqa: F401  (they add theirs)
+    recipes_common,
+    recipes_fan_in,
+    recipes_full_softmax,
+    recipes_vocabulary,
+)
 from tests.fuzz.draws import WILD_SHAPES, Draw, free_attributes
 from tests.fuzz.recipes import RECIPES
 

@@ -73,7 +73,7 @@ class Draw:
         if n == 0:
             return (shape, kind) if len(shape) > 32 or max(shape) >= 2**31 else np.zeros(shape, kind)
         if dtype == tf.string:
-            out = np.full(n, b"x", object)
+            out = np.full(n, b"/nowhere/x", object)  # no path that a call could write to
         elif dtype == tf.bool:
             out = rng.random(n) < 0.5
         elif dtype.is_integer:

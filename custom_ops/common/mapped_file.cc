@@ -1,0 +1,52 @@
+#include "common/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace largeout {
+namespace {
+
+// Closes a file descriptor where its scope ends. (A mapping outlives it.)
+struct Descriptor {
+  int number;
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+};
+
+void* Failed(const char* what, std::string* error) {
+  *error = std::string(what) + ": " + std::strerror(errno);
+  return nullptr;
+}
+
+}  // namespace
+
+void* MapFile(const std::string& path, size_t bytes, bool read_only, std::string* error) {
+  const Descriptor file{open(path.c_str(), read_only ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  if (file.number < 0) return Failed("it cannot be opened", error);
+  struct stat found;
+  if (fstat(file.number, &found) != 0) return Failed("its size is not known", error);
+  size_t size = static_cast<size_t>(found.st_size);
+  if (size == 0 && !read_only) {
+    if (ftruncate(file.number, static_cast<off_t>(bytes)) != 0) return Failed("it cannot have its size", error);
+    size = bytes;
+  }
+  if (size != bytes) {
+    *error = "it must have " + std::to_string(bytes) + " bytes, and has " + std::to_string(size);
+    return nullptr;
+  }
+  const int access = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = mmap(nullptr, bytes, access, MAP_SHARED, file.number, 0);
+  if (data == MAP_FAILED) return Failed("it cannot be mapped", error);
+  madvise(data, bytes, MADV_RANDOM);
+  return data;
+}
+
+void UnmapFile(void* data, size_t bytes) { munmap(data, bytes); }
+
+}  // namespace largeout

@@ -11,7 +11,7 @@ from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
-from keras_largeout.distribute.tables.storage import check_storage
+from keras_largeout.distribute.tables.storage.places import check_storage, storage_of_spec
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
@@ -74,6 +74,11 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             of a batch then cross to the device and are combined there; their gradients cross back, and the
             optimizer updates the rows where they lie. The numbers are the same. On CPUs, and on parameter
             servers, host memory is what a device has. A `Plan` given as `placement` may say "host", too.
+            "file:<folder>": files, for tables beyond memory. They take up the disk that rows were written to,
+            and memory as far as there is some. A row has first values of the initializer's distribution, by
+            its seed and the row alone, until it is trained. The folder `<folder>/<name>` is opened again with
+            what it holds; it belongs to one process at a time, and is refused where that one was killed: go
+            on from the last save of the model. Placements: "range", "modulo", "permutation", "replicated".
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -91,6 +96,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
     Raises:
         ValueError: an argument is none of the values above, or `weights` have another shape. In a call: the
             weights have another kind or shape than the ids.
+        OSError: the folder of `storage` is in use, or was not closed; in a step: its disk is full.
         NotImplementedError: ids in a floating point type that cannot hold every id below `input_dim`.
         tf.errors.InvalidArgumentError: with `out_of_range="error"`, an id that is not in `[0, input_dim)`.
 
@@ -209,7 +215,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
                 self.input_dim,
                 self.output_dim,
                 dtype=self.variable_dtype,
-                storage=self.storage,
+                storage=storage_of_spec(self.storage),
             )
         ]
 

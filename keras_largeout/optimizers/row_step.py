@@ -121,6 +121,10 @@ class RowStep:
             if weight.is_table:
                 count_merged(weight.variable, rows)
         slots = [components(native(weight.slots[name])) for name in optimizer.slot_names]
+        if weight.is_table:
+            for part in (weight.variable, *(weight.slots[name] for name in optimizer.slot_names)):
+                with on(weight.copies[0]):
+                    part.prepare(tf.cast(rows.indices, tf.int64))
         for copy, *beside in zip(weight.copies, *slots):
             with on(copy):
                 row_update(optimizer.row_rule, copy, beside, rows.indices, rows.values, hyper)

@@ -101,6 +101,22 @@ class Positions:
         rows = np.where(np.isin(rows, self.hot), -1, rows)
         return np.where(base < 0, self.hot[np.clip(positions, 0, len(self.hot) - 1)], rows)
 
+    def tensor_of_rows(self, shard, local):
+        """`rows_at` of the rows `local` (an int64 tensor, or array) of a shard, by arithmetic alone.
+
+        Raises:
+            NotImplementedError: rows lie by a table of owners, or some are replicated beside others.
+        """
+        start = int(self.offsets[shard]) if self.columns is None else 0
+        if self.kind == "explicit" or self.hot is not None:
+            raise NotImplementedError(f"No formula tells the rows of {self!r}")
+        if self.kind == "modulo":
+            return local * self.devices + shard
+        if self.kind == "permutation":
+            inverse = pow(self.multiplier, -1, self.rows)
+            return (local + (start - self.addend) % self.rows) % self.rows * inverse % self.rows
+        return local + start
+
     @functools.cached_property
     def _row_of_position(self):
         rows = np.full(self.offsets[-1], -1, np.int64)

@@ -8,6 +8,7 @@ from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.tables.storage.mapped import MappedShard
 
 #: The key of the part that every device has a copy of; the other parts' keys are device indices.
 HOT = "hot"
@@ -24,23 +25,34 @@ class ShardedArray:
         dtype: dtype name.
         name: str.
         trainable: bool.
+        fill: float, the first value of an optimizer slot's elements, which has no `initializer`; None for the
+            array of a table.
 
     Attributes:
-        fill: float, the first value of an optimizer slot's elements; None for the array of a table.
+        first: `FirstRows` of rows in files, which are not written when the array is made; else None.
     """
 
-    fill = None
+    first = None
 
-    def __init__(self, shape, home, initializer, dtype="float32", name="table", trainable=True):
+    def __init__(
+        self, shape, home, initializer=None, dtype="float32", name="table", trainable=True, fill=None
+    ):
         self.shape = tuple(int(n) for n in shape)
         self.dtype = keras.backend.standardize_dtype(dtype)
         self.name = name
         self.parts = {}
         self._home = home
+        self.fill = fill
+        initializer = keras.initializers.Constant(fill) if initializer is None else initializer
         self._initializer = keras.initializers.get(initializer)
         self._slots = {}
         placement, several = home.placement, len(home.devices) > 1
-        make = {"array": self, "dtype": dtype, "trainable": trainable}
+        make, make_part = {"array": self, "dtype": dtype, "trainable": trainable}, ShardVariable
+        if home.folder is not None:
+            self.first = home.first_rows(
+                self._initializer, self.shape, self.dtype, of_table=self.fill is None
+            )
+            make["path"], make_part = home.folder.file, MappedShard
         # The rows get their values when every part has memory (which may be later: Keras builds some models
         # symbolically first) and this constructor is done.
         self._missing = 1 + (placement.num_hot > 0) + sum(size > 0 for size in placement.sizes)
@@ -48,12 +60,12 @@ class ShardedArray:
             hot = (placement.num_hot, *self.shape[1:])
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
             where = {"device": home.hot_device} if home.apart else {"mirrored": several}
-            self.parts[HOT] = ShardVariable(part=HOT, shape=hot, name=name, **where, **make)
+            self.parts[HOT] = make_part(part=HOT, shape=hot, name=name, **where, **make)
         for index, (size, device) in enumerate(zip(placement.sizes, home.memories)):
             if size:
                 shape = self._shard_shape(index, size)
                 name = f"{self.name}_{index}" if several else self.name
-                self.parts[index] = ShardVariable(part=index, shape=shape, name=name, device=device, **make)
+                self.parts[index] = make_part(part=index, shape=shape, name=name, device=device, **make)
         self.part_created()
 
     def _shard_shape(self, index, size):
@@ -84,7 +96,7 @@ class ShardedArray:
     def part_created(self):
         """Called for each part when it has memory, and once more: after the last call the rows get values."""
         self._missing -= 1
-        if self._missing:
+        if self._missing or self.first is not None:
             return
         with tf.init_scope():  # not in the graph of a train step that is being traced and makes its slots
             values = chunks.initial_rows(self._initializer, self.shape, self.dtype)
@@ -114,11 +126,9 @@ class ShardedArray:
         """The optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside these."""
         if name not in self._slots:
             shape = self.shape[:1] if per_row else self.shape
-            initializer = keras.initializers.Constant(fill)
             self._slots[name] = ShardedArray(
-                shape, self._home, initializer, name=f"{self.name}_{name}", trainable=False
+                shape, self._home, fill=fill, name=f"{self.name}_{name}", trainable=False
             )
-            self._slots[name].fill = fill
         return self._slots[name]
 
     def forget_slots(self):
@@ -135,21 +145,18 @@ class ShardedArray:
         """Overwrites the logical rows from `start` on, in every part that has some of them."""
         if len(self.parts) == 1 and self._is_identity():
             (part,) = self.parts.values()
-            for component in part.components:
-                chunks.write(component, start, rows)
-            return
+            return part.write_at(np.arange(start, start + len(rows)), rows)
         rows = np.asarray(rows)
         for part, here, there, columns in self._split(np.arange(start, start + len(rows))):
             values = rows[here] if columns is None else rows[:, columns[0] : columns[1]]
-            for component in part.components:
-                chunks.write_at(component, there, values)
+            part.write_at(there, values)
 
     def read(self, rows):
         """The logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array."""
         rows = np.arange(*rows) if isinstance(rows, tuple) else np.asarray(rows, np.int64)
         out = np.empty((len(rows), *self.shape[1:]), tf.as_dtype(self.dtype).as_numpy_dtype)
         for part, here, there, columns in self._split(rows):
-            values = chunks.read_at(part.components[0], there)
+            values = part.read_at(there)
             if columns is None:
                 out[here] = values
             else:
@@ -177,6 +184,12 @@ class ShardedArray:
             return np.asarray(local)
         start = 0 if key == HOT else self.placement.offsets[key]
         return self.placement.rows_at(start + np.asarray(local))
+
+    def logical_tensor(self, key, local):
+        """The same in a graph, for placements of which a formula tells."""
+        if key == HOT:
+            return local
+        return self.placement.tensor_of_rows(key, local)
 
     def held(self, key, rows):
         """Which of the logical `rows` the part `key` has, and their local indices."""

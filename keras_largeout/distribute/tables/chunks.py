@@ -100,7 +100,7 @@ def initial_rows(initializer, shape, dtype):
     if shape[0] <= rows_per_chunk(shape, tf.as_dtype(dtype).size):
         return lambda start, stop: initializer(shape, dtype=dtype)[start:stop]
     if isinstance(initializer, keras.initializers.VarianceScaling):
-        initializer = _fixed_scale(initializer, shape)
+        initializer = fixed_scale(initializer, shape)
     if isinstance(initializer, _CONSTANT):
         return lambda start, stop: initializer((stop - start, *shape[1:]), dtype=dtype)
     # Only where every value is drawn on its own; an orthogonal table, say, is one piece.
@@ -130,7 +130,7 @@ def initial_rows(initializer, shape, dtype):
     return cut
 
 
-def _fixed_scale(initializer, shape):
+def fixed_scale(initializer, shape):
     """The RandomUniform / normal initializer that a VarianceScaling is for this shape (its own formulas)."""
     fan_in, fan_out = shape[0], int(np.prod(shape[1:]))
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[initializer.mode]

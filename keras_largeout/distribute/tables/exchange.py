@@ -101,11 +101,10 @@ class Exchange:
         counter = counter_of(self.table)
         pieces = []
         for key, run in self.runs(partition):
-            wanted = partition.local[run]
-            source = local(self.table.array.parts[key].value)
-            with on(source):
-                pieces.append(tf.gather(source, wanted))
-                if counter is not None:
+            wanted, part = partition.local[run], self.table.array.parts[key]
+            pieces.append(part.gather(wanted))
+            if counter is not None:
+                with on(local(part.value)):
                     counter.record(key, wanted)
         return tf.concat(pieces, axis=0) if len(pieces) > 1 else pieces[0]
 
@@ -122,9 +121,4 @@ def _mirrored(values):
 
 def gather_columns(table, ids):
     """Rows of a table that is sharded column-wise: every device gives its columns of the rows of all ids."""
-    pieces = []
-    for part in table.shards:
-        source = local(part.value)
-        with on(source):
-            pieces.append(tf.gather(source, ids))
-    return tf.concat(pieces, axis=-1)
+    return tf.concat([part.gather(ids) for part in table.shards], axis=-1)

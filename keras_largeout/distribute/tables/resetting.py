@@ -35,6 +35,7 @@ class RowReset:
             columns = self.table.array.columns_of(key)
             for array in self.table.array.arrays():
                 part = array.parts[key]
+                part.prepare(held)
                 for component in part.components:
                     with on(component):
                         _write(component, held, values, array.fill, columns)

@@ -1,10 +1,11 @@
 """`ShardVariable`: the rows of a table that lie in one place, as a weight that Keras can own."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_largeout._keras import SelfMadeVariable
-from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.replicas.devices import components, local, on
 from keras_largeout.distribute.tables import chunks
 
 
@@ -66,6 +67,27 @@ class ShardVariable(SelfMadeVariable):
         """The `tf.Variable`s: one per device where the part is mirrored, else one."""
         return components(self._made)
 
+    # Single rows, by their indices here. (`MappedShard` has other ways.)
+
+    def read_at(self, indices):
+        """The rows `indices` (int array) as a NumPy array."""
+        return chunks.read_at(self.components[0], indices)
+
+    def write_at(self, indices, rows):
+        """Overwrites the rows `indices` (int array), in place, in every copy."""
+        for component in self.components:
+            chunks.write_at(component, indices, rows)
+
+    def gather(self, indices):
+        """The rows `indices` (int64 tensor) as a step looks them up, where they lie; differentiable."""
+        source = local(self.value)
+        with on(source):
+            rows = tf.gather(source, indices)
+        return rows
+
+    def prepare(self, indices):
+        """Called in a step before the rows `indices` (a tensor) are updated in place."""
+
     def new_slot(self, name, fill=0.0, per_row=False):
         """An optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
         return self.array.slot(name, fill, per_row).parts[self.part]
@@ -91,13 +113,15 @@ class ShardVariable(SelfMadeVariable):
                 if isinstance(value, tf.Variable)
                 else value[start:stop]
             )
-            for component in self.components:
-                chunks.write(component, start, rows)
+            self.write_at(np.arange(start, stop), rows)
         return self
 
     def numpy(self):
         """All rows as a NumPy array (one copy of them)."""
-        return chunks.to_numpy(self.components[0])
+        out = np.empty(tuple(self.shape), tf.as_dtype(self.dtype).as_numpy_dtype)
+        for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
+            out[start:stop] = self.read_at(np.arange(start, stop))
+        return out
 
     def __array__(self, dtype=None, copy=None):
         return self.numpy().astype(dtype, copy=False) if dtype is not None else self.numpy()

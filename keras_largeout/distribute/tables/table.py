@@ -10,13 +10,23 @@ from keras_largeout.distribute.tables.array import HOT, ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
 from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
 from keras_largeout.distribute.tables.row_span import RowSpan
-from keras_largeout.distribute.tables.storage import check_storage, memories_of, planned_storage
+from keras_largeout.distribute.tables.storage.first_rows import FirstRows
+from keras_largeout.distribute.tables.storage.folder import TableFolder
+from keras_largeout.distribute.tables.storage.places import (
+    check_storage,
+    folder_of,
+    memories_of,
+    planned_storage,
+)
 from keras_largeout.ops import export_mode
 
 #: `placement="auto"` replicates tables up to this size, and cuts larger ones.
 REPLICATED_BYTES = 1 << 20
 
 PLACEMENTS = ("auto", *SIMPLE_KINDS)
+
+#: Kinds of placements of which a formula tells the row at a position.
+_IN_FILES = ("range", "modulo", "permutation", "table", "replicated")
 
 
 def check_placement(placement):
@@ -100,6 +110,7 @@ class ShardedTable:
         remote: bool, whether they are parameter servers.
         apart: bool, whether the rows are elsewhere than what computes with them: on servers, or in host
             memory beside a GPU. Then unique rows are brought, and there is one copy of each row.
+        folder: the `TableFolder` of a table in files, else None.
         hot_device: the device that has the hot rows of a table that is apart.
         array: the `ShardedArray` of the values.
         placed: what is placed as a whole, and rebalanced: the table itself, the `ShardedTree` that it is a
@@ -137,11 +148,12 @@ class ShardedTable:
         self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
         storage = planned_storage(check_storage(storage), placement, plan_name)
         self.memories = memories_of(self.devices, storage)
-        self.apart = self.remote or self.memories != self.devices
+        self.apart = self.remote or self.memories != self.devices or folder_of(storage) is not None
         hot_rows = self.placement.num_hot
         self.hot_device = self.memories[0] if self.apart else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
+        self.folder = self._open(folder_of(storage), initializer, dtype, plan_name or name)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
         self.plan_name, self.tables, self.counter = plan_name, [self], None
         self.placed = None if plan_name is None else self
@@ -149,6 +161,31 @@ class ShardedTable:
         if constraint is not None:
             for shard in self.shards:
                 shard.constraint = constraint
+
+    def _open(self, path, initializer, dtype, name):
+        """The `TableFolder` of a table in files; None where `path` is None.
+
+        Raises:
+            ValueError: it cannot be in files, or the folder is that of another table.
+            OSError: the folder is in use, or was not closed.
+        """
+        if path is None:
+            return None
+        if self.remote or self.placement.kind not in _IN_FILES:
+            raise ValueError(
+                "`storage` of a table on parameter servers, and of one that is placed by columns, by a table "
+                "of owners or with replicated rows beside others, must be 'device' or 'host'. "
+                f"Received: storage='file:{path}' of {name!r} with {self.placement!r}"
+            )
+        first = FirstRows.of(keras.initializers.get(initializer), self.shape, dtype).laws
+        about = {"shape": list(self.shape), "dtype": dtype, "placement": self.placement.digest}
+        return TableFolder(f"{path}/{name}", about, [list(law) for law in first])
+
+    def first_rows(self, initializer, shape, dtype, of_table):
+        """The `FirstRows` of the table's array or of one of a slot, in files."""
+        if of_table:  # those that it had when the folder was made
+            return FirstRows(self.folder.first, shape, dtype)
+        return FirstRows.of(initializer, shape, dtype)
 
     @property
     def shards(self):
@@ -176,7 +213,12 @@ class ShardedTable:
         return spread_rows(self.placement, recorded)
 
     def check_move(self, placement):
-        """Raises ValueError where rows cannot be moved to `placement`: parts have other sizes."""
+        """Raises ValueError where rows cannot be moved to `placement`: parts of other sizes, or files."""
+        if self.folder is not None:
+            raise ValueError(
+                f"Rows in files stay where they are. Received: a placement of {self.plan_name!r}, which has "
+                f"its rows in {self.folder.path}"
+            )
         here = self.placement
         same = all(
             getattr(here, field) == getattr(placement, field)
@@ -216,7 +258,7 @@ class ShardedTable:
         """
         if export_mode.is_exporting() and len(self.shape) == 2 and export_mode.in_int8():
             return quantized(self.array)
-        if not self.is_whole:
+        if not self.is_whole or self.folder is not None:
             return stand_in(self.array)
         (part,) = self.shards
         return local(part.value) if part.initialized else part.value

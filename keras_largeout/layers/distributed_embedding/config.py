@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.tables.storage import check_storage
+from keras_largeout.distribute.tables.storage.places import check_storage
 from keras_largeout.distribute.tables.table import check_placement
 from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.ops.embedding.wrapper import COMBINERS
@@ -67,7 +67,8 @@ class TableConfig:
         vocabulary: None, or the `DynamicVocabulary` of this table, which gives ids their rows.
             `vocabulary_size` is its `vocabulary_size()`.
         dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table.
-        storage: where the memory of the rows is, "device" or "host": see `ShardedEmbedding`.
+        storage: where the memory of the rows is, "device", "host" or "file:<folder>": see
+            `ShardedEmbedding`.
 
     Raises:
         ValueError: for a value that is none of these.

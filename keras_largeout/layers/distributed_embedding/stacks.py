@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_largeout.distribute.planning.specs import TableSpec
+from keras_largeout.distribute.tables.storage.places import storage_of_spec
 from keras_largeout.layers.distributed_embedding.config import unnumbered
 
 # Ids of a stack then fit 31 bits; a permutation must not have many more rows.
@@ -53,7 +54,7 @@ class Stack(NamedTuple):
             dtype=self.first.dtype or dtype,
             ids_per_example=sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes),
             counts=None if missing else np.concatenate([np.asarray(counts[n]) for n in names]),
-            storage=self.first.storage,
+            storage=storage_of_spec(self.first.storage),
         )
 
 

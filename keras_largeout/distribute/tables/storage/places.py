@@ -1,15 +1,25 @@
-"""Where the memory of a table's rows is: a question apart from which device owns a row (`Placement`)."""
+"""Which memory a table's rows lie in: a question apart from which device owns a row (`Placement`)."""
+
+import os
 
 import tensorflow as tf
 
 from keras_largeout.distribute.planning.specs import STORAGES
 
+_FILE = "file:"
+
 
 def check_storage(storage):
     """`storage` itself, an argument of a layer. Raises ValueError where it is none."""
-    if storage in STORAGES:
+    if storage in STORAGES or folder_of(storage):
         return storage
-    raise ValueError(f"`storage` must be one of {STORAGES}. Received: storage={storage!r}")
+    raise ValueError(f"`storage` must be one of {STORAGES} or 'file:<folder>'. Received: storage={storage!r}")
+
+
+def folder_of(storage):
+    """The path of the folder in which the rows are files; None where they are in memory."""
+    named = isinstance(storage, str) and storage.startswith(_FILE) and len(storage) > len(_FILE)
+    return os.path.abspath(storage[len(_FILE) :]) if named else None
 
 
 def planned_storage(storage, placement, name):
@@ -17,12 +27,17 @@ def planned_storage(storage, placement, name):
     return getattr(placement, "storages", {}).get(name, storage) if storage == "device" else storage
 
 
+def storage_of_spec(storage):
+    """What a planner is told: rows in files take nothing of a device's memory, as those in host memory."""
+    return "host" if folder_of(storage) else storage
+
+
 def memories_of(devices, storage):
     """The device in whose memory the rows lie that each of `devices` owns.
 
     Args:
         devices: tuple of names of devices, or of None (TensorFlow's choice).
-        storage: "device" (its own memory), or "host" (that of its process).
+        storage: "device" (its own memory), or another (that of its process).
 
     Returns:
         A tuple of names; those of `devices` where nothing is gained by another.

@@ -1,0 +1,242 @@
+"""Tables in files: the numbers of tables in memory, found again, and refused where they may be torn."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from _tables import strategy_of
+from _training import arrays_of, fit
+
+import keras_largeout as kl
+import keras_largeout.optimizers as klo
+from keras_largeout.distribute.tables.storage import mapped
+from keras_largeout.layers import DistributedEmbedding, FeatureConfig, ShardedEmbedding, TableConfig
+
+ROWS, BATCH = 300, 12
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(0, 60, (2 * BATCH, 4)) * 5
+DATA = (IDS, IDS[:, 1:] % 7), np.sin(IDS.sum(axis=1, keepdims=True)).astype("float32")
+OPTIMIZERS = {
+    "sgd": lambda: klo.SGD(0.1),
+    "adagrad": lambda: klo.Adagrad(0.1, clipnorm=0.1),
+    "rowwise_adagrad": lambda: klo.RowWiseAdagrad(0.1),
+    "lazy_adam": lambda: klo.LazyAdam(0.01, weight_decay=0.1),
+    "ftrl": lambda: klo.Ftrl(0.1),
+    "accumulating": lambda: klo.Adagrad(0.1, gradient_accumulation_steps=2),
+}
+
+
+def model_of(storage, optimizer=OPTIMIZERS["adagrad"], devices=1, placement="permutation", own=None, seed=3):
+    keras.utils.set_random_seed(seed)
+    with strategy_of(devices).scope():
+        ids = [keras.Input((4,), dtype="int64"), keras.Input((3,), dtype="int64")]
+        words = ShardedEmbedding(ROWS, 3, storage=storage, name="words", placement=placement)
+        first = (keras.initializers.RandomNormal(seed=1), keras.initializers.RandomUniform(seed=2))
+        tables = [
+            TableConfig(name, rows, 2, initializer, storage=storage, optimizer=own, placement="modulo")
+            for name, rows, initializer in zip("ab", (ROWS, 7), first)
+        ]
+        features = DistributedEmbedding([FeatureConfig(t.name, t) for t in tables], name="features")
+        vectors = [keras.layers.Flatten()(words(ids[0])), *features(ids)]
+        model = kl.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(vectors)))
+        model.compile(optimizer(), "mse")
+    return model
+
+
+def tables_of(model):
+    return [model.get_layer("words").table, *model.get_layer("features").tables]
+
+
+def trained(model, epochs=1):
+    losses = fit(model, DATA, batch=BATCH, epochs=epochs)
+    return losses, arrays_of(*tables_of(model))
+
+
+def twins(folder, **options):
+    """The same model with its rows in files, and in memory."""
+    on_disk, in_memory = model_of(f"file:{folder}", **options), model_of("device", **options)
+    for a, b in zip(tables_of(on_disk), tables_of(in_memory)):
+        b.assign(a.numpy())
+    return on_disk, in_memory
+
+
+def assert_same(got, want):
+    np.testing.assert_array_equal(got[0], want[0])
+    assert got[1].keys() == want[1].keys()
+    for name, rows in want[1].items():
+        np.testing.assert_array_equal(got[1][name], rows, err_msg=name)
+
+
+def closed(model):
+    for table in tables_of(model):
+        table.folder.close()
+
+
+@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 3)])
+def test_same_bits_as_in_memory(name, devices, tmp_path):
+    assert_same(*map(trained, twins(tmp_path, optimizer=OPTIMIZERS[name], devices=devices)))
+
+
+def test_an_optimizer_of_the_tables(tmp_path):
+    assert_same(*map(trained, twins(tmp_path, own="adagrad")))
+
+
+def test_found_again(tmp_path):
+    """Rows, slots and the first values of rows that were never touched, though no seed was given."""
+    model = model_of(f"file:{tmp_path}")
+    _, arrays = trained(model)
+    files = sorted(os.listdir(tmp_path / "words"))
+    closed(model)
+    again = model_of(f"file:{tmp_path}", seed=99)
+    again.optimizer.build(again.trainable_variables)
+    assert [table.folder.existed for table in tables_of(again)] == [True, True]
+    assert sorted(os.listdir(tmp_path / "words")) == files
+    for name, rows in arrays_of(*tables_of(again)).items():
+        np.testing.assert_array_equal(rows, arrays[name], err_msg=name)
+
+
+def test_reading_writes_nothing(tmp_path):
+    model = model_of(f"file:{tmp_path}")
+    first = model.predict(list(DATA[0]), verbose=0)
+    tables_of(model)[0].numpy()
+    for folder, _, names in os.walk(tmp_path):
+        for name in names:
+            if name.endswith(".rows"):
+                assert os.stat(os.path.join(folder, name)).st_blocks == 0, name
+    np.testing.assert_array_equal(model.predict(list(DATA[0]), verbose=0), first)
+
+
+def test_as_large_as_no_memory():
+    """Four terabytes."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        words = ShardedEmbedding(2**34, 64, combiner="sum", storage=f"file:{folder}", name="words")
+        words.build()
+        optimizer = klo.LazyAdam(0.1)
+        optimizer.build(words.trainable_variables)
+        ids = tf.constant([[0, 2**34 - 1]], tf.int64)
+        before = words(ids)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(words(ids))
+        weights = words.trainable_variables
+        optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
+        np.testing.assert_allclose(words(ids), before - 0.2, atol=1e-5)
+        words.table.folder.close()
+
+
+def test_saved_and_loaded_by_a_model_in_memory(tmp_path):
+    model = model_of(f"file:{tmp_path}/rows")
+    _, arrays = trained(model)
+    model.save_weights(tmp_path / "m.weights.h5")
+    for other in (model_of("device"), model_of(f"file:{tmp_path}/other", devices=2)):
+        with other.distribute_strategy.scope():
+            other.optimizer.build(other.trainable_variables)
+        other.load_weights(tmp_path / "m.weights.h5")
+        for name, rows in arrays_of(*tables_of(other)).items():
+            np.testing.assert_array_equal(rows, arrays[name], err_msg=name)
+
+
+def test_exported(tmp_path):
+    model = model_of(f"file:{tmp_path}/rows")
+    trained(model)
+    kl.export_saved_model(model, tmp_path / "export")
+    served = tf.saved_model.load(str(tmp_path / "export"))
+    got = tf.nest.flatten(served.serve(*(tf.constant(x) for x in DATA[0])))[0]
+    np.testing.assert_allclose(got, model.predict(list(DATA[0]), verbose=0), rtol=1e-6, atol=1e-7)
+
+
+KILLED = """
+import os, signal, sys
+import keras, numpy as np
+import keras_largeout as kl
+words = kl.layers.ShardedEmbedding(50, 4, storage="file:" + sys.argv[1], name="words")
+model = keras.Sequential([words, keras.layers.Flatten(), keras.layers.Dense(1)])
+model.compile(kl.optimizers.LazyAdam(), "mse")
+model.fit(np.zeros((8, 2), "int32"), np.zeros(8), verbose=0)
+if sys.argv[2] == "wait":
+    print("ready", flush=True)
+    sys.stdin.read()
+elif sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def embedding(folder, rows=50, dim=4, **options):
+    layer = ShardedEmbedding(rows, dim, storage=f"file:{folder}", name="words", **options)
+    layer.build()
+    return layer
+
+
+def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
+    def start(how):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / how), how]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    waits, killed, ends = (start(how) for how in ("wait", "killed", "ends"))
+    assert ends.wait(120) == 0
+    assert embedding(tmp_path / "ends").table.folder.existed
+    assert killed.wait(120) == -signal.SIGKILL
+    with pytest.raises(OSError, match="was not closed: the process that trained it was killed"):
+        embedding(tmp_path / "killed")
+    assert waits.stdout.readline() == "ready\n"
+    with pytest.raises(BlockingIOError, match="is in use"):
+        embedding(tmp_path / "wait")
+    waits.communicate("")
+    assert waits.returncode == 0
+    embedding(tmp_path / "wait")
+
+
+def test_closed_when_the_table_goes(tmp_path):
+    layer = embedding(tmp_path)
+    with pytest.raises(BlockingIOError, match="is in use"):
+        embedding(tmp_path)
+    assert json.loads((tmp_path / "words" / "table.json").read_text())["closed"] is False
+    del layer
+    keras.backend.clear_session()
+    gc.collect()
+    assert json.loads((tmp_path / "words" / "table.json").read_text())["closed"] is True
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
+    model = model_of(f"file:{tmp_path}")
+    before = arrays_of(*tables_of(model))
+    monkeypatch.setattr(mapped, "_LEAST_FREE", 1 << 60)
+    with pytest.raises(tf.errors.OpError, match=r"The disk of .* is full: a step needs"):
+        trained(model)
+    for name, rows in before.items():
+        np.testing.assert_array_equal(arrays_of(*tables_of(model))[name], rows, err_msg=name)
+    monkeypatch.undo()
+    trained(model)
+
+
+def test_what_is_refused(tmp_path):
+    layer = embedding(tmp_path / "a")
+    layer.table.folder.close()
+    for options in ({"rows": 51}, {"dim": 5}, {"dtype": "bfloat16"}):
+        with pytest.raises(ValueError, match="`storage` must be a folder of this table"):
+            embedding(tmp_path / "a", **options)
+    embedding(tmp_path / "a").table.folder.close()
+    with pytest.raises(ValueError, match=r"`storage` must be one of .* or 'file:<folder>'"):
+        embedding("")
+    with pytest.raises(ValueError, match="`initializer` of a table in files must be"):
+        embedding(tmp_path / "b", embeddings_initializer="orthogonal")
+    with strategy_of(2).scope(), pytest.raises(ValueError, match="by columns"):
+        embedding(tmp_path / "c", placement="columns")
+    with strategy_of(2).scope():
+        words = embedding(tmp_path / "d", placement="range").table
+    with pytest.raises(ValueError, match="Rows in files stay where they are"):
+        words.check_move(words.placement)
+    (tmp_path / "e").write_text("a file")
+    with pytest.raises(OSError, match=r"exists|directory"):
+        embedding(tmp_path / "e")
+    head = kl.layers.FullSoftmax(50, kernel=embedding(tmp_path / "f"))
+    with pytest.raises(ValueError, match='`kernel` of a head must be an embedding with storage="device"'):
+        head.build((None, 4))

@@ -62,6 +62,7 @@ def keras_step(config, data):
         config["dim"],
         combiner="sum",
         embeddings_initializer=keras.initializers.Constant(config["init"]),
+        storage=config.get("storage", "device"),
     )
     optimizer = make[config["optimizer"]](config["lr"])
     return keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)

@@ -12,21 +12,13 @@ def torch_step(config, data):
     """The rows in the file, SparseAdam's moments in memory."""
     import torch
 
+    from benchmarks.peers import torch_embedding
+
     os.makedirs(config["folder"], exist_ok=True)
     rows, dim = config["rows"], config["dim"]
     file = torch.from_file(f"{config['folder']}/rows", shared=True, size=rows * dim)
     bag = torch.nn.EmbeddingBag(rows, dim, _weight=file.view(rows, dim), mode="sum", sparse=True)
-    optimizer = torch.optim.SparseAdam(list(bag.parameters()), config["lr"], eps=1e-7)
-    grad, ids = torch.from_numpy(load(data, "grad")), torch.from_numpy(load(data, "ids"))
-
-    def run(i):
-        optimizer.zero_grad(set_to_none=True)
-        loss = (bag(ids[i % len(ids)]) * grad).sum()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return Step(run)
+    return torch_embedding.step(config, data, bag)
 
 
 def numpy_step(config, data):

@@ -12,9 +12,11 @@ OPTIMIZERS = {
 }
 
 
-def step(config, data):
-    bag = torch.nn.EmbeddingBag(config["rows"], config["dim"], mode="sum", sparse=True)
-    torch.nn.init.constant_(bag.weight, config["init"])
+def step(config, data, bag=None):
+    """`bag`: an `EmbeddingBag` with weights; None: a new one in memory."""
+    if bag is None:
+        bag = torch.nn.EmbeddingBag(config["rows"], config["dim"], mode="sum", sparse=True)
+        torch.nn.init.constant_(bag.weight, config["init"])
     optimizer = OPTIMIZERS[config["optimizer"]](list(bag.parameters()), config["lr"])
     grad = torch.from_numpy(load(data, "grad"))
     ids = torch.from_numpy(load(data, "ids"))

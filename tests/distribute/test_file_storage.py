@@ -79,6 +79,12 @@ def closed(model):
         table.folder.close()
 
 
+def embedding(folder, rows=50, dim=4, **options):
+    layer = ShardedEmbedding(rows, dim, storage=f"file:{folder}", name="words", **options)
+    layer.build()
+    return layer
+
+
 @pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 3)])
 def test_same_bits_as_in_memory(name, devices, tmp_path):
     assert_same(*map(trained, twins(tmp_path, optimizer=OPTIMIZERS[name], devices=devices)))
@@ -100,6 +106,26 @@ def test_found_again(tmp_path):
     assert sorted(os.listdir(tmp_path / "words")) == files
     for name, rows in arrays_of(*tables_of(again)).items():
         np.testing.assert_array_equal(rows, arrays[name], err_msg=name)
+
+
+def test_another_optimizer_begins_anew(tmp_path):
+    on_disk, in_memory = twins(tmp_path)
+    for _ in range(2):
+        assert_same(trained(on_disk), trained(in_memory))
+        for model in (on_disk, in_memory):
+            model.compile(klo.Adagrad(0.1), "mse")
+
+
+def test_rows_that_begin_at_zero(tmp_path):
+    on_disk = embedding(tmp_path, embeddings_initializer="zeros")
+    assert not on_disk.table.numpy().any()
+    optimizer = klo.SGD(1.0)
+    optimizer.build(on_disk.trainable_variables)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(on_disk(tf.constant([3, 3])))
+    weights = on_disk.trainable_variables
+    optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
+    np.testing.assert_array_equal(np.flatnonzero(on_disk.table.numpy()[:, 0]), [3])
 
 
 def test_reading_writes_nothing(tmp_path):
@@ -167,12 +193,6 @@ if sys.argv[2] == "wait":
 elif sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def embedding(folder, rows=50, dim=4, **options):
-    layer = ShardedEmbedding(rows, dim, storage=f"file:{folder}", name="words", **options)
-    layer.build()
-    return layer
 
 
 def test_another_process_that_ends_is_killed_or_is_there(tmp_path):

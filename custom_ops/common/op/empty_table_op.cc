@@ -1,5 +1,6 @@
 #include "common/huge_pages.h"
 #include "common/op/guarded_op.h"
+#include "common/op/table_sizes_op.h"
 
 namespace largeout {
 
@@ -27,18 +28,8 @@ class EmptyTableOp : public GuardedOp {
  public:
   using GuardedOp::GuardedOp;
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor& sizes = context->input(0);
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsVector(sizes.shape()),
-                absl::InvalidArgumentError(absl::StrCat("`shape` must have rank 1. Received: shape of rank ",
-                                                        sizes.dims())));
     tensorflow::TensorShape shape;
-    OP_REQUIRES_OK(context, tensorflow::TensorShape::BuildTensorShape(sizes.vec<int64_t>(), &shape));
-    // An allocator that adds to the bytes, or rounds them up, must not come out at a few.
-    constexpr int64_t kMostBytes = int64_t{1} << 60;
-    OP_REQUIRES(context, shape.num_elements() <= kMostBytes / tensorflow::DataTypeSize(output_type(0)),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "`shape` must be that of a table of at most 2^60 bytes. Received: ", shape.DebugString(),
-                    " of type ", tensorflow::DataTypeString(output_type(0)))));
+    OP_REQUIRES_OK(context, ShapeOfSizes(context->input(0), output_type(0), &shape));
     tensorflow::Tensor* table;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &table));
     if (context->device()->tensorflow_cpu_worker_threads() != nullptr && !context->op_device_context()) {

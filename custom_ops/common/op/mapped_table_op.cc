@@ -2,6 +2,7 @@
 
 #include "common/mapped_file.h"
 #include "common/op/guarded_op.h"
+#include "common/op/table_sizes_op.h"
 
 namespace largeout {
 
@@ -52,28 +53,19 @@ class MappedTableOp : public GuardedOp {
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor &path = context->input(0), &sizes = context->input(1);
+    const tensorflow::Tensor& path = context->input(0);
     OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(path.shape()),
-                absl::InvalidArgumentError(absl::StrCat("`path` must be a scalar. Received: shape ",
-                                                        path.shape().DebugString())));
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsVector(sizes.shape()),
-                absl::InvalidArgumentError(absl::StrCat("`shape` must have rank 1. Received: shape of rank ",
-                                                        sizes.dims())));
-    tensorflow::TensorShape shape;
-    OP_REQUIRES_OK(context, tensorflow::TensorShape::BuildTensorShape(sizes.vec<int64_t>(), &shape));
-    constexpr int64_t kMostBytes = int64_t{1} << 60;
-    const int64_t itemsize = tensorflow::DataTypeSize(output_type(0));
-    OP_REQUIRES(context, shape.num_elements() <= kMostBytes / itemsize,
                 absl::InvalidArgumentError(
-                    absl::StrCat("`shape` must be that of a table of at most 2^60 bytes. Received: ",
-                                 shape.DebugString(), " of type ", tensorflow::DataTypeString(output_type(0)))));
+                    absl::StrCat("`path` must be a scalar. Received: shape ", path.shape().DebugString())));
+    tensorflow::TensorShape shape;
+    OP_REQUIRES_OK(context, ShapeOfSizes(context->input(1), output_type(0), &shape));
     if (shape.num_elements() == 0) {
       tensorflow::Tensor* nothing;
       OP_REQUIRES_OK(context, context->allocate_output(0, shape, &nothing));
       return;
     }
     const std::string name(path.scalar<tensorflow::tstring>()());
-    const size_t bytes = static_cast<size_t>(shape.num_elements() * itemsize);
+    const size_t bytes = static_cast<size_t>(shape.num_elements() * tensorflow::DataTypeSize(output_type(0)));
     std::string error;
     void* data = MapFile(name, bytes, read_only_, &error);
     OP_REQUIRES(context, data != nullptr,

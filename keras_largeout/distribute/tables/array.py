@@ -133,6 +133,9 @@ class ShardedArray:
 
     def forget_slots(self):
         """Those made so far belong to an optimizer that trains this array no more; `slot` makes new ones."""
+        for slot in self._slots.values():
+            for part in slot.parts.values():
+                part.remove()
         self._slots = {}
 
     def arrays(self):

@@ -52,11 +52,6 @@ def create(shape, dtype, *, name, trainable, device=None, mirrored=False):
         return make(initial_value, dtype=dtype, trainable=trainable, name=name)
 
 
-def write(variable, start, rows):
-    """Overwrites the rows from `start` on with `rows`, in place."""
-    write_at(variable, np.arange(start, start + len(rows)), rows)
-
-
 def write_at(variable, indices, rows):
     """Overwrites the rows `indices` (int array) with `rows`, in place, on the device of the variable."""
     with tf.init_scope(), on(variable):
@@ -67,24 +62,10 @@ def write_at(variable, indices, rows):
         )
 
 
-def read(variable, start, stop):
-    """Rows `start .. stop` as a NumPy array."""
-    return read_at(variable, np.arange(start, stop))
-
-
 def read_at(variable, indices):
     """The rows `indices` (int array) as a NumPy array."""
     with tf.init_scope(), on(variable):
         return tf.gather(variable, tf.constant(indices, tf.int64)).numpy()
-
-
-def to_numpy(variable):
-    """The whole array, one copy of it."""
-    shape = tuple(variable.shape)
-    out = np.empty(shape, variable.dtype.as_numpy_dtype)
-    for start, stop in chunk_ranges(shape, variable.dtype.size):
-        out[start:stop] = read(variable, start, stop)
-    return out
 
 
 def initial_rows(initializer, shape, dtype):

@@ -88,6 +88,9 @@ class ShardVariable(SelfMadeVariable):
     def prepare(self, indices):
         """Called in a step before the rows `indices` (a tensor) are updated in place."""
 
+    def remove(self):
+        """Called when this part of a slot is used no more."""
+
     def new_slot(self, name, fill=0.0, per_row=False):
         """An optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
         return self.array.slot(name, fill, per_row).parts[self.part]
@@ -109,7 +112,7 @@ class ShardVariable(SelfMadeVariable):
             )
         for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
             rows = (
-                chunks.read(components(value)[0], start, stop)
+                chunks.read_at(components(value)[0], np.arange(start, stop))
                 if isinstance(value, tf.Variable)
                 else value[start:stop]
             )

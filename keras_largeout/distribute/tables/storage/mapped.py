@@ -1,5 +1,6 @@
 """`MappedShard`: rows of a table whose memory is a file."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -17,8 +18,8 @@ _PAGE = 4096
 class MappedShard(ShardVariable):
     """A part of an array in a file. A row has its first values until it is written for the first time.
 
-    Beside the rows, and where their first values are not zero, a second file has a byte for each that says
-    whether it was written. Looking up writes nothing.
+    Beside the rows a second file has a byte for each that says whether it was written; but for slots that
+    begin at zero, as a new file does. Looking up writes nothing.
 
     Args:
         path: function from a name to the path of a file.
@@ -31,14 +32,14 @@ class MappedShard(ShardVariable):
 
     def make(self):
         self._made = _mapped(self._file_of(self.name), self.shape, self.dtype, self.trainable, self.device)
-        if not self.array.first.are_zero:
+        if self.array.fill is None or not self.array.first.are_zero:
             path = self._file_of(f"{self.name}.written")
             self._written = _mapped(path, self.shape[:1], "uint8", False, self.device)
         return self._made
 
     def read_at(self, local):
-        with tf.init_scope(), on(self._made):
-            return self._rows(tf.constant(local, tf.int64)).numpy()
+        with tf.init_scope():
+            return self.gather(tf.constant(local, tf.int64)).numpy()
 
     def write_at(self, local, rows):
         super().write_at(local, rows)
@@ -46,7 +47,15 @@ class MappedShard(ShardVariable):
             self._mark(tf.constant(local, tf.int64))
 
     def gather(self, local):
-        return self._rows(local)
+        with on(self._made):
+            rows = self._rows(local)
+        return rows
+
+    def remove(self):
+        """Removes the files: what is made under the same name begins anew."""
+        for name in (self.name, f"{self.name}.written"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._file_of(name))
 
     def prepare(self, local):
         if self._written is None:
@@ -68,7 +77,7 @@ class MappedShard(ShardVariable):
         path = self._file_of(self.name)
         found = os.statvfs(path)
         free = found.f_bavail * found.f_frsize
-        needed = _LEAST_FREE + int(new) * _PAGE
+        needed = _LEAST_FREE + int(new) * _PAGE * len(self.array.table.array.arrays())
         if free < needed:
             raise OSError(
                 f"The disk of {path} is full: a step needs {needed:,} bytes. Received: {free:,} free bytes. "
@@ -82,7 +91,7 @@ class MappedShard(ShardVariable):
 
     def _rows(self, local):
         rows = tf.gather(self._made, local)
-        if self._written is None:
+        if self.array.first.are_zero:
             return rows
         missing = tf.where(tf.gather(self._written, local) == 0)
 

@@ -15,7 +15,6 @@ def one_shard(shape, initializer, dtype="float32", name="table"):
     return shard
 
 
-@functools.cache
 def strategy_of(devices, beside_host=False):
     """A strategy of that many devices: GPUs where there are enough of them, else logical CPUs.
 
@@ -25,6 +24,11 @@ def strategy_of(devices, beside_host=False):
     """
     if devices == 1 and not beside_host:
         return tf.distribute.get_strategy()
+    return _mirrored(devices, beside_host)
+
+
+@functools.cache
+def _mirrored(devices, beside_host):
     kind = "GPU" if len(tf.config.list_logical_devices("GPU")) >= devices else "CPU"
     first = int(beside_host and kind == "CPU")
     names = [device.name for device in tf.config.list_logical_devices(kind)[first : first + devices]]

@@ -124,7 +124,7 @@ class RowStep:
         if weight.is_table:
             for part in (weight.variable, *(weight.slots[name] for name in optimizer.slot_names)):
                 with on(weight.copies[0]):
-                    part.prepare(tf.cast(rows.indices, tf.int64))
+                    part.prepare(rows.indices)
         for copy, *beside in zip(weight.copies, *slots):
             with on(copy):
                 row_update(optimizer.row_rule, copy, beside, rows.indices, rows.values, hyper)

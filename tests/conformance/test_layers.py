@@ -9,7 +9,7 @@ from conformance._layers import LAYERS
 DEVICES = {"one device": 1, "mirrored": 4}
 # In the suite on one device alone. (Their mechanisms have tests of their own, in tests/layers:
 # test_table_optimizers.py, test_dynamic_vocabulary.py, heads/test_own_optimizer.py; of the host in
-# tests/distribute/test_storage.py.)
+# tests/storage.)
 ELSEWHERE_SOAK = (
     "HierarchicalSoftmax, fused",
     "ShardedEmbedding, fused",

@@ -30,7 +30,7 @@ struct Folder {
 LARGEOUT_TEST(AFileIsSparseAndKeepsWhatIsWritten) {
   const Folder folder;
   const std::string path = folder.path + "/a";
-  const size_t bytes = size_t{1} << 40;  // a terabyte
+  const size_t bytes = size_t{1} << 34;  // sanitizers leave room for no terabyte
   std::string error;
   char* data = static_cast<char*>(MapFile(path, bytes, false, &error));
   CHECK_TRUE(data != nullptr && data[0] == 0 && data[bytes - 1] == 0);

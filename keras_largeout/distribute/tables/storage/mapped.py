@@ -60,6 +60,7 @@ class MappedShard(ShardVariable):
     def prepare(self, local):
         if self._written is None:
             return
+        local = tf.cast(local, tf.int64)
         new = tf.boolean_mask(local, tf.gather(self._written, local) == 0)
 
         def write():

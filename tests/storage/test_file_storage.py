@@ -12,51 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import arrays_of, fit
+from _training import arrays_of
+from storage._models import DATA, OPTIMIZERS, assert_same_bits, model_of, tables_of, trained
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.tables.storage import mapped
-from keras_largeout.layers import DistributedEmbedding, FeatureConfig, ShardedEmbedding, TableConfig
-
-ROWS, BATCH = 300, 12
-RNG = np.random.default_rng(0)
-IDS = RNG.integers(0, 60, (2 * BATCH, 4)) * 5
-DATA = (IDS, IDS[:, 1:] % 7), np.sin(IDS.sum(axis=1, keepdims=True)).astype("float32")
-OPTIMIZERS = {
-    "sgd": lambda: klo.SGD(0.1),
-    "adagrad": lambda: klo.Adagrad(0.1, clipnorm=0.1),
-    "rowwise_adagrad": lambda: klo.RowWiseAdagrad(0.1),
-    "lazy_adam": lambda: klo.LazyAdam(0.01, weight_decay=0.1),
-    "ftrl": lambda: klo.Ftrl(0.1),
-    "accumulating": lambda: klo.Adagrad(0.1, gradient_accumulation_steps=2),
-}
-
-
-def model_of(storage, optimizer=OPTIMIZERS["adagrad"], devices=1, placement="permutation", own=None, seed=3):
-    keras.utils.set_random_seed(seed)
-    with strategy_of(devices).scope():
-        ids = [keras.Input((4,), dtype="int64"), keras.Input((3,), dtype="int64")]
-        words = ShardedEmbedding(ROWS, 3, storage=storage, name="words", placement=placement)
-        first = (keras.initializers.RandomNormal(seed=1), keras.initializers.RandomUniform(seed=2))
-        tables = [
-            TableConfig(name, rows, 2, initializer, storage=storage, optimizer=own, placement="modulo")
-            for name, rows, initializer in zip("ab", (ROWS, 7), first)
-        ]
-        features = DistributedEmbedding([FeatureConfig(t.name, t) for t in tables], name="features")
-        vectors = [keras.layers.Flatten()(words(ids[0])), *features(ids)]
-        model = kl.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(vectors)))
-        model.compile(optimizer(), "mse")
-    return model
-
-
-def tables_of(model):
-    return [model.get_layer("words").table, *model.get_layer("features").tables]
-
-
-def trained(model, epochs=1):
-    losses = fit(model, DATA, batch=BATCH, epochs=epochs)
-    return losses, arrays_of(*tables_of(model))
+from keras_largeout.layers import ShardedEmbedding
 
 
 def twins(folder, **options):
@@ -65,13 +27,6 @@ def twins(folder, **options):
     for a, b in zip(tables_of(on_disk), tables_of(in_memory)):
         b.assign(a.numpy())
     return on_disk, in_memory
-
-
-def assert_same(got, want):
-    np.testing.assert_array_equal(got[0], want[0])
-    assert got[1].keys() == want[1].keys()
-    for name, rows in want[1].items():
-        np.testing.assert_array_equal(got[1][name], rows, err_msg=name)
 
 
 def closed(model):
@@ -87,11 +42,11 @@ def embedding(folder, rows=50, dim=4, **options):
 
 @pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 3)])
 def test_same_bits_as_in_memory(name, devices, tmp_path):
-    assert_same(*map(trained, twins(tmp_path, optimizer=OPTIMIZERS[name], devices=devices)))
+    assert_same_bits(*map(trained, twins(tmp_path, optimizer=OPTIMIZERS[name], devices=devices)))
 
 
 def test_an_optimizer_of_the_tables(tmp_path):
-    assert_same(*map(trained, twins(tmp_path, own="adagrad")))
+    assert_same_bits(*map(trained, twins(tmp_path, own="adagrad")))
 
 
 def test_found_again(tmp_path):
@@ -111,7 +66,7 @@ def test_found_again(tmp_path):
 def test_another_optimizer_begins_anew(tmp_path):
     on_disk, in_memory = twins(tmp_path)
     for _ in range(2):
-        assert_same(trained(on_disk), trained(in_memory))
+        assert_same_bits(trained(on_disk), trained(in_memory))
         for model in (on_disk, in_memory):
             model.compile(klo.Adagrad(0.1), "mse")
 

@@ -3,30 +3,23 @@
 CPU:0 is the host, CPU:1 and those after it stand for GPUs.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import arrays_of, fit, needs_multi_optimizer
+from _training import arrays_of, needs_multi_optimizer
+from storage._models import DATA, DIM, OPTIMIZERS, ROWS, assert_same_bits, model_of, tables_of, trained
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.layers import DistributedEmbedding, FeatureConfig, ShardedEmbedding, TableConfig
+from keras_largeout.layers import ShardedEmbedding, TableConfig
 
-ROWS, DIM, BATCH = 50, 3, 12
-RNG = np.random.default_rng(0)
-IDS = RNG.integers(0, ROWS, (4 * BATCH, 4))
-DATA = [IDS, IDS[:, 1:] % 7], np.sin(IDS.sum(axis=1, keepdims=True)).astype("float32")
-OPTIMIZERS = {
-    "sgd": lambda: klo.SGD(0.1, momentum=0.9),
-    "adagrad": lambda: klo.Adagrad(0.1, clipnorm=0.1),
-    "rowwise_adagrad": lambda: klo.RowWiseAdagrad(0.1),
-    "lazy_adam": lambda: klo.LazyAdam(0.01, weight_decay=0.1),
-    "ftrl": lambda: klo.Ftrl(0.1),
-    "accumulating": lambda: klo.LazyAdam(0.01, gradient_accumulation_steps=2),
-}
+HOT = Placement.by_permutation(ROWS, 3).with_hot_rows(np.array([0, 3, 7]))
+model_of = functools.partial(model_of, small="replicated", beside_host=True)
 
 
 def two_optimizers():
@@ -34,73 +27,34 @@ def two_optimizers():
     return keras.optimizers.MultiOptimizer(choice)
 
 
-HOT = Placement.by_permutation(ROWS, 3).with_hot_rows(np.array([0, 3, 7]))
-
-
-def model_of(devices, storage, optimizer, placement="permutation", own=None):
-    """Two kinds of layers with three tables."""
-    keras.utils.set_random_seed(3)
-    with strategy_of(devices, beside_host=True).scope():
-        ids = [keras.Input((4,), dtype="int64"), keras.Input((3,), dtype="int64")]
-        options = {"placement": placement} if devices > 1 else {}
-        words = ShardedEmbedding(ROWS, DIM, storage=storage, name="words", **options)
-        tables = [
-            TableConfig(name, rows, 2, "uniform", storage=storage, placement=place, optimizer=own)
-            for name, rows, place in (("a", 50, "modulo"), ("b", 7, "replicated"))
-        ]
-        features = DistributedEmbedding([FeatureConfig(t.name, t) for t in tables], name="features")
-        vectors = [keras.layers.Flatten()(words(ids[0])), *features(ids)]
-        model = kl.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(vectors)))
-        model.compile(optimizer(), "mse")
-    return model
-
-
-def tables_of(model):
-    return [model.get_layer("words").table, *model.get_layer("features").tables]
-
-
-def trained(*args, **kwargs):
-    model = model_of(*args, **kwargs)
-    losses = fit(model, (tuple(DATA[0]), DATA[1]), batch=BATCH, epochs=2)
-    dense = {w.path: w for w in model.get_layer("features").trainable_weights if not hasattr(w, "array")}
-    return losses, arrays_of(*tables_of(model), **dense), model
-
-
-def assert_same(got, want):
-    np.testing.assert_array_equal(got[0], want[0])
-    assert got[1].keys() == want[1].keys()
-    for name, rows in want[1].items():
-        np.testing.assert_array_equal(got[1][name], rows, err_msg=name)
+def assert_same_on(optimizer, devices=3, **options):
+    want, got = (trained(model_of(s, optimizer, devices, **options)) for s in ("device", "host"))
+    assert_same_bits(got, want)
 
 
 @pytest.mark.parametrize(("name", "devices"), [*((name, 3) for name in OPTIMIZERS), ("lazy_adam", 1)])
 def test_same_bits_as_on_the_device(name, devices):
-    optimizer = OPTIMIZERS[name]
-    want, got = (trained(devices, storage, optimizer) for storage in ("device", "host"))
-    assert_same(got, want)
+    assert_same_on(OPTIMIZERS[name], devices)
 
 
 @pytest.mark.parametrize("placement", ["columns", HOT], ids=str)
 def test_placements(placement):
-    want, got = (trained(3, s, OPTIMIZERS["lazy_adam"], placement) for s in ("device", "host"))
-    assert_same(got, want)
+    assert_same_on(OPTIMIZERS["lazy_adam"], placement=placement)
 
 
 def test_an_optimizer_of_the_tables():
-    want, got = (trained(3, s, OPTIMIZERS["sgd"], own="adagrad") for s in ("device", "host"))
-    assert_same(got, want)
+    assert_same_on(OPTIMIZERS["sgd"], own="adagrad")
 
 
 @needs_multi_optimizer
 def test_two_optimizers():
-    want, got = (trained(3, storage, two_optimizers) for storage in ("device", "host"))
-    assert_same(got, want)
+    assert_same_on(two_optimizers)
 
 
 @pytest.mark.parametrize("devices", [1, 3])
 def test_where_rows_and_slots_lie(devices):
     for storage in ("device", "host"):
-        model = model_of(devices, storage, OPTIMIZERS["lazy_adam"], HOT if devices > 1 else "auto")
+        model = model_of(storage, OPTIMIZERS["lazy_adam"], devices, HOT)
         with strategy_of(devices, beside_host=True).scope():
             model.optimizer.build(model.trainable_variables)
         for table in tables_of(model):
@@ -141,9 +95,10 @@ def test_only_distinct_rows_cross():
 
 
 def test_saved_and_loaded_with_another_storage(tmp_path):
-    _, want, model = trained(3, "host", OPTIMIZERS["lazy_adam"])
+    model = model_of("host", OPTIMIZERS["lazy_adam"], 3)
+    _, want = trained(model)
     model.save_weights(tmp_path / "m.weights.h5")
-    other = model_of(1, "device", OPTIMIZERS["lazy_adam"])
+    other = model_of("device", OPTIMIZERS["lazy_adam"])
     with strategy_of(1, beside_host=True).scope():
         other.optimizer.build(other.trainable_variables)
     other.load_weights(tmp_path / "m.weights.h5")
@@ -154,19 +109,19 @@ def test_saved_and_loaded_with_another_storage(tmp_path):
     with strategy_of(1, beside_host=True).scope():
         copy = keras.models.load_model(tmp_path / "m.keras")
     assert [t.apart for t in tables_of(copy)] == [True] * 3
-    np.testing.assert_allclose(copy.predict(DATA[0], verbose=0), model.predict(DATA[0], verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        copy.predict(list(DATA[0]), verbose=0), model.predict(list(DATA[0]), verbose=0), rtol=1e-5
+    )
 
 
 def test_load_balance_and_rebalance():
-    model = model_of(3, "host", OPTIMIZERS["lazy_adam"], "range")
-    plain = model_of(3, "host", OPTIMIZERS["lazy_adam"], "range")
+    model = model_of("host", OPTIMIZERS["lazy_adam"], 3, "range")
+    plain = model_of("host", OPTIMIZERS["lazy_adam"], 3, "range")
     balance = kl.callbacks.LoadBalance()
-    data = (tuple(DATA[0]), DATA[1])
-    losses = fit(model, data, batch=BATCH, callbacks=[balance])
-    assert losses == fit(plain, data, batch=BATCH)
+    assert_same_bits(trained(model, callbacks=[balance]), trained(plain))
     assert balance.loads["words"].asked.sum() > 0
     assert "words" in kl.distribute.rebalance(model, balance.plan())
-    np.testing.assert_allclose(fit(model, data, batch=BATCH), fit(plain, data, batch=BATCH), rtol=1e-5)
+    np.testing.assert_allclose(trained(model)[0], trained(plain)[0], rtol=1e-5)
 
 
 def test_a_plan_says_host():

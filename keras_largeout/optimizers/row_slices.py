@@ -69,10 +69,3 @@ def check_constraint(weight):
         "MaxNorm, UnitNorm or MinMaxNorm of a matrix with axis=1. "
         f"Received: constraint={constraint} of {weight.name}"
     )
-
-
-def apply_constraint(copy, indices, constraint):
-    """Applies a constraint to the rows `indices` of a `tf.Variable`, in place."""
-    if constraint is not None:
-        rows = tf.gather(copy, indices)
-        copy.scatter_update(tf.IndexedSlices(constraint(rows), indices))

@@ -4,9 +4,8 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import step_counter
-from keras_largeout.distribute.replicas.devices import components, on
+from keras_largeout.distribute.replicas.devices import components
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
-from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
 
@@ -114,21 +113,14 @@ class RowStep:
             copy.assign(weight.variable.constraint(copy))
 
     def _update_rows(self, rows, weight, hyper):
-        """One `row_update` on each device that has the rows: the owner of a shard, or all with a copy."""
+        """Where the rows lie: on the owner of a shard, or on every device with a copy."""
         optimizer = self.optimizer
         if len(weight.copies) > 1:  # merged once, so that the copies stay the same
             rows = rows.merged(weight)
             if weight.is_table:
                 count_merged(weight.variable, rows)
-        slots = [components(native(weight.slots[name])) for name in optimizer.slot_names]
-        if weight.is_table:
-            for part in (weight.variable, *(weight.slots[name] for name in optimizer.slot_names)):
-                with on(weight.copies[0]):
-                    part.prepare(rows.indices)
-        for copy, *beside in zip(weight.copies, *slots):
-            with on(copy):
-                row_update(optimizer.row_rule, copy, beside, rows.indices, rows.values, hyper)
-                row_slices.apply_constraint(copy, rows.indices, weight.variable.constraint)
+        weight.update_rows(optimizer.row_rule, optimizer.slot_names, rows.indices, rows.values, hyper)
+        weight.constrain_rows(rows.indices)
 
     def _on_every_device(self, variable, function, *args):
         """`function(tf.Variable, *args)` on each device that has a copy."""

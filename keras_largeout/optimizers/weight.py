@@ -1,9 +1,10 @@
 """What an optimizer trains and keeps slots for: an ordinary weight, or a part of a table."""
 
 import keras
+import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import components
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.replicas.devices import components, on
+from keras_largeout.distribute.tables.shard import ShardVariable, update_copies
 
 
 class Weight:
@@ -33,6 +34,27 @@ class Weight:
     def name(self):
         """What an error calls it."""
         return getattr(self.variable, "path", self.variable.name)
+
+    # How some of its rows are updated, in a step.
+
+    def update_rows(self, rule, slots, indices, values, hyper):
+        """Updates rows and their slots in place: see `ops.row_update`.
+
+        Args:
+            slots: names of the slots of the rule.
+        """
+        beside = [components(native(self.slots[name])) for name in slots]
+        update_copies(rule, self.copies, beside, indices, values, hyper)
+
+    def constrain_rows(self, indices):
+        """Applies the constraint of the weight, if it has one, to rows in place."""
+        constraint = self.variable.constraint
+        if constraint is None:
+            return
+        for copy in self.copies:
+            with on(copy):
+                rows = constraint(tf.gather(copy, indices))
+                copy.scatter_update(tf.IndexedSlices(rows, indices))
 
     # How it is saved: by the rows of its owner, wherever they lie.
 
@@ -64,6 +86,15 @@ class TablePart(Weight):
         initializer = keras.initializers.get(initializer)
         fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
         return self.variable.new_slot(name, fill=fill, per_row=per_row)
+
+    def update_rows(self, rule, slots, indices, values, hyper):
+        beside = [self.slots[name] for name in slots]
+        self.variable.update_rows(rule, beside, indices, values, hyper)
+
+    def constrain_rows(self, indices):
+        constraint = self.variable.constraint
+        if constraint is not None:
+            self.variable.overwrite(indices, constraint(self.variable.gather(indices)))
 
     def spans(self):
         sections = self.owner.table.sections

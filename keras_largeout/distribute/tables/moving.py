@@ -11,6 +11,7 @@ memory, whatever the table and the permutation. The permutation itself takes 4 b
 """
 
 import numpy as np
+import tensorflow as tf
 
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.array import HOT
@@ -88,25 +89,26 @@ class _Positions:
     """The shards of an array as one array over positions, without hot rows: position 0 is the first after."""
 
     def __init__(self, array):
-        self.shards = [(part.part, part.components[0]) for part in array.parts.values() if part.part != HOT]
+        self.shards = [part for part in array.parts.values() if part.part != HOT]
         self.starts = array.placement.offsets[:-1] - array.placement.num_hot
         self.stops = array.placement.offsets[1:] - array.placement.num_hot
-        (_, first) = self.shards[0]
-        self.row_shape, self.dtype = tuple(first.shape[1:]), first.dtype.as_numpy_dtype
-        self.row_bytes = int(np.prod(self.row_shape, dtype=np.int64)) * first.dtype.size
+        dtype = tf.as_dtype(array.dtype)
+        self.row_shape, self.dtype = tuple(self.shards[0].shape[1:]), dtype.as_numpy_dtype
+        self.row_bytes = int(np.prod(self.row_shape, dtype=np.int64)) * dtype.size
 
     def read(self, positions):
         rows = np.empty((len(positions), *self.row_shape), self.dtype)
         for shard, here, local in self._split(positions):
-            rows[here] = chunks.read_at(shard, local)
+            rows[here] = shard.read_at(local)
         return rows
 
     def write(self, positions, rows):
         for shard, here, local in self._split(positions):
-            chunks.write_at(shard, local, rows[here])
+            shard.write_at(local, rows[here])
 
     def _split(self, positions):
-        for shard, variable in self.shards:
-            here = np.flatnonzero((positions >= self.starts[shard]) & (positions < self.stops[shard]))
+        for shard in self.shards:
+            start = self.starts[shard.part]
+            here = np.flatnonzero((positions >= start) & (positions < self.stops[shard.part]))
             if len(here):
-                yield variable, here, positions[here] - self.starts[shard]
+                yield shard, here, positions[here] - start

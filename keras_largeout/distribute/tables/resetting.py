@@ -3,7 +3,6 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 
 # So many first values are kept; a row takes those of its index modulo their number.
@@ -34,11 +33,7 @@ class RowReset:
         for key, held, values in self._held(rows + self.start, first):
             columns = self.table.array.columns_of(key)
             for array in self.table.array.arrays():
-                part = array.parts[key]
-                part.prepare(held)
-                for component in part.components:
-                    with on(component):
-                        _write(component, held, values, array.fill, columns)
+                array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
 
     def _held(self, rows, values):
         """`(key of a part, its rows, their values)` for each part of the table."""
@@ -50,11 +45,8 @@ class RowReset:
         return [(key, partition.local[run], values[run]) for key, run in table.exchange.runs(partition)]
 
 
-def _write(variable, rows, values, fill, columns):
-    if fill is not None:
-        values = tf.fill(tf.concat([tf.shape(rows), variable.shape[1:]], 0), fill)
-    elif columns is not None:
-        values = values[:, columns[0] : columns[1]]
-    tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle, indices=rows, updates=tf.cast(values, variable.dtype)
-    )
+def _first_rows(array, key, rows, values, columns):
+    """What the rows of a part of an array become: `values`, those of the table; a slot has its `fill`."""
+    if array.fill is not None:
+        return tf.fill(tf.concat([tf.shape(rows), array.parts[key].shape[1:]], 0), array.fill)
+    return values if columns is None else values[:, columns[0] : columns[1]]

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_largeout._keras import SelfMadeVariable
 from keras_largeout.distribute.replicas.devices import components, local, on
 from keras_largeout.distribute.tables import chunks
+from keras_largeout.ops.row_update import row_update
 
 
 class ShardVariable(SelfMadeVariable):
@@ -67,7 +68,7 @@ class ShardVariable(SelfMadeVariable):
         """The `tf.Variable`s: one per device where the part is mirrored, else one."""
         return components(self._made)
 
-    # Single rows, by their indices here. (`MappedShard` has other ways.)
+    # Single rows, by their indices here: `MappedShard` has other ways.
 
     def read_at(self, indices):
         """The rows `indices` (int array) as a NumPy array."""
@@ -85,8 +86,21 @@ class ShardVariable(SelfMadeVariable):
             rows = tf.gather(source, indices)
         return rows
 
-    def prepare(self, indices):
-        """Called in a step before the rows `indices` (a tensor) are updated in place."""
+    def overwrite(self, indices, rows):
+        """Overwrites the rows `indices` (a tensor) in a step, in place, in every copy."""
+        for component in self.components:
+            with on(component):
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=component.handle, indices=indices, updates=tf.cast(rows, component.dtype)
+                )
+
+    def update_rows(self, rule, slots, indices, values, hyper):
+        """Updates rows and their slots in a step, in place, in every copy: see `ops.row_update`.
+
+        Args:
+            slots: the parts of the slots that lie beside this one.
+        """
+        update_copies(rule, self.components, [slot.components for slot in slots], indices, values, hyper)
 
     def remove(self):
         """Called when this part of a slot is used no more."""
@@ -131,3 +145,15 @@ class ShardVariable(SelfMadeVariable):
 
     def __repr__(self):
         return f"<ShardVariable path={self.path}, shape={tuple(self.shape)}, dtype={self.dtype}>"
+
+
+def update_copies(rule, copies, slots, indices, values, hyper):
+    """One `row_update` on each device that has the rows: the only one, or every one with a copy.
+
+    Args:
+        copies: list of `tf.Variable`s.
+        slots: for each slot a list of `tf.Variable`s, those beside the copies.
+    """
+    for copy, *beside in zip(copies, *slots):
+        with on(copy):
+            row_update(rule, copy, beside, indices, values, hyper)

@@ -57,7 +57,19 @@ class MappedShard(ShardVariable):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._file_of(name))
 
-    def prepare(self, local):
+    def overwrite(self, local, rows):
+        with on(self._made):
+            self._prepare(local)
+        super().overwrite(local, rows)
+
+    def update_rows(self, rule, slots, indices, values, hyper):
+        for part in (self, *slots):
+            with on(self._made):
+                part._prepare(indices)
+        super().update_rows(rule, slots, indices, values, hyper)
+
+    def _prepare(self, local):
+        """Rows that were never written get their first values."""
         if self._written is None:
             return
         local = tf.cast(local, tf.int64)

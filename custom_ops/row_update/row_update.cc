@@ -23,6 +23,14 @@ bool FindUpdateRule(const char* name, UpdateRule* rule) {
 template <typename T, typename G, typename Id>
 int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                   const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel) {
+  const RowStrides strides = {dim, kUpdateRuleInfo[static_cast<int>(rule)].slot_per_row ? 1 : dim};
+  return RowUpdate(rule, table, rows, dim, slots, strides, indices, n, values, hyper, parallel);
+}
+
+template <typename T, typename G, typename Id>
+int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                  const RowStrides& strides, const Id* indices, int64_t n, const G* values,
+                  const float* hyper, Parallel* parallel) {
   if (n == 0) return -1;
   // The largest of increasing indices is the last one; others are all looked at before anything is written.
   const bool increasing = StrictlyIncreasing(indices, n);
@@ -40,6 +48,7 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   task.values = values;
   task.hyper = hyper;
   task.dim = dim;
+  task.strides = strides;
 
   Groups groups;
   int64_t count = n;
@@ -73,7 +82,9 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
 
 #define INSTANTIATE(T, G, Id)                                                                               \
   template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, \
-                                       const G*, const float*, Parallel*);
+                                       const G*, const float*, Parallel*);                                  \
+  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const RowStrides&,  \
+                                       const Id*, int64_t, const G*, const float*, Parallel*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

@@ -73,6 +73,18 @@ template <typename T, typename G, typename Id>
 int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                   const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel);
 
+// How far one row lies behind the one before it: in elements of the table, and in floats of a slot.
+struct RowStrides {
+  int64_t table;
+  int64_t slot;
+};
+
+// The same where other things lie between the rows (records.h).
+template <typename T, typename G, typename Id>
+int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                  const RowStrides& strides, const Id* indices, int64_t n, const G* values,
+                  const float* hyper, Parallel* parallel);
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_ROW_UPDATE_ROW_UPDATE_H_

@@ -10,11 +10,12 @@
 namespace largeout {
 
 struct RowUpdateTask {
-  void* table;  // T [rows, dim]
+  void* table;  // T [rows, dim], `strides.table` elements from row to row; its slots likewise
   float* slots[kMaxSlots];
   const void* values;  // G [n, dim]
   const float* hyper;
   int64_t dim;
+  RowStrides strides;
   const int64_t* rows;  // [count] the rows to update, each once
   // The gradients of rows[i] are values[order[starts[i] .. starts[i+1])]; null: just values[i].
   const int64_t* starts;

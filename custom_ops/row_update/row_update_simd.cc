@@ -51,15 +51,15 @@ LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
 
 template <typename RuleT, typename T, typename G>
 LARGEOUT_INLINE void UpdateRow(RuleT& rule, const RowUpdateTask& task, int64_t row, const G* g) {
-  T* w = static_cast<T*>(task.table) + row * task.dim;
+  T* w = static_cast<T*>(task.table) + row * task.strides.table;
   if constexpr (__is_same(RuleT, RowWiseAdagrad)) {
-    float& sum = task.slots[0][row];
+    float& sum = task.slots[0][row * task.strides.slot];
     sum += SumOfSquares(g, task.dim) / static_cast<float>(task.dim);
     rule.root = Sqrt(Set(sum + rule.epsilon));
     UpdateElements(rule, w, task.slots, g, task.dim);
   } else {
     float* slots[kMaxSlots] = {};
-    for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = task.slots[k] + row * task.dim;
+    for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = task.slots[k] + row * task.strides.slot;
     UpdateElements(rule, w, slots, g, task.dim);
   }
 }
@@ -77,6 +77,7 @@ LARGEOUT_INLINE void UpdateColumn(const RuleT& rule, const RowUpdateTask& task, 
   constexpr int64_t kAhead = 64;
   T* table = static_cast<T*>(task.table);
   const G* values = static_cast<const G*>(task.values);
+  const RowStrides strides = task.strides;
   for (int64_t i = begin; i < end; i += kLanes) {
     const int count = end - i < kLanes ? static_cast<int>(end - i) : kLanes;
     float w[kLanes] = {}, g[kLanes] = {}, s[kMaxSlots][kLanes] = {};
@@ -84,11 +85,11 @@ LARGEOUT_INLINE void UpdateColumn(const RuleT& rule, const RowUpdateTask& task, 
       const int64_t row = task.rows[i + lane];
       if (i + lane + kAhead < end) {
         const int64_t next = task.rows[i + lane + kAhead];
-        Prefetch(table + next);
-        for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next);
+        Prefetch(table + next * strides.table);
+        for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next * strides.slot);
       }
-      w[lane] = ToFloat(table[row]);
-      for (int k = 0; k < RuleT::kSlots; ++k) s[k][lane] = task.slots[k][row];
+      w[lane] = ToFloat(table[row * strides.table]);
+      for (int k = 0; k < RuleT::kSlots; ++k) s[k][lane] = task.slots[k][row * strides.slot];
       if (task.starts == nullptr) {
         g[lane] = ToFloat(values[i + lane]);
       } else {
@@ -103,8 +104,8 @@ LARGEOUT_INLINE void UpdateColumn(const RuleT& rule, const RowUpdateTask& task, 
     for (int k = 0; k < RuleT::kSlots; ++k) Store(s[k], slots[k]);
     for (int lane = 0; lane < count; ++lane) {
       const int64_t row = task.rows[i + lane];
-      FromFloat(w[lane], table + row);
-      for (int k = 0; k < RuleT::kSlots; ++k) task.slots[k][row] = s[k][lane];
+      FromFloat(w[lane], table + row * strides.table);
+      for (int k = 0; k < RuleT::kSlots; ++k) task.slots[k][row * strides.slot] = s[k][lane];
     }
   }
 }
@@ -121,13 +122,14 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
   // A few kilobytes on their way keep the memory busy and stay in the first-level cache.
   constexpr int64_t kBytesAhead = 4096;
   const int64_t ahead = kBytesAhead / (table_bytes + RuleT::kSlots * slot_bytes) + 2;
+  const RowStrides strides = task.strides;
   const T* table = static_cast<const T*>(task.table);
   const G* values = static_cast<const G*>(task.values);
   const auto prefetch = [&](int64_t i) __attribute__((always_inline)) {
     const int64_t row = task.rows[i];
-    PrefetchRow(table + row * dim, table_bytes);
-    for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * dim, slot_bytes);
-    if constexpr (__is_same(RuleT, RowWiseAdagrad)) Prefetch(task.slots[0] + row);
+    PrefetchRow(table + row * strides.table, table_bytes);
+    for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * strides.slot, slot_bytes);
+    if constexpr (__is_same(RuleT, RowWiseAdagrad)) Prefetch(task.slots[0] + row * strides.slot);
     if (task.order != nullptr)
       PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
   };

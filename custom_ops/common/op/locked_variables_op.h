@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/op/call_op.h"
+#include "common/op/mapped_tensor_op.h"
 
 namespace largeout {
 
@@ -15,11 +16,21 @@ namespace largeout {
 // it copies from now on, so that none of them can see an update half done; otherwise reads go on sharing its
 // memory. (TensorFlow's EnsureSparseVariableAccess and PrepareToUpdateVariable do that for CPUs; for GPUs
 // they need kernels that only its own library has.)
+//
+// A variable whose memory is a file keeps it, whoever shares it: a copy would fill the memory, and what is
+// written there would not be in the file.
 template <typename Call>
 absl::Status OwnMemory(OpCall<Call>* call, tensorflow::Var* variable, bool copy_on_read = true) {
-  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
   tensorflow::Tensor* tensor = variable->tensor();
-  if (!tensor->RefCountIsOne()) {
+  const FileAccess access = FileAccessOf(*tensor);
+  if (access == FileAccess::kRead) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("A variable that is updated must not be a file that was opened to be read only. "
+                     "Received: such a variable of shape ",
+                     tensor->shape().DebugString()));
+  }
+  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+  if (access == FileAccess::kNoFile && !tensor->RefCountIsOne()) {
     tensorflow::Tensor copy;
     tensorflow::AllocatorAttributes attributes;
     attributes.set_gpu_compatible(true);
@@ -57,8 +68,9 @@ class LockedVariables {
     }
   }
 
-  // The variable at input `at`: initialised, and of type `dtype`. `name` is what errors call it. An op that
-  // takes tensors in the place of variables may have one there: it is only read, and needs no lock.
+  // The variable at input `at`: initialised, and of type `dtype` (DT_INVALID: of any). `name` is what errors
+  // call it. An op that takes tensors in the place of variables may have one there: it is only read, and
+  // needs no lock.
   absl::Status Find(tensorflow::OpKernelContext* context, int at, tensorflow::DataType dtype,
                     const char* name, Access access = kRead) {
     Entry entry;
@@ -76,7 +88,7 @@ class LockedVariables {
       }
       entry.tensor = entry.variable->tensor();
     }
-    if (entry.tensor->dtype() != dtype) {
+    if (dtype != tensorflow::DT_INVALID && entry.tensor->dtype() != dtype) {
       return absl::InvalidArgumentError(
           absl::StrCat("`", name, "` must be of type ", tensorflow::DataTypeString(dtype),
                        ". Received: ", tensorflow::DataTypeString(entry.tensor->dtype())));

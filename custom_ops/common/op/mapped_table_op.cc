@@ -1,8 +1,5 @@
-#include <string>
-
-#include "common/mapped_file.h"
 #include "common/op/guarded_op.h"
-#include "common/op/table_sizes_op.h"
+#include "common/op/mapped_tensor_op.h"
 
 namespace largeout {
 
@@ -30,22 +27,6 @@ table: what is written there is in the file. The file stays mapped as long as th
 read_only: the file must be there, and nothing may be written to `table`: the process would end.
 )");
 
-namespace {
-
-class MappedBuffer final : public tensorflow::TensorBuffer {
- public:
-  MappedBuffer(void* data, size_t bytes) : TensorBuffer(data), bytes_(bytes) {}
-  ~MappedBuffer() override { UnmapFile(data(), bytes_); }
-  size_t size() const override { return bytes_; }
-  tensorflow::TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-
- private:
-  const size_t bytes_;
-};
-
-}  // namespace
-
 class MappedTableOp : public GuardedOp {
  public:
   explicit MappedTableOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
@@ -53,27 +34,10 @@ class MappedTableOp : public GuardedOp {
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor& path = context->input(0);
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(path.shape()),
-                absl::InvalidArgumentError(
-                    absl::StrCat("`path` must be a scalar. Received: shape ", path.shape().DebugString())));
-    tensorflow::TensorShape shape;
-    OP_REQUIRES_OK(context, ShapeOfSizes(context->input(1), output_type(0), &shape));
-    if (shape.num_elements() == 0) {
-      tensorflow::Tensor* nothing;
-      OP_REQUIRES_OK(context, context->allocate_output(0, shape, &nothing));
-      return;
-    }
-    const std::string name(path.scalar<tensorflow::tstring>()());
-    const size_t bytes = static_cast<size_t>(shape.num_elements() * tensorflow::DataTypeSize(output_type(0)));
-    std::string error;
-    void* data = MapFile(name, bytes, read_only_, &error);
-    OP_REQUIRES(context, data != nullptr,
-                absl::FailedPreconditionError(absl::StrCat("`path` must be a file for a table of shape ",
-                                                           shape.DebugString(), ". Received: ", name, "; ", error)));
-    auto* buffer = new MappedBuffer(data, bytes);
-    context->set_output(0, tensorflow::Tensor(output_type(0), shape, buffer));
-    buffer->Unref();  // the tensor has a reference of its own
+    tensorflow::Tensor table;
+    OP_REQUIRES_OK(context,
+                   MappedTensor(context->input(0), context->input(1), output_type(0), read_only_, &table));
+    context->set_output(0, table);
   }
 
  private:

@@ -1,0 +1,97 @@
+// RecordUpdate and GatherRecords as TensorFlow sees them: names, shapes, documentation. Kernels:
+// records_kernel_op.h.
+#include <string>
+
+#include "common/op/tf_op.h"
+#include "row_update/op/records_shapes_op.h"
+#include "row_update/row_update.h"
+
+namespace largeout {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+// How many words a record has is checked when the op runs: the variable may get another file then.
+absl::Status RecordsShape(InferenceContext* c) {
+  int64_t dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  TF_RETURN_IF_ERROR(CheckDim(dim));
+  const ShapeHandle records = TableShape(c, 0);
+  if (!c->RankKnown(records) || c->Rank(records) == 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`variable` must have the shape [rows, words]. Received: shape=", c->DebugString(records)));
+}
+
+absl::Status UpdateShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(RecordsShape(c));
+  std::string name;
+  int64_t dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("rule", &name));
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  UpdateRule rule;
+  FindUpdateRule(name.c_str(), &rule);
+  ShapeHandle indices, values, hyper;
+  DimensionHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &values));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &hyper));
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(indices, 0), c->Dim(values, 0), &unused));
+  TF_RETURN_IF_ERROR(c->WithValue(c->Dim(values, 1), dim, &unused));
+  return c->WithValue(c->Dim(hyper, 0), kUpdateRuleInfo[static_cast<int>(rule)].hyper, &unused);
+}
+
+absl::Status GatherShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(RecordsShape(c));
+  int64_t dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  ShapeHandle indices;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+  c->set_output(0, c->Matrix(c->Dim(indices, 0), c->MakeDim(dim)));
+  c->set_output(1, indices);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("Largeout>RecordUpdate")
+    .Input("variable: resource")
+    .Input("indices: Tindices")
+    .Input("values: Tvalues")
+    .Input("hyper: float")
+    .Attr("rule: {'sgd', 'momentum', 'nesterov', 'adagrad', 'row_wise_adagrad', 'lazy_adam', 'ftrl'}")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("Tvalues: {float, bfloat16}")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(UpdateShape)
+    .Doc(R"(What RowUpdate does, on rows and slots inside records, in place; marks stay. See records.h.
+
+variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
+indices: [n], the rows; duplicates are summed first.
+values: [n, dim], their gradients.
+hyper: the rule's numbers, in the order of row_update.h.
+)");
+
+REGISTER_OP("Largeout>GatherRecords")
+    .Input("variable: resource")
+    .Input("indices: Tindices")
+    .Output("rows: dtype")
+    .Output("written: bool")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("dim: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(GatherShape)
+    .Doc(R"(The rows of records, and whether they were ever written. Slots are not read. See records.h.
+
+variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
+indices: [n], the rows, in any order.
+rows: [n, dim]; what is there, where the row was never written: zeros in a new file.
+written: [n], the marks.
+)");
+
+}  // namespace largeout

@@ -1,5 +1,7 @@
 """`ShardedArray`: a logical array `[rows, ...]` in parts, read, written and saved row by row."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -8,7 +10,7 @@ from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.shard import ShardVariable
-from keras_largeout.distribute.tables.storage.mapped import MappedShard
+from keras_largeout.distribute.tables.storage.mapped import MappedShard, MappedSlot
 
 #: The key of the part that every device has a copy of; the other parts' keys are device indices.
 HOT = "hot"
@@ -52,7 +54,7 @@ class ShardedArray:
             self.first = home.first_rows(
                 self._initializer, self.shape, self.dtype, of_table=self.fill is None
             )
-            make["path"], make_part = home.folder.file, MappedShard
+            make_part = MappedSlot if fill is not None else functools.partial(MappedShard, home.folder)
         # The rows get their values when every part has memory (which may be later: Keras builds some models
         # symbolically first) and this constructor is done.
         self._missing = 1 + (placement.num_hot > 0) + sum(size > 0 for size in placement.sizes)

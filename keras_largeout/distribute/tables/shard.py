@@ -31,6 +31,8 @@ class ShardVariable(SelfMadeVariable):
         kept: where an optimizer accumulates gradients, the `RowAccumulator` of this part; else None.
     """
 
+    #: Whether rows that will be used soon can be asked for.
+    can_be_asked = False
     kept = None
     _made = None  # the `tf.Variable`
 
@@ -85,6 +87,9 @@ class ShardVariable(SelfMadeVariable):
         with on(source):
             rows = tf.gather(source, indices)
         return rows
+
+    def ask(self, indices):
+        """Has the rows `indices` (int array, ascending) brought: they will be used soon."""
 
     def overwrite(self, indices, rows):
         """Overwrites the rows `indices` (a tensor) in a step, in place, in every copy."""

@@ -11,10 +11,11 @@ from keras_largeout.distribute.tables.exchange import Exchange
 from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.storage.first_rows import FirstRows
-from keras_largeout.distribute.tables.storage.folder import TableFolder
+from keras_largeout.distribute.tables.storage.folder import FORMAT, TableFolder
 from keras_largeout.distribute.tables.storage.places import (
     check_storage,
     folder_of,
+    is_read_only,
     memories_of,
     planned_storage,
 )
@@ -153,7 +154,8 @@ class ShardedTable:
         self.hot_device = self.memories[0] if self.apart else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
-        self.folder = self._open(folder_of(storage), initializer, dtype, plan_name or name)
+        folder = folder_of(storage), is_read_only(storage)
+        self.folder = self._open(*folder, initializer, dtype, plan_name or name)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
         self.plan_name, self.tables, self.counter = plan_name, [self], None
         self.placed = None if plan_name is None else self
@@ -162,12 +164,12 @@ class ShardedTable:
             for shard in self.shards:
                 shard.constraint = constraint
 
-    def _open(self, path, initializer, dtype, name):
+    def _open(self, path, read_only, initializer, dtype, name):
         """The `TableFolder` of a table in files; None where `path` is None.
 
         Raises:
             ValueError: it cannot be in files, or the folder is that of another table.
-            OSError: the folder is in use, or was not closed.
+            OSError: the folder is in use, was not closed, is not there or may not be written.
         """
         if path is None:
             return None
@@ -178,8 +180,13 @@ class ShardedTable:
                 f"Received: storage='file:{path}' of {name!r} with {self.placement!r}"
             )
         first = FirstRows.of(keras.initializers.get(initializer), self.shape, dtype).laws
-        about = {"shape": list(self.shape), "dtype": dtype, "placement": self.placement.digest}
-        return TableFolder(f"{path}/{name}", about, [list(law) for law in first])
+        about = {
+            "shape": list(self.shape),
+            "dtype": dtype,
+            "placement": self.placement.digest,
+            "format": FORMAT,
+        }
+        return TableFolder(f"{path}/{name}", about, [list(law) for law in first], read_only)
 
     def first_rows(self, initializer, shape, dtype, of_table):
         """The `FirstRows` of the table's array or of one of a slot, in files."""
@@ -282,6 +289,8 @@ class ShardedTable:
             ValueError: the file holds another shape; the table is then unchanged.
         """
         self.check(store)
+        if self.folder is not None and self.folder.read_only:
+            return  # it has its rows
         for key in (self.name, "0"):
             if key in store:
                 return self.assign(np.asarray(store[key]))

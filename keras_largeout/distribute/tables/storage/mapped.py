@@ -1,14 +1,16 @@
-"""`MappedShard`: rows of a table whose memory is a file."""
+"""`MappedShard`: rows of a table whose memory is a file; `MappedSlot`: what lies beside them."""
 
-import contextlib
+import math
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import on, plain_variable
+from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables.shard import ShardVariable
-from keras_largeout.ops._library import ops
+from keras_largeout.distribute.tables.storage.records import Records, record_of
+from keras_largeout.ops._gradients import row_gradient, with_gradient
+from keras_largeout.ops.records import gather_records, prefetch_rows, record_update
 
 #: Bytes that a disk must have free beyond what a step writes for the first time: other files grow too.
 _LEAST_FREE = 64 << 20
@@ -16,114 +18,172 @@ _PAGE = 4096
 
 
 class MappedShard(ShardVariable):
-    """A part of an array in a file. A row has its first values until it is written for the first time.
+    """A part of a table in a file. A row has its first values until it is written for the first time.
 
-    Beside the rows a second file has a byte for each that says whether it was written; but for slots that
-    begin at zero, as a new file does. Looking up writes nothing.
+    Looking up writes nothing.
 
     Args:
-        path: function from a name to the path of a file.
+        folder: `TableFolder`.
         **kwargs: as for `ShardVariable`, not `mirrored`.
+
+    Attributes:
+        records: the `Records` of the file.
     """
 
-    def __init__(self, path, **kwargs):
-        self._file_of, self._written = path, None
-        super().__init__(**kwargs)
+    can_be_asked = True
+
+    def __init__(self, folder, shape, **kwargs):
+        self._folder, self._dim = folder, math.prod(shape[1:])
+        super().__init__(shape=shape, **kwargs)
 
     def make(self):
-        self._made = _mapped(self._file_of(self.name), self.shape, self.dtype, self.trainable, self.device)
-        if self.array.fill is None or not self.array.first.are_zero:
-            path = self._file_of(f"{self.name}.written")
-            self._written = _mapped(path, self.shape[:1], "uint8", False, self.device)
+        shape, device = (self.shape[0], self._dim), self.device or "CPU:0"
+        self.records = Records(self._folder, self.name, *shape, self.dtype, device, self.trainable)
+        self._made = self.records.variable
         return self._made
 
-    def read_at(self, local):
-        with tf.init_scope():
-            return self.gather(tf.constant(local, tf.int64)).numpy()
-
-    def write_at(self, local, rows):
-        super().write_at(local, rows)
+    def ask(self, indices):
         with tf.init_scope(), on(self._made):
-            self._mark(tf.constant(local, tf.int64))
+            prefetch_rows(self._made, tf.constant(indices, tf.int64))
 
-    def gather(self, local):
+    def read_at(self, indices):
+        with tf.init_scope(), on(self._made):
+            return self._rows(tf.constant(indices, tf.int64)).numpy()
+
+    def write_at(self, indices, rows):
+        with tf.init_scope():
+            self.overwrite(tf.constant(indices, tf.int64), rows)
+
+    def gather(self, indices):
         with on(self._made):
-            rows = self._rows(local)
-        return rows
+            rows = self._rows(indices)
+            shape = tuple(self.shape)
 
-    def remove(self):
-        """Removes the files: what is made under the same name begins anew."""
-        for name in (self.name, f"{self.name}.written"):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._file_of(name))
+            def gradient(upstream):
+                values = tf.ensure_shape(upstream, [None, *shape[1:]])
+                return [row_gradient(tf.constant(shape, tf.int64), indices, values)]
 
-    def overwrite(self, local, rows):
+            return with_gradient(gradient, rows, [], [self._made])
+
+    def overwrite(self, indices, rows):
         with on(self._made):
-            self._prepare(local)
-        super().overwrite(local, rows)
+            self.prepare(indices)
+            records, _ = self.records_at(indices)
+            rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
+            self.put(indices, record_of(rows, records[:, self.records.begin :]))
 
     def update_rows(self, rule, slots, indices, values, hyper):
-        for part in (self, *slots):
-            with on(self._made):
-                part._prepare(indices)
-        super().update_rows(rule, slots, indices, values, hyper)
+        with on(self._made):
+            self.prepare(indices)
+            values = tf.reshape(values, [-1, self._dim])
+            record_update(rule, self._made, indices, values, hyper, self.dtype, self._dim)
 
-    def _prepare(self, local):
-        """Rows that were never written get their first values."""
-        if self._written is None:
-            return
-        local = tf.cast(local, tf.int64)
-        new = tf.boolean_mask(local, tf.gather(self._written, local) == 0)
+    def prepare(self, indices):
+        """Before rows or slots are written: those that never were get their first values."""
+        self._folder.check_writable()
+        self.records.check_in_use()
+        _, written = gather_records(self._made, indices, self.dtype, 0)
+        new = tf.cast(tf.boolean_mask(indices, ~written), tf.int64)
 
         def write():
             free = tf.numpy_function(self._check_free, [tf.size(new)], tf.int64)
             with tf.control_dependencies([free]):
-                first = self.array.first(self.array.logical_tensor(self.part, new))
-                _scatter(self._made, new, first)
-                self._mark(new)
+                behind = self.records.behind_row()
+                behind = tf.broadcast_to(behind, [tf.size(new), len(behind)])
+                self.put(new, record_of(self._first(new), behind))
             return tf.size(new)
 
         tf.cond(tf.size(new) > 0, write, lambda: 0)
 
+    def records_at(self, indices):
+        """Whole records as they lie in the file, and which of them were ever written."""
+        _, written = gather_records(self._made, indices, self.dtype, 0)
+        return tf.gather(self._made, indices), written
+
+    def put(self, indices, records):
+        """Writes whole records."""
+        tf.raw_ops.ResourceScatterUpdate(resource=self._made.handle, indices=indices, updates=records)
+
+    def _rows(self, indices):
+        rows, written = gather_records(self._made, indices, self.dtype, self._dim)
+        if not self.array.first.are_zero:  # as a new file is
+            missing = tf.where(~written)
+
+            def filled():
+                first = self._first(tf.cast(tf.gather(indices, missing[:, 0]), tf.int64))
+                return tf.tensor_scatter_nd_update(rows, missing, first)
+
+            rows = tf.cond(tf.size(missing) > 0, filled, lambda: rows)
+        return tf.reshape(rows, [-1, *tuple(self.shape)[1:]])
+
+    def _first(self, indices):
+        """The first values of rows, `[n, dim]`."""
+        logical = self.array.logical_tensor(self.part, indices)
+        return tf.reshape(self.array.first(logical), [-1, self._dim])
+
     def _check_free(self, new):
         """Raises OSError before the disk is full: then a write into the mapping would end the process."""
-        path = self._file_of(self.name)
-        found = os.statvfs(path)
+        found = os.statvfs(self._folder.path)
         free = found.f_bavail * found.f_frsize
-        needed = _LEAST_FREE + int(new) * _PAGE * len(self.array.table.array.arrays())
+        pages = 1 + -(-4 * self.records.words // _PAGE)
+        needed = _LEAST_FREE + int(new) * _PAGE * pages
         if free < needed:
             raise OSError(
-                f"The disk of {path} is full: a step needs {needed:,} bytes. Received: {free:,} free bytes. "
-                "The rows of this step were not written"
+                f"The disk of {self._folder.path} is full: a step needs {needed:,} bytes. Received: {free:,} "
+                "free bytes. The rows of this step were not written"
             )
         return np.int64(free)
 
-    def _mark(self, local):
-        if self._written is not None:
-            _scatter(self._written, local, tf.ones(tf.shape(local), tf.uint8))
 
-    def _rows(self, local):
-        rows = tf.gather(self._made, local)
-        if self.array.first.are_zero:
-            return rows
-        missing = tf.where(tf.gather(self._written, local) == 0)
+class MappedSlot:
+    """An optimizer slot beside the rows of a `MappedShard`: some words of each record.
 
-        def first():
-            logical = self.array.logical_tensor(self.part, tf.gather(local, missing[:, 0]))
-            return tf.scatter_nd(missing, self.array.first(logical), tf.shape(rows, tf.int64))
+    It has the methods of a `ShardVariable` for single rows.
 
-        # What is there of a row that was not written is zero.
-        added = tf.cond(tf.size(missing) > 0, first, lambda: tf.zeros_like(rows))
-        return rows + tf.stop_gradient(added)
+    Args:
+        array: the `ShardedArray` of the slot.
+        part: its key among the array's parts.
+        shape: tuple of ints.
+        name: str.
+        **kwargs: as for `ShardVariable`.
+    """
 
+    def __init__(self, array, part, shape, name, dtype, **kwargs):
+        self.array, self.part, self.shape, self.name, self.dtype = array, part, tuple(shape), name, dtype
+        self._beside = array.table.array.parts[part]
+        self._words = math.prod(shape[1:])
+        self._beside.records.claim(name, self._words, array.fill)
+        array.part_created()
 
-def _mapped(path, shape, dtype, trainable, device):
-    def memory():
-        return ops.largeout_mapped_table(path, tuple(shape), dtype=dtype)
+    @property
+    def value(self):
+        """The `tf.Variable` of the records."""
+        return self._beside.value
 
-    with tf.init_scope(), tf.device(device or "CPU:0"):
-        return plain_variable(memory, dtype=dtype, trainable=trainable)
+    @property
+    def components(self):
+        return self._beside.components
 
+    def read_at(self, indices):
+        with tf.init_scope(), on(self.value):
+            begin, end = self._beside.records.place(self.name)
+            records, written = self._beside.records_at(tf.constant(indices, tf.int64))
+            values = tf.where(written[:, None], records[:, begin:end], self.array.fill)
+            return tf.reshape(values, [-1, *self.shape[1:]]).numpy()
 
-def _scatter(variable, local, rows):
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=local, updates=rows)
+    def write_at(self, indices, rows):
+        with tf.init_scope():
+            self.overwrite(tf.constant(indices, tf.int64), rows)
+
+    def overwrite(self, indices, rows):
+        """Overwrites the slot of the rows `indices` (a tensor), in place."""
+        begin, end = self._beside.records.place(self.name)
+        with on(self.value):
+            self._beside.prepare(indices)
+            records, _ = self._beside.records_at(indices)
+            rows = tf.reshape(tf.cast(rows, tf.float32), [-1, self._words])
+            self._beside.put(indices, tf.concat([records[:, :begin], rows, records[:, end:]], axis=1))
+
+    def remove(self):
+        """Called when an optimizer uses it no more."""
+        self._beside.records.release(self.name)

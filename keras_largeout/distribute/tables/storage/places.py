@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.planning.specs import STORAGES
 
-_FILE = "file:"
+_FILE, _READ_ONLY = "file:", "?mode=ro"
 
 
 def check_storage(storage):
@@ -18,8 +18,15 @@ def check_storage(storage):
 
 def folder_of(storage):
     """The path of the folder in which the rows are files; None where they are in memory."""
-    named = isinstance(storage, str) and storage.startswith(_FILE) and len(storage) > len(_FILE)
-    return os.path.abspath(storage[len(_FILE) :]) if named else None
+    if not isinstance(storage, str) or not storage.startswith(_FILE):
+        return None
+    path = storage[len(_FILE) :].removesuffix(_READ_ONLY)
+    return os.path.abspath(path) if path else None
+
+
+def is_read_only(storage):
+    """Whether rows in files are looked up and never trained, by any number of processes: "?mode=ro"."""
+    return isinstance(storage, str) and storage.startswith(_FILE) and storage.endswith(_READ_ONLY)
 
 
 def planned_storage(storage, placement, name):

@@ -1,0 +1,183 @@
+"""`Records`: the file of a part of a table, in which each row lies beside its optimizer slots."""
+
+import contextlib
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.ops._library import ops
+from keras_largeout.ops.records import MARK, record_words, remap_variable
+
+#: Bytes of a file that are in memory at a time while it is written anew.
+_CHUNK = 16 << 20
+
+
+class Records:
+    """The rows of a part of a table in a file, each beside its slots: a cold row is one read.
+
+    The layout of a record is that of `ops.records`. Slots come and go with optimizers. A file keeps the slots
+    that it has until one is claimed that it lacks. Then it is written anew, with the slots that are claimed
+    and without the records that were never written.
+
+    Args:
+        folder: `TableFolder`.
+        name: str, of the part.
+        rows, dim: ints, the shape of the part.
+        dtype: dtype name of the rows.
+        device: device name of the memory.
+        trainable: bool.
+
+    Attributes:
+        begin: int, the word of a record at which its slots begin.
+        variable: the float32 `tf.Variable` `[rows, words]`, whose number of words may change.
+    """
+
+    def __init__(self, folder, name, rows, dim, dtype, device, trainable):
+        self._folder, self._name, self._device, self._rows = folder, name, device, rows
+        self._claimed = {}  # slot -> (its words, the value that it begins with)
+        self.begin = record_words(dtype, dim)
+        kept = folder.layout(name)
+        self._number, self._lie = kept["number"], [tuple(slot) for slot in kept["slots"]]
+        self._in_use = None
+        with tf.init_scope(), tf.device(device):
+            self.variable = plain_variable(
+                self._map, dtype="float32", trainable=trainable, shape=[rows, None], name=name
+            )
+
+    def _map(self):
+        return ops.largeout_mapped_table(
+            self.path, (self._rows, self.words), dtype="float32", read_only=self._folder.read_only
+        )
+
+    @property
+    def path(self):
+        """The path of the file."""
+        return self._folder.file(f"{self._name}.{self._number}")
+
+    @property
+    def words(self):
+        """The float32 words of a record."""
+        return self.begin + sum(words for _, words, _ in self._lie)
+
+    # Slots.
+
+    def claim(self, slot, words, fill):
+        """Asks for the slot `slot`: `words` values per row, which are `fill` in rows never written.
+
+        One that the file has already keeps its values.
+        """
+        self._folder.check_writable()
+        self._claimed[slot] = words, fill
+
+    def release(self, slot):
+        """The slot is used no more: who claims the same name next begins anew."""
+        self._claimed.pop(slot, None)
+        self._lie = [(None if name == slot else name, *rest) for name, *rest in self._lie]
+
+    def settle(self):
+        """From here on the file has the slots that are claimed, in that order, right behind the row."""
+        wanted = [(name, *rest) for name, rest in self._claimed.items()]
+        if self._lie[: len(wanted)] == wanted:
+            return
+        with tf.init_scope():
+            if self._in_use is not None:  # functions that know the old layout
+                self._in_use.assign(False)
+                self._in_use = None
+            self._write_anew(wanted)
+
+    def place(self, slot):
+        """`(first word, end)` of a slot in a record."""
+        self.settle()
+        begin = self.begin
+        for name, words, _ in self._lie:
+            if name == slot:
+                return begin, begin + words
+            begin += words
+        raise KeyError(slot)
+
+    def check_in_use(self):
+        """In a step: fails once the slots that were claimed when it was traced are others."""
+        self.settle()
+        if self._in_use is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._in_use = plain_variable(True, trainable=False)
+        gone = (
+            f"The slots of {self._name!r} in {self._folder.path} are not those of the optimizer for which "
+            "this function was traced. Make it anew (of a Keras model: `make_train_function(force=True)`)"
+        )
+        with tf.device("CPU:0"):
+            tf.debugging.Assert(self._in_use, [gone])
+
+    def behind_row(self):
+        """What the slots of a row begin with: float32 `[words]`."""
+        values = [np.full(words, fill, "float32") for _, words, fill in self._lie]
+        return np.concatenate([*values, np.zeros(0, "float32")])
+
+    # Writing anew.
+
+    def _write_anew(self, slots):
+        """Puts a file with these slots in the place of the file."""
+        old, width = self.path, self.words
+        # Where each word comes from: a word of the old record, or the value that a slot begins with.
+        source, begin = {}, self.begin
+        for name, words, fill in self._lie:
+            source[name, words, fill] = begin
+            begin += words
+        columns = [np.arange(self.begin)]
+        for slot in slots:
+            start = source.get(slot)
+            columns.append(np.full(slot[1], -1) if start is None else start + np.arange(slot[1]))
+        columns = np.concatenate(columns)
+        self._lie = list(slots)
+        behind = np.concatenate([np.zeros(self.begin, "float32"), self.behind_row()])
+        self._number += 1
+        with open(self.path, "wb") as new:
+            os.truncate(new.fileno(), 4 * self._rows * self.words)
+            for start, records in _data_of(old, width):
+                written = records[:, 0].view(np.int32) != 0
+                # Words are copied, never computed with: two of them may be bfloat16 values.
+                changed = np.where(columns < 0, behind, records[:, columns])
+                changed[~written] = 0
+                new.seek(4 * start * self.words)
+                new.write(changed.tobytes())
+            new.flush()
+            os.fsync(new.fileno())
+        with tf.device(self._device):
+            remap_variable(self.variable, self.path, [self._rows, self.words])
+        self._folder.keep_layout(self._name, {"number": self._number, "slots": self._lie})
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(old)
+
+
+def _data_of(path, words):
+    """`(first row, records [n, words])` of all of a file but for its holes, in chunks."""
+    most, end = max(1, _CHUNK // (4 * words)), 0
+    with open(path, "rb") as file:
+        rows = os.fstat(file.fileno()).st_size // (4 * words)
+        while end < rows:
+            try:
+                data = os.lseek(file.fileno(), 4 * end * words, os.SEEK_DATA)
+            except OSError:  # none is left
+                return
+            hole = os.lseek(file.fileno(), data, os.SEEK_HOLE)
+            start, end = max(end, data // (4 * words)), -(-hole // (4 * words))
+            for first in range(start, end, most):
+                count = min(most, end - first)
+                file.seek(4 * first * words)
+                yield first, np.fromfile(file, "float32", count * words).reshape(count, words)
+
+
+def as_words(rows):
+    """Rows `[n, dim]` as float32 words `[n, words]`, bit for bit."""
+    if rows.dtype == tf.float32:
+        return rows
+    rows = tf.pad(rows, [[0, 0], [0, rows.shape[1] % 2]])
+    return tf.bitcast(tf.reshape(rows, [-1, rows.shape[1] // 2, 2]), tf.float32)
+
+
+def record_of(rows, behind):
+    """Records that are written: of rows `[n, dim]`, and of what lies behind each, float32 `[n, words]`."""
+    mark = tf.fill([tf.shape(rows)[0], 1], MARK)
+    return tf.concat([mark, as_words(rows), behind], axis=1)

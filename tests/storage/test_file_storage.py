@@ -35,6 +35,7 @@ def closed(model):
 
 
 def embedding(folder, rows=50, dim=4, **options):
+    """A layer whose rows are in files of `folder`, which may end in ?mode=ro."""
     layer = ShardedEmbedding(rows, dim, storage=f"file:{folder}", name="words", **options)
     layer.build()
     return layer
@@ -71,16 +72,90 @@ def test_another_optimizer_begins_anew(tmp_path):
             model.compile(klo.Adagrad(0.1), "mse")
 
 
+def step_of(layer, optimizer):
+    """A function that trains rows of a layer, which has no model."""
+    optimizer.build(layer.trainable_variables)
+
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(layer(tf.constant(ids)), tf.float32) ** 2)
+        weights = layer.trainable_variables
+        optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slots_come_and_go(dtype, tmp_path):
+    """Rows stay, whatever lies beside them. (Five values of bfloat16 take three words.)"""
+    on_disk, in_memory = embedding(tmp_path, 3000, 5, dtype=dtype), ShardedEmbedding(3000, 5, dtype=dtype)
+    in_memory.build()
+    in_memory.table.assign(on_disk.table.numpy())
+    of_rows = [klo.SGD(0.1), klo.LazyAdam(0.1), klo.Adagrad(0.1), klo.SGD(0.1), klo.RowWiseAdagrad(0.1)]
+    for number, optimizer in enumerate(of_rows):
+        for layer in (on_disk, in_memory):
+            step = step_of(layer, type(optimizer).from_config(optimizer.get_config()))
+            step([number, 7, 7])
+            step([7, 2000])
+        found, wanted = arrays_of(on_disk.table).values(), arrays_of(in_memory.table).values()
+        for got, want in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+    (rows,) = (tmp_path / "words").glob("*.rows")
+    assert os.stat(rows).st_blocks * 512 <= 6 * 4096  # the records that were written, not 3000
+    on_disk.table.folder.close()
+    again = embedding(tmp_path, 3000, 5, dtype=dtype)
+    step_of(again, klo.RowWiseAdagrad(0.1))
+    for got, want in zip(arrays_of(again.table).values(), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_function_of_another_optimizer_fails(tmp_path):
+    layer = embedding(tmp_path)
+    old = tf.function(step_of(layer, klo.LazyAdam(0.1)))
+    old([1])
+    step_of(layer, klo.Adagrad(0.1))([1])
+    rows = layer.table.numpy()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not those of the optimizer for which"):
+        old([1])
+    np.testing.assert_array_equal(layer.table.numpy(), rows)
+
+
 def test_rows_that_begin_at_zero(tmp_path):
     on_disk = embedding(tmp_path, embeddings_initializer="zeros")
     assert not on_disk.table.numpy().any()
-    optimizer = klo.SGD(1.0)
-    optimizer.build(on_disk.trainable_variables)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(on_disk(tf.constant([3, 3])))
-    weights = on_disk.trainable_variables
-    optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
-    np.testing.assert_array_equal(np.flatnonzero(on_disk.table.numpy()[:, 0]), [3])
+    step_of(on_disk, klo.Adagrad(1.0))([3, 3])  # no gradient: the rows are zero
+    on_disk.table.assign(np.eye(50, 4))
+    step_of(on_disk, klo.SGD(1.0))([3, 3])
+    np.testing.assert_array_equal(on_disk.table.numpy()[:5].sum(1), [1, 1, 1, -3, 0])
+
+
+def test_any_number_of_readers(tmp_path):
+    layer = embedding(tmp_path)
+    step_of(layer, klo.LazyAdam(0.1))([1, 2])
+    rows = layer.table.numpy()
+    with pytest.raises(BlockingIOError, match="is in use"):
+        embedding(f"{tmp_path}?mode=ro")
+    layer.table.folder.close()
+    readers = [embedding(f"{tmp_path}?mode=ro") for _ in range(2)]
+    for reader in readers:
+        np.testing.assert_array_equal(reader(tf.range(50)), rows)
+        with pytest.raises(ValueError, match="must not end in"):
+            step_of(reader, klo.SGD(0.1))([1])
+        with pytest.raises(ValueError, match="must not end in"):
+            klo.LazyAdam().build(reader.trainable_variables)
+        with pytest.raises(ValueError, match="must not end in"):
+            reader.table.assign(rows)
+    with pytest.raises(BlockingIOError, match="of readers alone"):
+        embedding(tmp_path)
+    store = {}
+    other = ShardedEmbedding(50, 4)
+    other.build()
+    other.save_own_variables(store)
+    readers[0].load_own_variables(store)  # a model is loaded: it has its rows
+    np.testing.assert_array_equal(readers[0].table.numpy(), rows)
+    assert readers[0].get_config()["storage"] == f"file:{tmp_path}?mode=ro"
+    with pytest.raises(FileNotFoundError, match="must be the folder of a table that is there"):
+        embedding(f"{tmp_path}/none?mode=ro")
 
 
 def test_reading_writes_nothing(tmp_path):

@@ -128,6 +128,9 @@ class TableFolder:
 
 
 def _closed(path, lock):
+    if not os.path.exists(os.path.join(path, _ABOUT)):  # somebody removed the folder
+        os.close(lock)
+        return
     for name in os.listdir(path):
         if name.endswith(".rows"):
             with open(os.path.join(path, name), "rb") as file:

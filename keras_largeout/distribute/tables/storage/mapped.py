@@ -67,21 +67,25 @@ class MappedShard(ShardVariable):
 
     def overwrite(self, indices, rows):
         with on(self._made):
-            self.prepare(indices)
+            indices = self.prepare(indices)
             records, _ = self.records_at(indices)
             rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
             self.put(indices, record_of(rows, records[:, self.records.begin :]))
 
     def update_rows(self, rule, slots, indices, values, hyper):
         with on(self._made):
-            self.prepare(indices)
+            indices = self.prepare(indices)
             values = tf.reshape(values, [-1, self._dim])
             record_update(rule, self._made, indices, values, hyper, self.dtype, self._dim)
 
     def prepare(self, indices):
-        """Before rows or slots are written: those that never were get their first values."""
+        """Before rows or slots are written: those that never were get their first values.
+
+        Returns:
+            `indices`, for what writes.
+        """
         self._folder.check_writable()
-        self.records.check_in_use()
+        indices = self.records.checked(indices)
         _, written = gather_records(self._made, indices, self.dtype, 0)
         new = tf.cast(tf.boolean_mask(indices, ~written), tf.int64)
 
@@ -94,6 +98,7 @@ class MappedShard(ShardVariable):
             return tf.size(new)
 
         tf.cond(tf.size(new) > 0, write, lambda: 0)
+        return indices
 
     def records_at(self, indices):
         """Whole records as they lie in the file, and which of them were ever written."""
@@ -179,7 +184,7 @@ class MappedSlot:
         """Overwrites the slot of the rows `indices` (a tensor), in place."""
         begin, end = self._beside.records.place(self.name)
         with on(self.value):
-            self._beside.prepare(indices)
+            indices = self._beside.prepare(indices)
             records, _ = self._beside.records_at(indices)
             rows = tf.reshape(tf.cast(rows, tf.float32), [-1, self._words])
             self._beside.put(indices, tf.concat([records[:, :begin], rows, records[:, end:]], axis=1))

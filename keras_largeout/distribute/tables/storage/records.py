@@ -76,6 +76,7 @@ class Records:
         self._claimed.pop(slot, None)
         self._lie = [(None if name == slot else name, *rest) for name, *rest in self._lie]
 
+    @tf.autograph.experimental.do_not_convert
     def settle(self):
         """From here on the file has the slots that are claimed, in that order, right behind the row."""
         wanted = [(name, *rest) for name, rest in self._claimed.items()]
@@ -97,8 +98,11 @@ class Records:
             begin += words
         raise KeyError(slot)
 
-    def check_in_use(self):
-        """In a step: fails once the slots that were claimed when it was traced are others."""
+    def checked(self, indices):
+        """`indices` (a tensor), for a step that writes.
+
+        The step fails once the slots that were claimed when it was traced are others.
+        """
         self.settle()
         if self._in_use is None:
             with tf.init_scope(), tf.device("CPU:0"):
@@ -108,7 +112,9 @@ class Records:
             "this function was traced. Make it anew (of a Keras model: `make_train_function(force=True)`)"
         )
         with tf.device("CPU:0"):
-            tf.debugging.Assert(self._in_use, [gone])
+            is_so = tf.debugging.Assert(self._in_use, [gone])
+            with tf.control_dependencies([] if is_so is None else [is_so]):
+                return tf.identity(indices)
 
     def behind_row(self):
         """What the slots of a row begin with: float32 `[words]`."""

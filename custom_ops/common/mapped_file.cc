@@ -50,28 +50,31 @@ void* MapFile(const std::string& path, size_t bytes, bool read_only, std::string
 void UnmapFile(void* data, size_t bytes) { munmap(data, bytes); }
 
 template <typename Id>
-void WillNeed(const void* data, int64_t row_bytes, const Id* rows, int64_t n) {
+void WillNeed(const void* data, int64_t row_bytes, const Id* rows, int64_t n, Parallel* parallel) {
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)),
-                  base = reinterpret_cast<uintptr_t>(data);
-  uintptr_t begin = 0, end = 0;  // whole pages that were not asked for yet
-  const auto ask = [&] {
-    if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
-  };
-  for (int64_t i = 0; i < n; ++i) {
-    const uintptr_t row = base + static_cast<uintptr_t>(rows[i]) * static_cast<uintptr_t>(row_bytes);
-    const uintptr_t first = row / page * page,
-                    last = (row + static_cast<uintptr_t>(row_bytes) + page - 1) / page * page;
-    if (first >= begin && first <= end) {
-      end = last > end ? last : end;
-    } else {
-      ask();
-      begin = first, end = last;
+                  bytes = static_cast<uintptr_t>(row_bytes);
+  const uintptr_t base = reinterpret_cast<uintptr_t>(data);
+  constexpr int64_t kSystemCall = 2000;  // cycles
+  parallel->For(n, kSystemCall, [=](int64_t start, int64_t stop) {
+    uintptr_t begin = 0, end = 0;  // whole pages that were not asked for yet
+    const auto ask = [&] {
+      if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+    };
+    for (int64_t i = start; i < stop; ++i) {
+      const uintptr_t row = base + static_cast<uintptr_t>(rows[i]) * bytes;
+      const uintptr_t first = row / page * page, last = (row + bytes + page - 1) / page * page;
+      if (first >= begin && first <= end) {
+        end = last > end ? last : end;
+      } else {
+        ask();
+        begin = first, end = last;
+      }
     }
-  }
-  ask();
+    ask();
+  });
 }
 
-template void WillNeed<int32_t>(const void*, int64_t, const int32_t*, int64_t);
-template void WillNeed<int64_t>(const void*, int64_t, const int64_t*, int64_t);
+template void WillNeed<int32_t>(const void*, int64_t, const int32_t*, int64_t, Parallel*);
+template void WillNeed<int64_t>(const void*, int64_t, const int64_t*, int64_t, Parallel*);
 
 }  // namespace largeout

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/parallel.h"
+
 namespace largeout {
 
 // The memory of the file `path`, which has `bytes` > 0 bytes: an existing file must have as many, and one that is not there is
@@ -21,7 +23,7 @@ void UnmapFile(void* data, size_t bytes);
 // and does not wait for them. Rows that follow each other in `rows` and lie in the same or in adjacent pages
 // are one question. This is advice: errors are ignored, and memory that is no file stays as it is.
 template <typename Id>
-void WillNeed(const void* data, int64_t row_bytes, const Id* rows, int64_t n);
+void WillNeed(const void* data, int64_t row_bytes, const Id* rows, int64_t n, Parallel* parallel);
 
 }  // namespace largeout
 

@@ -109,7 +109,10 @@ class Draw:
 
     def variable(self, value):
         """The handle of a new variable."""
-        made = tf.Variable(value)
+        return self.kept(tf.Variable(value))
+
+    def kept(self, made):
+        """The handle of a variable, which lives as long as this call."""
         self._alive.append(made)
         self.handles.append(made.handle)
         return made.handle

@@ -10,7 +10,7 @@ from tests.fuzz.recipes import RECIPES
 _FOLDER = pathlib.Path(tempfile.gettempdir(), "largeout-fuzz")
 
 
-def _mapped_table(d):
+def file_arguments(d):
     """A file of a few sizes, which the next calls find, or do not."""
     _FOLDER.mkdir(exist_ok=True)
     dtype = d.pick([tf.float32, tf.bfloat16, tf.uint8])
@@ -22,4 +22,4 @@ def _mapped_table(d):
     }
 
 
-RECIPES.update(MappedTable=_mapped_table)
+RECIPES.update(MappedTable=file_arguments)

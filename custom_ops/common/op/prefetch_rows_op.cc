@@ -52,7 +52,8 @@ class PrefetchRowsOp : public GuardedOp {
                                                           "] = ", ids[i])));
     }
     if (n == 0 || FileAccessOf(table) == FileAccess::kNoFile) return;
-    WillNeed(table.data(), static_cast<int64_t>(table.TotalBytes()) / rows, ids, n);
+    ContextParallel parallel(context);
+    WillNeed(table.data(), static_cast<int64_t>(table.TotalBytes()) / rows, ids, n, &parallel);
   }
 };
 

@@ -3,6 +3,7 @@
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_CASES_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_CASES_H_
 
+#include <cstring>
 #include <map>
 #include <vector>
 

@@ -4,19 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "common/bfloat16.h"
 #include "common/test/check.h"
+#include "common/test/levels.h"
 #include "row_update/row_update.h"
 
 namespace largeout {
-
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 // What an update changes.
 template <typename T>

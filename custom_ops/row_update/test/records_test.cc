@@ -1,0 +1,35 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "row_update/records_cpu.h"
+#include "row_update/test/records_cases.h"
+
+namespace largeout {
+
+LARGEOUT_RECORDS_CASES(RecordsCpu)
+
+LARGEOUT_TEST(LayoutsCountWords) {
+  const RecordLayout wide = {64, 4}, odd = {5, 2}, none = {0, 4};
+  CHECK_TRUE(wide.Words() == 65 && wide.Words(UpdateRule::kSgd) == 65);
+  CHECK_TRUE(wide.Words(UpdateRule::kLazyAdam) == 193 && wide.SlotAt(UpdateRule::kLazyAdam, 1) == 129);
+  CHECK_TRUE(wide.Words(UpdateRule::kRowWiseAdagrad) == 66);
+  CHECK_TRUE(odd.Words() == 4 && odd.Words(UpdateRule::kAdagrad) == 9 && none.Words() == 1);
+}
+
+// The slots of the record lie on a page that must not be touched.
+LARGEOUT_TEST(ALookupReadsNoSlots) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* memory = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK_TRUE(memory != MAP_FAILED && mprotect(static_cast<char*>(memory) + page, page, PROT_NONE) == 0);
+  float* end = reinterpret_cast<float*>(static_cast<char*>(memory) + page);
+  end[-4] = 1.f, end[-1] = 7.f;
+  const std::vector<int64_t> ids(100, 0);
+  std::vector<float> out(300);
+  bool written[100] = {};
+  SerialParallel parallel;
+  CHECK_TRUE(GatherRecords({3, 4}, end - 4, 1, 10, ids.data(), 100, out.data(), written, &parallel) == -1);
+  CHECK_TRUE(written[99] && out[299] == 7.f);
+  munmap(memory, 2 * page);
+}
+
+}  // namespace largeout

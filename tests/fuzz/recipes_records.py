@@ -1,0 +1,58 @@
+"""Calls of the ops of records, and of those that change files under variables, that they accept."""
+
+import tensorflow as tf
+
+from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _floats, _ids
+from tests.fuzz.recipes_common import file_arguments
+
+
+def _records(d, words):
+    rows = d.size(1, 40)
+    return rows, d.variable(_floats(d, (rows, words + d.pick([0, 0, 1, 7]))))
+
+
+def _row_words(dtype, dim):
+    return -(-dim * dtype.size // 4)
+
+
+def _record_update(d):
+    rule, dtype, dim, n = d.pick(sorted(_RULES)), d.pick(FLOATS), d.size(1, 40), d.size(0, 60)
+    slots, hyper = _RULES[rule]
+    rows, variable = _records(d, 1 + _row_words(dtype, dim) + slots * (1 if "row_wise" in rule else dim))
+    return {
+        "variable": variable,
+        "indices": _ids(d, (n,), rows, d.pick(INTS)),
+        "values": _floats(d, (n, dim), d.pick(FLOATS)),
+        "hyper": tf.constant([0.1] * hyper),
+        "rule": rule,
+        "dtype": dtype,
+        "dim": dim,
+    }
+
+
+def _gather_records(d):
+    dtype, dim = d.pick(FLOATS), d.size(0, 70)
+    rows, variable = _records(d, 1 + _row_words(dtype, dim))
+    indices = _ids(d, (d.size(0, 200),), rows, d.pick(INTS))
+    return {"variable": variable, "indices": indices, "dtype": dtype, "dim": dim}
+
+
+def _prefetch_rows(d):
+    rows = d.size(1, 40)
+    shape = (rows, *(d.size(0, 1000) for _ in range(d.pick([0, 1, 1, 2]))))
+    variable = d.variable(tf.zeros(shape, d.pick([tf.float32, tf.bfloat16, tf.uint8])))
+    return {"variable": variable, "indices": _ids(d, (d.size(0, 60),), rows, d.pick(INTS))}
+
+
+def _remap_variable(d):
+    arguments = file_arguments(d)
+    variable = tf.Variable(tf.zeros([1], arguments["dtype"]), shape=tf.TensorShape(None))
+    return {**arguments, "variable": d.kept(variable)}
+
+
+RECIPES.update(
+    RecordUpdate=_record_update,
+    GatherRecords=_gather_records,
+    PrefetchRows=_prefetch_rows,
+    RemapVariable=_remap_variable,
+)

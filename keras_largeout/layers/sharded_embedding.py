@@ -74,11 +74,14 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             of a batch then cross to the device and are combined there; their gradients cross back, and the
             optimizer updates the rows where they lie. The numbers are the same. On CPUs, and on parameter
             servers, host memory is what a device has. A `Plan` given as `placement` may say "host", too.
-            "file:<folder>": files, for tables beyond memory. They take up the disk that rows were written to,
-            and memory as far as there is some. A row has first values of the initializer's distribution, by
-            its seed and the row alone, until it is trained. The folder `<folder>/<name>` is opened again with
-            what it holds; it belongs to one process at a time, and is refused where that one was killed: go
-            on from the last save of the model. Placements: "range", "modulo", "permutation", "replicated".
+            "file:<folder>": files, for tables beyond memory. Each row lies beside its slots. Files take up
+            the disk that rows were written to, and memory as far as there is some. A row has first values of
+            the initializer's distribution, by its seed and the row alone, until it is trained. The folder
+            `<folder>/<name>` is opened again with what it holds; it belongs to one process at a time, and is
+            refused where that one was killed: go on from the last save of the model. Another optimizer has
+            the files written anew, with its slots. "file:<folder>?mode=ro": any number of processes look
+            rows up, and none trains them; a model that is loaded leaves them as they are. Placements:
+            "range", "modulo", "permutation", "replicated".
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -96,7 +99,8 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
     Raises:
         ValueError: an argument is none of the values above, or `weights` have another shape. In a call: the
             weights have another kind or shape than the ids.
-        OSError: the folder of `storage` is in use, or was not closed; in a step: its disk is full.
+        OSError: the folder of `storage` is in use, was not closed, or cannot be read or written; in a step:
+            its disk is full.
         NotImplementedError: ids in a floating point type that cannot hold every id below `input_dim`.
         tf.errors.InvalidArgumentError: with `out_of_range="error"`, an id that is not in `[0, input_dim)`.
 

@@ -32,7 +32,8 @@ def assert_same_on(optimizer, devices=3, **options):
     assert_same_bits(got, want)
 
 
-@pytest.mark.parametrize(("name", "devices"), [*((name, 3) for name in OPTIMIZERS), ("lazy_adam", 1)])
+# What several devices add is the exchange, which knows nothing of optimizers.
+@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 3)])
 def test_same_bits_as_on_the_device(name, devices):
     assert_same_on(OPTIMIZERS[name], devices)
 
@@ -115,8 +116,8 @@ def test_saved_and_loaded_with_another_storage(tmp_path):
 
 
 def test_load_balance_and_rebalance():
-    model = model_of("host", OPTIMIZERS["lazy_adam"], 3, "range")
-    plain = model_of("host", OPTIMIZERS["lazy_adam"], 3, "range")
+    model = model_of("host", OPTIMIZERS["lazy_adam"], 2, "range")
+    plain = model_of("host", OPTIMIZERS["lazy_adam"], 2, "range")
     balance = kl.callbacks.LoadBalance()
     assert_same_bits(trained(model, callbacks=[balance]), trained(plain))
     assert balance.loads["words"].asked.sum() > 0

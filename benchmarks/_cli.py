@@ -93,7 +93,7 @@ def main(
     rows = _report.table(results, references, baseline)
     limits = _report.limit_lines(results, machine)
     print(_table.aligned(*rows), "\n".join(limits), sep="\n\n")
-    goals = [] if options.quick else _report.reach_lines(reaches, results)
+    goals = [] if options.quick else _report.reach_lines(reaches, results, machine)
     if options.only:
         goals = [goal for goal in goals if goal["verdict"] != "not measured"]
     if goals:

@@ -68,6 +68,7 @@ class Result:
     cpu: list = field(default_factory=list)
     losses: list = field(default_factory=list)
     peak_bytes: int = 0
+    anonymous_bytes: int = 0
     build_seconds: float = 0.0
     notes: dict = field(default_factory=dict)
     error: str = ""
@@ -84,6 +85,7 @@ class Result:
         self.cpu.append(report["cpu_seconds"])
         self.losses = report["losses"]
         self.peak_bytes = max(self.peak_bytes, report["peak_bytes"])
+        self.anonymous_bytes = max(self.anonymous_bytes, report["anonymous_bytes"])
         self.build_seconds = report["build_seconds"]
         self.notes = {**self.case.notes, **report["notes"]}
 
@@ -105,6 +107,7 @@ class Result:
             "steps": len(self.times),
             "first_losses": self.losses,
             "peak_bytes": self.peak_bytes,
+            "anonymous_bytes": self.anonymous_bytes,
             "build_seconds": self.build_seconds,
             **self.notes,
         }

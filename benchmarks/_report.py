@@ -51,12 +51,16 @@ class TimeReach:
 
 @dataclass(frozen=True)
 class MemoryReach:
-    """A goal for the peak memory of one case's process, in GB (1e9 bytes); `over` that of another case's."""
+    """A goal for the peak memory of one case's process, in GB (1e9 bytes); `over` that of another case's.
+
+    `anonymous`: without pages of files, which the system takes back when it needs memory.
+    """
 
     text: str
     case: tuple
     bound: float
     over: tuple | None = None
+    anonymous: bool = False
 
     def line(self, peaks):
         wanted, peak = f"at most {self.bound:g} GB", peaks.get(self.case)
@@ -66,6 +70,23 @@ class MemoryReach:
         peak -= base
         verdict = "reached" if peak / 1e9 <= self.bound else "MISSED"
         return {"text": self.text, "wanted": wanted, "gb": peak / 1e9, "verdict": verdict}
+
+
+@dataclass(frozen=True)
+class LimitReach:
+    """A goal for how near one case comes to a limit of `floors`: 1 is as fast as the machine can."""
+
+    text: str
+    case: tuple
+    limit: str
+    bound: float
+
+    def line(self, shares):
+        wanted, share = f"at least {self.bound:g} of the limit", shares.get((*self.case, self.limit))
+        if share is None:
+            return {"text": self.text, "wanted": wanted, "share": None, "verdict": "not measured"}
+        verdict = "reached" if share >= self.bound else "MISSED"
+        return {"text": self.text, "wanted": wanted, "share": share, "verdict": verdict}
 
 
 def floors(notes, machine):
@@ -81,6 +102,8 @@ def floors(notes, machine):
     if "gathered" in notes and machine.get("gather_all_gb_s"):
         gathers = notes["gathered"] / machine["gather_all_gb_s"]
         found["gathers"] = 1e-9 * (gathers + notes["gathered_and_added"] / machine["gather_add_all_gb_s"])
+    if "disk_seconds" in notes:
+        found["disk"] = notes["disk_seconds"]
     return found
 
 
@@ -138,10 +161,25 @@ def limit_lines(results, machine):
     return lines
 
 
-def reach_lines(reaches, results):
-    times = {(r.case.problem, r.case.library): r.median for r in results if r.median is not None}
-    peaks = {(r.case.problem, r.case.library): r.peak_bytes for r in results}
-    return [r.line(peaks if isinstance(r, MemoryReach) else times) for r in reaches]
+def reach_lines(reaches, results, machine):
+    done = {(r.case.problem, r.case.library): r for r in results if r.median is not None}
+    times = {case: r.median for case, r in done.items()}
+    peaks = {
+        anonymous: {case: r.anonymous_bytes if anonymous else r.peak_bytes for case, r in done.items()}
+        for anonymous in (False, True)
+    }
+    shares = {
+        (*case, limit): least / r.median
+        for case, r in done.items()
+        for limit, least in floors(r.notes, machine).items()
+    }
+
+    def found(reach):
+        if isinstance(reach, MemoryReach):
+            return peaks[reach.anonymous]
+        return shares if isinstance(reach, LimitReach) else times
+
+    return [reach.line(found(reach)) for reach in reaches]
 
 
 def reach_rows(lines):
@@ -152,6 +190,8 @@ def reach_rows(lines):
             value = f"{line['gb']:.2f} GB"
         elif line.get("ms") is not None:
             value = f"{_table.milliseconds(line['ms'] / 1e3)} ms"
+        elif line.get("share") is not None:
+            value = f"{line['share']:.2f}"
         else:
             value = _table.ratio(line["ratio"]) if line.get("ratio") is not None else "-"
         rows.append([line["text"], f"reach {line['wanted']}", value, line["verdict"]])

@@ -12,7 +12,10 @@ class Step:
         run: `run(i)` does the whole step on the i-th batch of a rotation and returns its loss as a float, by
             which time every update has been made. It must accept any `i >= 0`.
         notes: Numbers for the record (bytes and flops of a step, parameters), computed before timing starts.
+            `disk_seconds`: the least time that a step could take by what it reads of the disk.
+        before: `before(i)` is called before each step, and is not timed. None: nothing is.
     """
 
     run: Callable[[int], float]
     notes: dict = field(default_factory=dict)
+    before: Callable[[int], None] | None = None

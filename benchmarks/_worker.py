@@ -17,13 +17,16 @@ _CHECKED_STEPS = 4
 
 
 def _memory():
-    """(peak, current) resident bytes. VmHWM, not ru_maxrss: that one is inherited from the parent."""
+    """Resident bytes: the peak, now, and now without pages of files.
+
+    VmHWM, not ru_maxrss: that one is inherited from the parent.
+    """
     fields = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         key, _, value = line.partition(":")
-        if key in ("VmHWM", "VmRSS"):
+        if key in ("VmHWM", "VmRSS", "RssAnon"):
             fields[key] = int(value.split()[0]) * 1024
-    return fields.get("VmHWM", 0), fields.get("VmRSS", 0)
+    return tuple(fields.get(key, 0) for key in ("VmHWM", "VmRSS", "RssAnon"))
 
 
 def measure(step, seconds, min_steps, max_steps):
@@ -31,24 +34,37 @@ def measure(step, seconds, min_steps, max_steps):
 
     Beside them the mean time of the processor, of all threads together: other processes disturb it less.
     """
-    losses = [float(step.run(i)) for i in range(_CHECKED_STEPS)]
+    before = step.before or (lambda i: None)
+
+    def run(i):
+        before(i)
+        return step.run(i)
+
+    losses = [float(run(i)) for i in range(_CHECKED_STEPS)]
     i, times = _CHECKED_STEPS, []
     warm_until = time.perf_counter() + 0.2 * seconds
     while time.perf_counter() < warm_until:
-        step.run(i)
+        run(i)
         i += 1
     gc.collect()
     gc.disable()
     cpu = time.process_time()
     stop = time.perf_counter() + seconds
+    anonymous = 0
     while len(times) < min_steps or (len(times) < max_steps and time.perf_counter() < stop):
+        if step.before:
+            cpu_before = time.process_time()
+            before(i)
+            cpu += time.process_time() - cpu_before
         start = time.perf_counter()
         step.run(i)
         times.append(time.perf_counter() - start)
         i += 1
+        if len(times) % 16 == 1:
+            anonymous = max(anonymous, _memory()[2])
     gc.enable()
     cpu = (time.process_time() - cpu) / len(times)
-    return {"times": times, "cpu_seconds": cpu, "losses": losses}
+    return {"times": times, "cpu_seconds": cpu, "losses": losses, "anonymous_bytes": anonymous}
 
 
 def main():
@@ -61,7 +77,7 @@ def main():
         step = build(spec["config"], spec["data"])
         built = time.perf_counter() - start
         result = measure(step, spec["seconds"], spec["min_steps"], spec["max_steps"])
-        peak, now = _memory()
+        peak, now, _ = _memory()
         result.update(build_seconds=built, peak_bytes=peak, resident_bytes=now, notes=step.notes)
     except Exception as error:
         traceback.print_exc()

@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks import _data
 from benchmarks._cli import main
 from benchmarks._harness import Case
-from benchmarks._report import MemoryReach, Reach, TimeReach
+from benchmarks._report import LimitReach, MemoryReach, Reach, TimeReach
 
 DIM, BATCH, COMBINED, ZIPF = 64, 4096, 8, 1.2
 SIZES, QUICK_SIZES = {"10M": 10_000_000, "400M": 400_000_000}, {"20K": 20_000}
-BATCHES, QUICK_BATCHES = 64, 8
+BATCHES, QUICK_BATCHES, COLD_BATCHES = 64, 8, 8
 
-MEMORY, HOST, FILE = "ours, device memory", "ours, host memory", "ours, files"
+MEMORY, HOST, FILE, COLD = "ours, device memory", "ours, host memory", "ours, files", "ours, files, cold"
 TORCH, NUMPY, KERAS = (
     "PyTorch SparseAdam on torch.from_file",
     "NumPy memmap, SGD by hand",
@@ -26,29 +26,31 @@ LIBRARIES = {  # library: (worker, needs, sizes)
     MEMORY: ("ours_embedding:keras_step", "keras_largeout", ("20K", "10M")),
     HOST: ("ours_embedding:keras_step", "keras_largeout", ("20K", "10M")),
     FILE: ("ours_embedding:keras_step", "keras_largeout", ("20K", "10M", "400M")),
+    COLD: ("ours_embedding:cold_step", "keras_largeout", ("20K", "400M")),
     TORCH: ("mapped_embedding:torch_step", "torch", ("20K", "10M")),
     NUMPY: ("mapped_embedding:numpy_step", "numpy", ("20K", "10M", "400M")),
     KERAS: ("keras_embedding:step", "keras", ("20K", "10M")),
 }
-LAWS = {"zipf": ("20K", "10M", "400M"), "uniform": ("400M",)}
+LAWS = {"zipf": set(LIBRARIES) - {COLD}, "uniform": {COLD}}
 
 REACHES = [
     Reach("10M: host over device memory", ("10M zipf", HOST), ("10M zipf", MEMORY), 1.1, growth=True),
     Reach("10M: files over device memory", ("10M zipf", FILE), ("10M zipf", MEMORY), 1.2, growth=True),
     TimeReach("400M: 20 steps/s", ("400M zipf", FILE), 50),
-    MemoryReach("10M in files, with the page cache", ("10M zipf", FILE), 5.0),
+    LimitReach("400M: cold rows over pages of the disk", ("400M uniform", COLD), "disk", 0.7),
+    MemoryReach("400M: memory without the page cache", ("400M zipf", FILE), 1.0, anonymous=True),
 ]
 
 
 def make_cases(quick):
     options = {"rounds": 1, "seconds": 0.2} if quick else {"rounds": 3, "seconds": 6.0}
     cases = []
-    for law, of_sizes in LAWS.items():
+    for law, of_law in LAWS.items():
         for size, rows in (QUICK_SIZES if quick else SIZES).items():
             config = {"rows": rows, "dim": DIM, "init": 0.01, "optimizer": "adam", "lr": 0.001}
             for library, (worker, needs, sizes) in LIBRARIES.items():
-                if size in sizes and size in of_sizes:
-                    storage = {HOST: "host", FILE: "file"}.get(library, "device")
+                if size in sizes and library in of_law:
+                    storage = {HOST: "host", FILE: "file", COLD: "file"}.get(library, "device")
                     cases.append(
                         Case(
                             problem=f"{size} {law}",
@@ -56,7 +58,7 @@ def make_cases(quick):
                             target=f"benchmarks.peers.{worker}",
                             config={**config, "storage": storage, "law": law},
                             needs=(needs,),
-                            ours=library in (MEMORY, HOST, FILE),
+                            ours=library in (MEMORY, HOST, FILE, COLD),
                             **options,
                         )
                     )
@@ -67,8 +69,9 @@ def with_data(quick, folder, cases):
     """The cases with their batches, and a place for their files."""
     rng = np.random.default_rng(1)
     arrays = {"grad": 0.01 * rng.standard_normal((BATCH, DIM), dtype=np.float32)}
-    shape = (QUICK_BATCHES if quick else BATCHES, BATCH, COMBINED)
+    batches = {"zipf": QUICK_BATCHES if quick else BATCHES, "uniform": COLD_BATCHES}
     for rows, law in {(case.config["rows"], case.config["law"]) for case in cases}:
+        shape = (batches[law], BATCH, COMBINED)
         ids = rng.integers(0, rows, shape) if law == "uniform" else _zipf(rng, rows, shape)
         arrays[f"{law}_{rows}"] = ids
     paths = _data.save(folder, **arrays)

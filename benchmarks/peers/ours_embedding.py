@@ -1,9 +1,13 @@
 """keras_largeout: the ops alone, and the Keras layer with its optimizer. The two show what Keras adds."""
 
+import statistics
+
 import keras
+import numpy as np
 import tensorflow as tf
 
 from benchmarks._data import load
+from benchmarks._step import Step
 from benchmarks.peers import keras_embedding, tf_common
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
@@ -49,6 +53,36 @@ def ops_step(config, data):
 
 def keras_step(config, data):
     """ShardedEmbedding(combiner="sum") and an optimizer of ours, in the same step function as Keras's own."""
+    return keras_embedding.train_step(*_layer_and_optimizer(config), data, lambda combined: combined)
+
+
+def cold_step(config, data):
+    """The same of rows in a file, none of which is in memory: asked for, then trained."""
+    from benchmarks import _disk
+
+    layer, optimizer = _layer_and_optimizer(config)
+    step = keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)
+    (part,) = layer.table.shards
+    rows = [np.unique(batch) for batch in load(data, "ids")]
+    for i in range(len(rows)):  # from here on no row is new
+        step.run(i)
+    record = 4 * part.records.words
+    # A record that crosses the border of two pages is read from both.
+    pages = [np.union1d(r * record // _disk.PAGE, ((r + 1) * record - 1) // _disk.PAGE) for r in rows]
+    asked = statistics.mean(map(len, pages))
+
+    def run(i):
+        part.ask(rows[i % len(rows)])
+        return step.run(i)
+
+    return Step(
+        run,
+        {"pages": asked, "disk_seconds": asked * _disk.page_read_seconds(config["folder"])},
+        before=lambda i: _disk.forget(part.records.path),
+    )
+
+
+def _layer_and_optimizer(config):
     from keras_largeout import layers, optimizers
 
     make = {
@@ -64,5 +98,4 @@ def keras_step(config, data):
         embeddings_initializer=keras.initializers.Constant(config["init"]),
         storage=config.get("storage", "device"),
     )
-    optimizer = make[config["optimizer"]](config["lr"])
-    return keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)
+    return layer, make[config["optimizer"]](config["lr"])

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import _machine
 from benchmarks._data import load
 from benchmarks._step import Step
 from benchmarks.peers import keras_embedding, tf_common
@@ -58,8 +59,6 @@ def keras_step(config, data):
 
 def cold_step(config, data):
     """The same of rows in a file, none of which is in memory: asked for, then trained."""
-    from benchmarks import _disk
-
     layer, optimizer = _layer_and_optimizer(config)
     step = keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)
     (part,) = layer.table.shards
@@ -68,7 +67,7 @@ def cold_step(config, data):
         step.run(i)
     record = 4 * part.records.words
     # A record that crosses the border of two pages is read from both.
-    pages = [np.union1d(r * record // _disk.PAGE, ((r + 1) * record - 1) // _disk.PAGE) for r in rows]
+    pages = [np.union1d(r * record // _machine.PAGE, ((r + 1) * record - 1) // _machine.PAGE) for r in rows]
     asked = statistics.mean(map(len, pages))
 
     def run(i):
@@ -77,8 +76,8 @@ def cold_step(config, data):
 
     return Step(
         run,
-        {"pages": asked, "disk_seconds": asked * _disk.page_read_seconds(config["folder"])},
-        before=lambda i: _disk.forget(part.records.path),
+        {"pages": asked, "disk_seconds": asked * _machine.page_read_seconds(config["folder"])},
+        before=lambda i: _machine.forget(part.records.path),
     )
 
 

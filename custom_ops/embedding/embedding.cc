@@ -78,8 +78,14 @@ int64_t FirstBadSplit(const int64_t* row_splits, int64_t count, int64_t num_ids)
 template <typename T, typename Id>
 void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
                      Parallel* parallel) {
+  EmbeddingLookup(table, rows, dim, dim, bags, combiner, out, parallel);
+}
+
+template <typename T, typename Id>
+void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, int64_t stride, const Bags<Id>& bags, Combiner combiner,
+                     T* out, Parallel* parallel) {
   const auto& kernels = Pick(LARGEOUT_SELECT(kEmbeddingKernels), table, bags.ids);
-  const LookupArgs<T, Id> args = {table, rows, dim, bags, combiner};
+  const LookupArgs<T, Id> args = {table, rows, dim, stride, bags, combiner};
   const bool copy = bags.row_splits == nullptr && bags.bag_size == 1 && bags.weights == nullptr;
   ForWeighted(
       bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), parallel,
@@ -171,7 +177,7 @@ template <typename T, typename Id>
 void EmbeddingWeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, const T* grad,
                           float* weights_grad, Parallel* parallel) {
   const auto& kernels = Pick(LARGEOUT_SELECT(kEmbeddingKernels), table, bags.ids);
-  const LookupArgs<T, Id> args = {table, rows, dim, bags, combiner};
+  const LookupArgs<T, Id> args = {table, rows, dim, dim, bags, combiner};
   ForWeighted(
       bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), parallel,
       [&](int64_t first, int64_t last) { kernels.weights_grad(args, first, last, grad, weights_grad); });
@@ -179,6 +185,8 @@ void EmbeddingWeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<
 
 #define LARGEOUT_INSTANTIATE(T, Id)                                                                               \
   template void EmbeddingLookup<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*, Parallel*);     \
+  template void EmbeddingLookup<T, Id>(const T*, int64_t, int64_t, int64_t, const Bags<Id>&, Combiner, T*,        \
+                                       Parallel*);                                                                \
   template void EmbeddingWeightsGrad<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, const T*, float*, \
                                             Parallel*);
 LARGEOUT_INSTANTIATE(float, int32_t)

@@ -65,6 +65,11 @@ template <typename T, typename Id>
 void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
                      Parallel* parallel);
 
+// The same where row r begins at table + r * stride, as in records.
+template <typename T, typename Id>
+void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, int64_t stride, const Bags<Id>& bags, Combiner combiner,
+                     T* out, Parallel* parallel);
+
 // What the gradient of a batch touches. Made once a batch, used while the arrays of its Bags live.
 struct EmbeddingGradPlan {
   Groups groups;              // of ids; groups from num_unique on are out of range

@@ -35,6 +35,14 @@ class EmbeddingCpu {
     return 0;
   }
 
+  // The same where rows are `stride` values apart.
+  template <typename T, typename Id>
+  int Lookup(const T* table, int64_t rows, int64_t dim, int64_t stride, const Bags<Id>& bags, Combiner combiner,
+             T* out) {
+    EmbeddingLookup(table, rows, dim, stride, bags, combiner, out, call_.parallel);
+    return 0;
+  }
+
   // The gradient of a batch: plan, allocate num_unique() ids and rows, write them. The arrays of `bags` must
   // live until then.
   template <typename Id>

@@ -25,6 +25,7 @@ template <typename T, typename Id>
 struct LookupArgs {
   const T* table;
   int64_t rows, dim;
+  int64_t stride;  // from row to row, in values
   Bags<Id> bags;
   Combiner combiner;
 };

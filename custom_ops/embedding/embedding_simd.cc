@@ -18,8 +18,9 @@ LARGEOUT_INLINE int64_t IdsAhead(int64_t row_bytes) {
 }
 
 template <typename T, typename Id>
-LARGEOUT_INLINE const T* Row(const T* table, Id id, int64_t rows, int64_t dim) {
-  return static_cast<uint64_t>(id) < static_cast<uint64_t>(rows) ? table + static_cast<int64_t>(id) * dim : nullptr;
+LARGEOUT_INLINE const T* Row(const LookupArgs<T, Id>& a, int64_t p) {
+  const Id id = a.bags.ids[p];
+  return static_cast<uint64_t>(id) < static_cast<uint64_t>(a.rows) ? a.table + static_cast<int64_t>(id) * a.stride : nullptr;
 }
 
 template <typename Id>
@@ -42,7 +43,7 @@ struct Lookup {
         : ids(IdsAhead(a.dim * sizeof(T))), end(a.bags.begin(last_bag)), bytes(a.dim * sizeof(T)) {}
     LARGEOUT_INLINE void Fetch(const Args& a, const Ahead& s, int64_t p) {
       if (p + s.ids >= s.end) return;
-      const T* row = Row(a.table, a.bags.ids[p + s.ids], a.rows, a.dim);
+      const T* row = Row(a, p + s.ids);
       if (row != nullptr) PrefetchRow(row, s.bytes);
     }
   };
@@ -51,7 +52,7 @@ struct Lookup {
     const Ahead ahead(a, end);
     for (int64_t p = begin; p < end; ++p) {
       Ahead::Fetch(a, ahead, p);
-      const T* row = Row(a.table, a.bags.ids[p], a.rows, a.dim);
+      const T* row = Row(a, p);
       if (row != nullptr) {
         std::memcpy(out + p * a.dim, row, ahead.bytes);
       } else {
@@ -69,7 +70,7 @@ struct Lookup {
     for (int v = 0; v < N; ++v) sum[v] = Zero();
     for (int64_t p = begin; p < end; ++p) {
       if (kFetch) Ahead::Fetch(a, ahead, p);
-      const T* row = Row(a.table, a.bags.ids[p], a.rows, a.dim);
+      const T* row = Row(a, p);
       if (row == nullptr) continue;
       const VF w = Set(a.bags.weights != nullptr ? a.bags.weights[p] : 1.f);
 #pragma GCC unroll 8
@@ -83,7 +84,7 @@ struct Lookup {
     const int n = static_cast<int>(a.dim - column);
     VF sum = Zero();
     for (int64_t p = begin; p < end; ++p) {
-      const T* row = Row(a.table, a.bags.ids[p], a.rows, a.dim);
+      const T* row = Row(a, p);
       if (row == nullptr) continue;
       sum = Fma(Set(a.bags.weights != nullptr ? a.bags.weights[p] : 1.f), LoadPart(row + column, n), sum);
     }
@@ -172,7 +173,7 @@ struct Lookup {
       float total = 0.f;
       for (int64_t p = begin; p < end; ++p) {
         Ahead::Fetch(a, ahead, p);
-        const T* row = Row(a.table, a.bags.ids[p], a.rows, a.dim);
+        const T* row = Row(a, p);
         weights_grad[p] = row == nullptr ? 0.f : Dot(row, grad + b * a.dim, a.dim);
         if (row != nullptr) total += (weights != nullptr ? weights[p] : 1.f) * weights_grad[p];
       }
@@ -182,7 +183,7 @@ struct Lookup {
       for (int64_t p = begin; p < end; ++p) {
         if (scale == 0.f) {
           weights_grad[p] = 0.f;
-        } else if (Row(a.table, a.bags.ids[p], a.rows, a.dim) != nullptr) {
+        } else if (Row(a, p) != nullptr) {
           const float w = a.combiner == Combiner::kMean ? 1.f : (weights != nullptr ? weights[p] : 1.f);
           weights_grad[p] = (weights_grad[p] - w * mean) / scale;
         }

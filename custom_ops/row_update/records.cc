@@ -1,6 +1,7 @@
 #include "row_update/records.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "common/bfloat16.h"
@@ -64,6 +65,22 @@ int64_t GatherRecords(const RecordLayout& layout, const float* records, int64_t 
   return -1;
 }
 
+template <typename Id>
+bool AllWritten(const float* records, int64_t rows, int64_t words, const Id* ids, int64_t n, Parallel* parallel) {
+  std::atomic<bool> all{true};
+  parallel->For(n, 20, [&](int64_t begin, int64_t end) {
+    bool written = true;
+    for (int64_t i = begin; i < end; ++i) {
+      if (static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(rows)) continue;
+      uint32_t mark;
+      std::memcpy(&mark, records + static_cast<int64_t>(ids[i]) * words, sizeof(mark));
+      written &= mark != 0;
+    }
+    if (!written) all = false;
+  });
+  return all;
+}
+
 #define INSTANTIATE(T, G, Id)                                                                                \
   template int64_t RecordUpdate<T, G, Id>(UpdateRule, float*, int64_t, int64_t, int64_t, const Id*, int64_t, \
                                           const G*, const float*, Parallel*);
@@ -77,6 +94,8 @@ INSTANTIATE(bfloat16, bfloat16, int32_t)
 INSTANTIATE(bfloat16, bfloat16, int64_t)
 #undef INSTANTIATE
 
+template bool AllWritten<int32_t>(const float*, int64_t, int64_t, const int32_t*, int64_t, Parallel*);
+template bool AllWritten<int64_t>(const float*, int64_t, int64_t, const int64_t*, int64_t, Parallel*);
 template int64_t GatherRecords<int32_t>(const RecordLayout&, const float*, int64_t, int64_t, const int32_t*,
                                         int64_t, void*, bool*, Parallel*);
 template int64_t GatherRecords<int64_t>(const RecordLayout&, const float*, int64_t, int64_t, const int64_t*,

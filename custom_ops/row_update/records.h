@@ -52,6 +52,10 @@ template <typename Id>
 int64_t GatherRecords(const RecordLayout& layout, const float* records, int64_t rows, int64_t words,
                       const Id* indices, int64_t n, void* out, bool* written, Parallel* parallel);
 
+// Whether the marks of all of ids[0 .. n) that are in [0, rows) are set.
+template <typename Id>
+bool AllWritten(const float* records, int64_t rows, int64_t words, const Id* ids, int64_t n, Parallel* parallel);
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_ROW_UPDATE_RECORDS_H_

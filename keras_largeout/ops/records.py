@@ -105,6 +105,49 @@ def gather_records(variable, indices, dtype, dim):
 tf.no_gradient("Largeout>GatherRecords")
 
 
+def record_lookup(variable, ids, row_splits, combiner, out_of_range, dtype, dim):
+    """`ops.embedding_lookup` in the rows of records, and whether all of them were ever written.
+
+    It has no gradient.
+
+    Args:
+        variable: float32 variable `[rows, words]`, at least `record_words(dtype, dim)` words.
+        ids: int32 or int64 tensor: any shape without combiner, `[..., k]` with one, `[n]` with `row_splits`.
+        row_splits: int64 `[0]`, or `[bags + 1]`.
+        combiner, out_of_range: as in `ops.embedding_lookup`.
+        dtype: dtype of the rows: float32 or bfloat16.
+        dim: int >= 1, the values of a row.
+
+    Returns:
+        `(output, written)`: as of `embedding_lookup`, and a bool scalar. `output` is right where `written`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for an id out of range with out_of_range="error", naming it, and for
+            records of too few words.
+
+    Example:
+
+    >>> records = tf.Variable([[1.0, 2.0], [1.0, 0.5]])
+    >>> splits = tf.zeros([0], tf.int64)
+    >>> record_lookup(records, tf.constant([[1, 0]]), splits, "sum", "error", "float32", 1)[0]  # [[2.5]]
+    """
+    return tuple(
+        _library.ops.largeout_record_lookup(
+            variable=variable.handle,
+            ids=ids,
+            row_splits=row_splits,
+            weights=tf.zeros([0], tf.float32),
+            combiner=combiner or "none",
+            out_of_range=out_of_range,
+            dtype=tf.as_dtype(dtype),
+            dim=dim,
+        )
+    )
+
+
+tf.no_gradient("Largeout>RecordLookup")
+
+
 def prefetch_rows(variable, indices):
     """Asks the system for rows of a variable whose memory is a file, and does not wait for them.
 

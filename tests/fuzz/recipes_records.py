@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _floats, _ids
+from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _bags, _floats, _ids
 from tests.fuzz.recipes_common import file_arguments
 
 
@@ -37,6 +37,13 @@ def _gather_records(d):
     return {"variable": variable, "indices": indices, "dtype": dtype, "dim": dim}
 
 
+def _record_lookup(d):
+    dtype, dim = d.pick(FLOATS), d.size(1, 70)
+    rows, variable = _records(d, 1 + _row_words(dtype, dim))
+    inputs, attributes, _ = _bags(d, rows)
+    return {**inputs, **attributes, "variable": variable, "dtype": dtype, "dim": dim}
+
+
 def _prefetch_rows(d):
     rows = d.size(1, 40)
     shape = (rows, *(d.size(0, 1000) for _ in range(d.pick([0, 1, 1, 2]))))
@@ -53,6 +60,7 @@ def _remap_variable(d):
 RECIPES.update(
     RecordUpdate=_record_update,
     GatherRecords=_gather_records,
+    RecordLookup=_record_lookup,
     PrefetchRows=_prefetch_rows,
     RemapVariable=_remap_variable,
 )

@@ -78,7 +78,8 @@ def step_of(layer, optimizer):
 
     def step(ids):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.cast(layer(tf.constant(ids)), tf.float32) ** 2)
+            rows = layer(ids if isinstance(ids, tf.RaggedTensor) else tf.constant(ids))
+            loss = tf.reduce_sum(tf.cast(getattr(rows, "values", rows), tf.float32) ** 2)
         weights = layer.trainable_variables
         optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
 
@@ -118,6 +119,24 @@ def test_a_function_of_another_optimizer_fails(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError, match="not those of the optimizer for which"):
         old([1])
     np.testing.assert_array_equal(layer.table.numpy(), rows)
+
+
+@pytest.mark.parametrize("combiner", [None, "mean"])
+def test_kinds_of_ids(combiner, tmp_path):
+    """Rows that were never written, some of them, and none: three ways through a lookup."""
+    options = {"combiner": combiner, "out_of_range": "zero"}
+    on_disk, in_memory = embedding(tmp_path, **options), ShardedEmbedding(50, 4, **options)
+    in_memory.build()
+    in_memory.table.assign(on_disk.table.numpy())
+    steps = [step_of(layer, klo.Adagrad(0.1)) for layer in (on_disk, in_memory)]
+    dense, ragged = [[1, 2], [-1, 7], [50, 7]], tf.ragged.constant([[3], [], [1, 9, 9]])
+    for ids in (tf.constant(dense), ragged, tf.constant(dense), ragged):
+        got, want = (layer(ids) for layer in (on_disk, in_memory))
+        assert type(got) is type(want)
+        np.testing.assert_array_equal(*(tf.nest.flatten(x, expand_composites=True)[0] for x in (got, want)))
+        for step in steps:
+            step(ids)
+    np.testing.assert_array_equal(on_disk.table.numpy(), in_memory.table.numpy())
 
 
 def test_rows_that_begin_at_zero(tmp_path):

@@ -1,5 +1,5 @@
 // The embedding ops as TensorFlow sees them: names, shapes, documentation. Kernels: embedding_cpu_op.cc, embedding_gpu_op.cc.
-#include "common/op/tf_op.h"
+#include "embedding/op/embedding_shapes_op.h"
 
 namespace largeout {
 namespace {
@@ -7,41 +7,6 @@ namespace {
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The output's dimensions before `dim`, from ids, row_splits and weights at inputs first, first + 1, first + 2.
-absl::Status LeadingShape(InferenceContext* c, int first, ShapeHandle* leading) {
-  const ShapeHandle ids = c->input(first);
-  ShapeHandle splits, weights;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 1, &splits));
-  std::string combiner;
-  TF_RETURN_IF_ERROR(c->GetAttr("combiner", &combiner));
-  const DimensionHandle count = c->Dim(splits, 0);
-  const bool known = c->ValueKnown(count);
-
-  weights = c->input(first + 2);
-  const bool maybe_none = !c->RankKnown(weights) ||
-                          (c->Rank(weights) == 1 && (!c->ValueKnown(c->Dim(weights, 0)) || c->Value(c->Dim(weights, 0)) == 0));
-  if (!maybe_none) TF_RETURN_IF_ERROR(c->Merge(ids, weights, &weights));
-
-  if (combiner == "none") {
-    if (known && c->Value(count) > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`row_splits` must be empty ([0]) without combiner. Received: shape ", c->DebugString(splits)));
-    }
-    *leading = ids;
-  } else if (known && c->Value(count) > 0) {
-    ShapeHandle vector;
-    TF_RETURN_IF_ERROR(c->WithRank(ids, 1, &vector));
-    *leading = c->Vector(c->Value(count) - 1);
-  } else if (known || (c->RankKnown(ids) && c->Rank(ids) != 1)) {  // a ragged lookup has a vector of ids
-    ShapeHandle at_least_vector;
-    TF_RETURN_IF_ERROR(c->WithRankAtLeast(ids, 1, &at_least_vector));
-    TF_RETURN_IF_ERROR(c->Subshape(at_least_vector, 0, -1, leading));
-  } else {
-    *leading = c->UnknownShape();
-  }
-  return absl::OkStatus();
-}
 
 // grad = leading + [dim]
 absl::Status CheckGrad(InferenceContext* c, ShapeHandle grad, ShapeHandle leading, DimensionHandle* dim) {

@@ -14,23 +14,11 @@ using tensorflow::shape_inference::ShapeHandle;
 
 namespace {
 
-// How many words a record has is checked when the op runs: the variable may get another file then.
-absl::Status RecordsShape(InferenceContext* c) {
-  int64_t dim;
-  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
-  TF_RETURN_IF_ERROR(CheckDim(dim));
-  const ShapeHandle records = TableShape(c, 0);
-  if (!c->RankKnown(records) || c->Rank(records) == 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "`variable` must have the shape [rows, words]. Received: shape=", c->DebugString(records)));
-}
-
 absl::Status UpdateShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(RecordsShape(c));
   std::string name;
   int64_t dim;
+  TF_RETURN_IF_ERROR(RecordsShape(c, &dim));
   TF_RETURN_IF_ERROR(c->GetAttr("rule", &name));
-  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
   UpdateRule rule;
   FindUpdateRule(name.c_str(), &rule);
   ShapeHandle indices, values, hyper;
@@ -44,9 +32,8 @@ absl::Status UpdateShape(InferenceContext* c) {
 }
 
 absl::Status GatherShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(RecordsShape(c));
   int64_t dim;
-  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  TF_RETURN_IF_ERROR(RecordsShape(c, &dim));
   ShapeHandle indices;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
   c->set_output(0, c->Matrix(c->Dim(indices, 0), c->MakeDim(dim)));

@@ -13,6 +13,17 @@ inline absl::Status CheckDim(int64_t dim) {
   return absl::InvalidArgumentError(absl::StrCat("`dim` must be less than 2^31. Received: dim=", dim));
 }
 
+// For shape functions: the variable at input 0, and the attribute `dim`. How many words a record has is
+// checked when the op runs: the variable may get another file then.
+inline absl::Status RecordsShape(tensorflow::shape_inference::InferenceContext* c, int64_t* dim) {
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", dim));
+  TF_RETURN_IF_ERROR(CheckDim(*dim));
+  const tensorflow::shape_inference::ShapeHandle records = TableShape(c, 0);
+  if (!c->RankKnown(records) || c->Rank(records) == 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`variable` must have the shape [rows, words]. Received: shape=", c->DebugString(records)));
+}
+
 // The variable: records of at least `words` words. `what` is what they hold: "a row of 3 bfloat16".
 inline absl::Status CheckRecords(const tensorflow::Tensor& records, int64_t words, const std::string& what) {
   if (records.dims() != 2) {

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.tables.counting import counter_of
 from keras_largeout.distribute.tables.exchange import gather_columns
+from keras_largeout.distribute.tables.storage.near_lookup import NearLookup, is_near
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import embedding_combine, embedding_lookup
 from keras_largeout.ops.exchange import partition_ids
@@ -26,6 +27,8 @@ def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"
         return embedding_lookup(
             table.variable, ids, weights=weights, combiner=combiner, out_of_range=out_of_range
         )
+    if weights is None and is_near(table) and counter_of(table) is None:
+        return NearLookup(table.shards[0], combiner, out_of_range)(ids)
     rows, inverse = brought_rows(table, values_of(ids), out_of_range)
     inverse = with_values(ids, inverse)
     return embedding_combine(rows, inverse, weights=weights, combiner=combiner, out_of_range="zero")

@@ -132,7 +132,7 @@ class Lookup:
         return self.dense(ids, weights, splits)
 
     def dense(self, ids, weights, row_splits=None):
-        ids = _as_ids(ids)
+        ids = as_ids(ids)
         ragged = row_splits is not None
         if isinstance(self.table, tf.Variable):
             _gradients.watch(self.table)
@@ -153,7 +153,8 @@ class Lookup:
         return output
 
 
-def _as_ids(ids):
+def as_ids(ids):
+    """Ids as the ops take them: int32 or int64."""
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise ValueError(f"`ids` must be integers. Received: dtype={ids.dtype.name}")

@@ -48,7 +48,7 @@ class MappedShard(ShardVariable):
 
     def read_at(self, indices):
         with tf.init_scope(), on(self._made):
-            return self._rows(tf.constant(indices, tf.int64)).numpy()
+            return self.rows(tf.constant(indices, tf.int64)).numpy()
 
     def write_at(self, indices, rows):
         with tf.init_scope():
@@ -56,7 +56,7 @@ class MappedShard(ShardVariable):
 
     def gather(self, indices):
         with on(self._made):
-            rows = self._rows(indices)
+            rows = self.rows(indices)
             shape = tuple(self.shape)
 
             def gradient(upstream):
@@ -109,7 +109,8 @@ class MappedShard(ShardVariable):
         """Writes whole records."""
         tf.raw_ops.ResourceScatterUpdate(resource=self._made.handle, indices=indices, updates=records)
 
-    def _rows(self, indices):
+    def rows(self, indices):
+        """The rows `indices` (int64 tensor), first values in those never written; it has no gradient."""
         rows, written = gather_records(self._made, indices, self.dtype, self._dim)
         if not self.array.first.are_zero:  # as a new file is
             missing = tf.where(~written)

@@ -10,12 +10,11 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 NUMBERS = (
     MODEL
     + """
-for optimizer in (kl.optimizers.LazyAdam, kl.optimizers.Adagrad, kl.optimizers.SGD):
-    model = make(optimizer)
-    weighted = data(12, seed=3).map(lambda x, y: (x, y, tf.cast(tf.range(8) % 3, tf.float32)))
-    history = model.fit(data(12), epochs=2, validation_data=weighted, shuffle=False, verbose=0).history
-    say(optimizer.__name__, history)
-    say(optimizer.__name__ + "_iterations", model.optimizer.iterations.numpy())
+# The other optimizers: tests/conformance.
+model = make(kl.optimizers.LazyAdam)
+weighted = data(12, seed=3).map(lambda x, y: (x, y, tf.cast(tf.range(8) % 3, tf.float32)))
+say("fit", model.fit(data(12), epochs=2, validation_data=weighted, shuffle=False, verbose=0).history)
+say("iterations", model.optimizer.iterations.numpy())
 say("evaluate", model.evaluate(*arrays(5), batch_size=8, verbose=0))
 say("weighted", model.evaluate(weighted, verbose=0))
 say("predict", np.abs(model.predict(data(5).map(lambda x, y: x), verbose=0)).sum())
@@ -43,7 +42,7 @@ def test_one_worker_gives_the_numbers_of_one_device(new_cluster, run_alone):
     alone = run_alone(NUMBERS)
     cluster = ended(new_cluster(1, 2).run(NUMBERS))
     names = re.findall(r"^>> (\w+): ", alone.text, re.M)
-    assert len(names) >= 11
+    assert len(names) == 12
     for name in names:
         ours, theirs = said(cluster, name), said(alone, name)
         if isinstance(theirs, dict):

@@ -30,7 +30,7 @@ class DenseHead(heads.Head):
 def _model(name="head", vocab=11, mask_zero=True):
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(vocab, 6, mask_zero=mask_zero)(tokens)
-    x = keras.layers.GRU(5, return_sequences=True)(x)
+    x = keras.layers.SimpleRNN(5, return_sequences=True)(x)
     head = DenseHead(vocab, name=name)
     return keras.Model(tokens, head(x)), head
 

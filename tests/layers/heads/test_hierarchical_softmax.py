@@ -15,7 +15,7 @@ COUNTS = 1000 / np.arange(1, VOCAB + 1)
 def _language_model(tree=None, vocab=VOCAB, dtype=None, name="words"):
     tokens = keras.Input((None,), dtype="int32")
     x = kl.layers.ShardedEmbedding(vocab, 8, mask_zero=True, dtype=dtype)(tokens)
-    x = keras.layers.GRU(8, return_sequences=True, dtype=dtype)(x)
+    x = keras.layers.SimpleRNN(8, return_sequences=True, dtype=dtype)(x)
     counts = 1000 / np.arange(1, vocab + 1)
     head = kl.layers.HierarchicalSoftmax(vocab, counts=counts, tree=tree, dtype=dtype, name=name)
     return keras.Model(tokens, head(x)), head

@@ -106,9 +106,16 @@ def test_the_model_optimizers_moments_are_found(rng):
     assert np.all(momentum.numpy()[new] == 0) and np.all(velocity.numpy()[new] == 0)
 
 
-@pytest.mark.parametrize("own", [None, "adam"])
-@pytest.mark.parametrize("grow", ["random", "gradient"])
-@pytest.mark.parametrize("prune", ["magnitude", "global_magnitude"])
+# Every pair of the three: what is pruned, what grows and who has the slots are decided apart from each other.
+@pytest.mark.parametrize(
+    ("prune", "grow", "own"),
+    [
+        ("magnitude", "random", None),
+        ("magnitude", "gradient", "adam"),
+        ("global_magnitude", "random", "adam"),
+        ("global_magnitude", "gradient", None),
+    ],
+)
 def test_the_same_in_every_run_and_learning_goes_on(rng, own, grow, prune):
     data, runs = _data(rng), []
     for _ in range(2):

@@ -6,7 +6,9 @@ from _training import assert_same
 from conformance import _layer_checks
 from conformance._layers import LAYERS
 
-DEVICES = {"one device": 1, "mirrored": 4}
+# Two devices: what saves, clones, exports or frees the parts of a table goes from part to part, however many
+# there are. Numbers on more devices: `test_numbers_on_four_devices`, and tests/distribute.
+DEVICES = {"one device": 1, "mirrored": 2}
 # In the suite on one device alone. (Their mechanisms have tests of their own, in tests/layers:
 # test_table_optimizers.py, test_dynamic_vocabulary.py, heads/test_own_optimizer.py; of the host in
 # tests/storage.)
@@ -40,6 +42,16 @@ def test_layer(row, strategy, check, tmp_path, on_servers):
         # Those of one device, in graphs; and those of one device alone, of eager steps.
         one, trained = strategy_of(1), _layer_checks.trained
         assert_same(told, (trained(row, one, True) if strategy == "one device" else trained(row, one))[1])
+
+
+# The other layers are on more than two devices in tests/distribute.
+@pytest.mark.parametrize(
+    "row",
+    ["FullSoftmax", "SampledSoftmax", *(pytest.param(row, marks=pytest.mark.soak) for row in ELSEWHERE_SOAK)],
+)
+def test_numbers_on_four_devices(row, tmp_path):
+    told = _layer_checks.run(row, "numbers", strategy_of(4), tmp_path)
+    assert_same(told, _layer_checks.trained(row, strategy_of(1))[1])
 
 
 @pytest.mark.soak

@@ -30,7 +30,7 @@ def cut_below_the_root(head, devices=2):
 
 
 def model_of(devices, optimizer, placement="permutation", mask_zero=False, dtype=None, **compile_args):
-    """A compiled model; its layers "words" (an embedding), "gru" and "next" (a head)."""
+    """A compiled model; its layers "words" (an embedding), "rnn" and "next" (a head)."""
     keras.utils.set_random_seed(7)
     tree = kl.trees.head_tail(COUNTS, head=10, clusters=6, arity=4)
     with strategy_of(devices).scope():
@@ -39,7 +39,7 @@ def model_of(devices, optimizer, placement="permutation", mask_zero=False, dtype
         words = kl.layers.ShardedEmbedding(
             VOCAB, DIM, placement=place, mask_zero=mask_zero, dtype=dtype, name="words"
         )
-        x = keras.layers.GRU(DIM, return_sequences=True, name="gru")(words(tokens))
+        x = keras.layers.SimpleRNN(DIM, return_sequences=True, name="rnn")(words(tokens))
         head = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, tree=tree, name="next", dtype=dtype)
         cut_below_the_root(head, max(2, devices))
         model = keras.Model(tokens, head(x))
@@ -76,4 +76,4 @@ def state(model):
         name = type(optimizer).__name__
         arrays |= {f"{name}_{key}": slot.numpy() for key, slot in optimizer._row_slots.slots.items()}
         arrays[f"{name}_iterations"] = optimizer.iterations.numpy()
-    return arrays | {w.path: w.numpy() for w in model.get_layer("gru").weights}
+    return arrays | {w.path: w.numpy() for w in model.get_layer("rnn").weights}

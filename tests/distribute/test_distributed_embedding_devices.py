@@ -147,7 +147,8 @@ def _small_tables(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("devices", "kind"), [(1, "auto"), (3, "auto"), (4, "modulo"), *((2, kind) for kind in PLACEMENTS)]
+    ("devices", "kind"),
+    [(1, "auto"), (3, "auto"), (4, "modulo"), (2, "columns"), (2, "replicated"), (2, "range"), (2, "own")],
 )
 def test_numbers_of_separate_layers(devices, kind):
     tables, losses = wanted()
@@ -171,7 +172,7 @@ def partitions(devices, **options):
 
 
 def test_one_exchange_a_width():
-    assert partitions(4) == 1  # tables of 8 columns; t4 is replicated
+    assert partitions(2) == 1  # tables of 8 columns; t4 is replicated
     assert partitions(2, placement="modulo") == 2
     assert partitions(2, placement="columns", table_stacking=None) == 4
     assert partitions(2, placement="replicated") == 0

@@ -36,7 +36,7 @@ def make(devices, tree="two_level", optimizer=lambda: kl.optimizers.LazyAdam(0.0
         tokens = keras.Input((LENGTH,), dtype="int32")
         place = "modulo" if devices > 1 else "auto"
         x = kl.layers.ShardedEmbedding(VOCAB, DIM, placement=place)(tokens)
-        x = keras.layers.GRU(DIM, return_sequences=True)(x)
+        x = keras.layers.SimpleRNN(DIM, return_sequences=True)(x)
         head = kl.layers.HierarchicalSoftmax(VOCAB, counts=COUNTS, tree=TREES[tree], name="words")
         if devices > 1:  # by itself so small a tree would be replicated
             head.placement = below_the_root(head.tree, devices)
@@ -61,8 +61,7 @@ trained_on_one = functools.cache(functools.partial(trained, 1))
 
 @pytest.mark.parametrize(
     "tree, devices",
-    [("two_level", 2), ("two_level", 4), ("two_level", 8)]
-    + [(tree, 4) for tree in TREES if tree != "two_level"],
+    [("two_level", 2), ("two_level", 6), ("head_tail", 4), ("huffman", 3), ("balanced", 2)],
 )
 def test_same_numbers(tree, devices):
     (one, want), (several, got) = trained_on_one(tree), trained(devices, tree)

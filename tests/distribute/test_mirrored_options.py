@@ -88,15 +88,22 @@ def on_one_device(**options):
     return trained(1, lambda: klo.SGD(0.3, momentum=0.9, **options))
 
 
-@pytest.mark.parametrize("placement", ["permutation", "columns", HOT], ids=["permutation", "columns", "hot"])
-@pytest.mark.parametrize(
-    "options",
-    [{"clipnorm": 0.05}, {"global_clipnorm": 0.05}, {"clipvalue": 0.002}, {"gradient_accumulation_steps": 3}],
-    ids=lambda options: next(iter(options)),
-)
-def test_clipping_and_accumulation(options, placement):
+# Norms add up over the shards of a row, over rows and over copies: each of them under every placement. A
+# value is clipped by itself, wherever it lies, and a gradient is kept by the part that it belongs to.
+PLACEMENTS = {"permutation": "permutation", "columns": "columns", "hot": HOT}
+CLIPPED_AND_KEPT = [
+    *(("clipnorm", 0.05, kind) for kind in PLACEMENTS),
+    *(("global_clipnorm", 0.05, kind) for kind in PLACEMENTS),
+    ("clipvalue", 0.002, "hot"),
+    *(("gradient_accumulation_steps", 3, kind) for kind in ("columns", "hot")),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "placement"), CLIPPED_AND_KEPT)
+def test_clipping_and_accumulation(option, value, placement):
+    options = {option: value}
     optimizer = lambda: klo.SGD(0.3, momentum=0.9, **options)  # noqa: E731
-    assert_as_one_device(optimizer, placement, one_device=on_one_device(**options))
+    assert_as_one_device(optimizer, PLACEMENTS[placement], one_device=on_one_device(**options))
 
 
 def test_head_with_several_of_them():

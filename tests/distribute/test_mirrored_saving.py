@@ -19,7 +19,7 @@ from keras_largeout.distribute.tables import chunks, table
 
 klo = kl.optimizers
 STEP = 24  # Keras cannot begin with a batch that does not divide evenly
-HOT = Placement.by_modulo(VOCAB, 4).with_hot_rows([0, 1, 2, 50])
+HOT = Placement.by_modulo(VOCAB, 2).with_hot_rows([0, 1, 2, 50])
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def loss_scaled():
 
 
 def multi():
-    choice = keras.optimizers.OptimizerMap(klo.Adagrad(0.1), {"gru/.*": keras.optimizers.Adam(0.01)})
+    choice = keras.optimizers.OptimizerMap(klo.Adagrad(0.1), {"rnn/.*": keras.optimizers.Adam(0.01)})
     return keras.optimizers.MultiOptimizer(choice)
 
 
@@ -56,16 +56,18 @@ def saved_and_loaded(model, devices, suffix, path, optimizer, placement):
         return keras.models.load_model(path)
 
 
+# More devices and fewer, from one and to one, and numbers of which none divides the other. A file has the
+# rows in logical order, so that nothing more can depend on how many they are.
 @pytest.mark.parametrize(
     "before, after, suffix, optimizer, placement",
     [
         (1, 3, ".keras", accumulating, "permutation"),
-        (4, 2, ".weights.h5", accumulating, "columns"),
-        (2, 6, "", loss_scaled, "modulo"),
-        pytest.param(4, 1, ".keras", multi, HOT, marks=needs_multi_optimizer),
-        (4, 3, ".weights.h5", accumulating, "replicated"),
+        (3, 2, ".weights.h5", accumulating, "columns"),
+        (2, 4, "", loss_scaled, "modulo"),
+        pytest.param(2, 1, ".keras", multi, HOT, marks=needs_multi_optimizer),
+        (2, 3, ".weights.h5", accumulating, "replicated"),
     ],
-    ids=["1-3", "4-2", "2-6", "4-1", "4-3"],
+    ids=["1-3", "3-2", "2-4", "2-1", "2-3"],
 )
 def test_other_devices_train_on(before, after, suffix, optimizer, placement, tmp_path):
     model = model_of(before, optimizer, placement)
@@ -120,10 +122,10 @@ import keras_largeout as kl
 from _memory import peak_of
 
 strategy = kl.distribute.strategy(4)
-placement = kl.distribute.Placement.by_modulo(1_000_000, 4).with_hot_rows(np.arange(1000))
+placement = kl.distribute.Placement.by_modulo(600_000, 4).with_hot_rows(np.arange(1000))
 with strategy.scope():
     ids = keras.Input((3,), dtype="int32")
-    rows = kl.layers.ShardedEmbedding(1_000_000, 256, "ones", placement=placement, combiner="sum")(ids)
+    rows = kl.layers.ShardedEmbedding(600_000, 256, "ones", placement=placement, combiner="sum")(ids)
     model = keras.Model(ids, keras.layers.Dense(1)(rows))
     model.compile(kl.optimizers.SGD(0.1), "mse")
 model.fit(np.arange(12).reshape(4, 3), np.ones((4, 1)), verbose=0)
@@ -135,7 +137,10 @@ print(peak_of(lambda: kl.export_saved_model(model, sys.argv[1] + "/export")))
 
 
 def test_files_are_streamed(tmp_path):
-    """A table of 1 GB, in a fresh process: TensorFlow keeps what it has freed."""
+    """A table of 600 MB, in a fresh process: TensorFlow keeps what it has freed.
+
+    Each of its four parts is larger than what saving and loading may take.
+    """
     need_peaks()
     need(4)
     tests = str(pathlib.Path(__file__).parents[1])
@@ -148,7 +153,7 @@ def test_files_are_streamed(tmp_path):
     )
     for path in tmp_path.rglob("*"):
         if path.is_file():
-            path.unlink()  # pytest would keep 2 GB
+            path.unlink()  # pytest would keep 1.2 GB
     assert result.returncode == 0, result.stderr
     saving, loading, exporting = map(int, result.stdout.split())
     assert saving < 128 and loading < 128 and exporting < 256  # MB

@@ -1,4 +1,7 @@
-"""`SparseOutput` over several devices: the numbers of one device."""
+"""`SparseOutput` over several devices: the numbers of one device.
+
+Two devices where not the number is tried but something else: their parts of the 101 classes differ in size.
+"""
 
 import _training
 import keras
@@ -65,7 +68,7 @@ OWN = {
         ("sgd", "squared_hinge", 4),
         ("adam", "softmax", 2),
         ("adam", "binary_crossentropy", 4),
-        ("lazy_adam", "softmax", 4),
+        ("lazy_adam", "softmax", 2),
     ],
 )
 def test_same_numbers(own, loss, devices):
@@ -81,7 +84,7 @@ def test_same_numbers(own, loss, devices):
 
 @pytest.mark.parametrize("own", ["models", "adam"])
 def test_a_frozen_head_stays_and_passes_gradients_on(own):
-    models = [make(devices, "softmax", OWN[own]()) for devices in (1, 4)]
+    models = [make(devices, "softmax", OWN[own]()) for devices in (1, 2)]
     for model, head in models:
         head.trainable = False
         with model.distribute_strategy.scope():
@@ -95,18 +98,18 @@ def test_a_frozen_head_stays_and_passes_gradients_on(own):
 
 
 @pytest.mark.parametrize("own", [None, "adam"])
-def test_eight_devices_some_without_classes(own):
-    (one, _), (several, head) = make(1, own=own, classes=5), make(8, own=own, classes=5)
+def test_more_devices_than_classes(own):
+    (one, _), (several, head) = make(1, own=own, classes=3), make(4, own=own, classes=3)
     np.testing.assert_allclose(fit(several), fit(one), rtol=1e-4)
     assert_same(several, one)
-    assert len(head.kernel.shards) == 5
+    assert len(head.kernel.shards) == 3
     hidden = np.random.default_rng(0).normal(size=(3, DIM)).astype("float32")
-    np.testing.assert_array_equal(head.top_k(hidden, 5)[1], one.layers[-1].top_k(hidden, 5)[1])
+    np.testing.assert_array_equal(head.top_k(hidden, 3)[1], one.layers[-1].top_k(hidden, 3)[1])
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "softmax"])
 def test_predictions_and_evaluation(loss):
-    (one, theirs), (several, ours) = make(1, loss, "adam"), make(4, loss, "adam")
+    (one, theirs), (several, ours) = make(1, loss, "adam"), make(2, loss, "adam")
     for model in (one, several):
         fit(model)
     np.testing.assert_allclose(*(m.evaluate(data(), verbose=0) for m in (several, one)), rtol=1e-4)
@@ -132,7 +135,7 @@ def test_predictions_and_evaluation(loss):
     [(None, "magnitude", "random"), ("adam", "global_magnitude", "gradient")],
 )
 def test_rewiring(own, prune, grow):
-    models = [make(devices, "softmax", own) for devices in (1, 4)]
+    models = [make(devices, "softmax", own) for devices in (1, 2)]
     for model, head in models:
         rewire = kl.callbacks.Rewire(head, fraction=0.4, every=3, prune=prune, grow=grow)
         fit(model, callbacks=[rewire], epochs=2)
@@ -141,7 +144,7 @@ def test_rewiring(own, prune, grow):
     np.testing.assert_array_equal(*(head.in_degrees() for _, head in models))
 
 
-@pytest.mark.parametrize(("before", "after", "own"), [(4, 1, "adam"), (1, 2, "adam"), (2, 4, None)])
+@pytest.mark.parametrize(("before", "after", "own"), [(2, 1, "adam"), (1, 2, "adam"), (2, 4, None)])
 def test_saved_on_some_loaded_on_others(tmp_path, before, after, own):
     model, head = make(before, own=own)
     fit(model, callbacks=[kl.callbacks.Rewire(head, every=3)])
@@ -154,7 +157,7 @@ def test_saved_on_some_loaded_on_others(tmp_path, before, after, own):
 
 
 def test_several_steps_an_execution():
-    (one, _), (several, _) = (make(n, own="adam", steps_per_execution=4) for n in (1, 4))
+    (one, _), (several, _) = (make(n, own="adam", steps_per_execution=4) for n in (1, 2))
     for model in (one, several):
         fit(model)
     assert_same(several, one)
@@ -171,7 +174,7 @@ def test_weights_of_labels_and_a_smaller_last_batch(own):
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     weights = rng.uniform(0.5, 3, CLASSES).astype("float32")
     models, losses = [], []
-    for devices in (1, 4):
+    for devices in (1, 2):
         model, _ = make(devices, own=own, options={"label_weights": weights})
         losses.append(model.fit(batches, epochs=2, verbose=0, shuffle=False).history["loss"])
         models.append(model)
@@ -181,7 +184,7 @@ def test_weights_of_labels_and_a_smaller_last_batch(own):
 
 def test_bfloat16_weights_are_rounded_alike():
     """The random bits of a class do not depend on where it lies."""
-    (one, _), (several, _) = (make(n, own="sgd", options={"dtype": "bfloat16"}) for n in (1, 4))
+    (one, _), (several, _) = (make(n, own="sgd", options={"dtype": "bfloat16"}) for n in (1, 2))
     np.testing.assert_allclose(fit(several), fit(one), rtol=5e-3)
     kernels = [np.asarray(m.layers[-1].kernel.numpy(), "float32") for m in (one, several)]
     # Gradients of the layer below are summed in another order: now and then a value falls to the other side.

@@ -18,7 +18,7 @@ from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.moving import move_rows
 from keras_largeout.distribute.tables.table import ShardedTable
 
-VOCAB, DIM, BATCH, LENGTH = 300, 8, 16, 4
+VOCAB, DIM, BATCH, LENGTH = 300, 8, 18, 4
 COUNTS = 1e6 / np.arange(1, VOCAB + 1) ** 1.1
 TREE = kl.trees.two_level(VOCAB)
 
@@ -138,7 +138,7 @@ def fit(model, dataset):
 
 
 CASES = {
-    "two slots": (lambda: kl.optimizers.LazyAdam(0.01), 4, {}),
+    "two slots": (lambda: kl.optimizers.LazyAdam(0.01), 3, {}),
     "a number a row": (lambda: kl.optimizers.RowWiseAdagrad(0.1), 2, {"use_bias": False}),
     "accumulated gradients": (lambda: kl.optimizers.Adagrad(0.1, gradient_accumulation_steps=4), 2, {}),
 }

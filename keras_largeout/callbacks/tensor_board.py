@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.tables.lookup import LogicalRows
+from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.layers import DistributedEmbedding, ShardedEmbedding
 
 
@@ -96,6 +97,9 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._histograms = None
 
     def _some_of(self, weight):
+        if isinstance(weight, ShardVariable):
+            count = min(weight.shape[0], self.rows)
+            return weight.read_at(np.linspace(0, weight.shape[0] - 1, count, dtype=np.int64))
         if not weight.shape or weight.shape[0] <= self.rows:
             return tf.convert_to_tensor(weight.value)
         return tf.gather(weight.value, np.linspace(0, weight.shape[0] - 1, self.rows, dtype=np.int64))

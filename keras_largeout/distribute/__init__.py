@@ -48,6 +48,7 @@ from keras_largeout.distribute.planning.specs import Device, TableSpec
 from keras_largeout.distribute.planning.tree_placement import place_tree
 from keras_largeout.distribute.strategies import strategy
 from keras_largeout.distribute.tables.server_files import server_files
+from keras_largeout.distribute.tables.storage.prefetching import prefetch_rows
 from keras_largeout.distribute.tables.table import ShardedTable
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "place_tree",
     "plan",
     "plan_from",
+    "prefetch_rows",
     "rebalance",
     "server_files",
     "strategy",

@@ -12,6 +12,7 @@ from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.storage.places import check_storage, storage_of_spec
+from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
 from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
@@ -82,6 +83,10 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             the files written anew, with its slots. "file:<folder>?mode=ro": any number of processes look
             rows up, and none trains them; a model that is loaded leaves them as they are. Placements:
             "range", "modulo", "permutation", "replicated".
+        cache_rows: None, or int > 0, with storage="host": so many of the rows that it owns each device keeps
+            in its own memory, with their optimizer slots. `kl.distribute.prefetch_rows` brings rows there
+            before they are used; all others are used as without a cache. The numbers are the same to the bit.
+            Replicated rows that are in host memory stay there.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -126,6 +131,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         optimizer=None,
         vocabulary=None,
         storage="device",
+        cache_rows=None,
         **kwargs,
     ):
         input_dim = positive_int("input_dim", input_dim)
@@ -144,6 +150,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         self.combiner = combiner
         self.out_of_range = out_of_range
         self.placement, self.storage = check_placement(placement), check_storage(storage)
+        self.cache_rows = check_cache_rows(cache_rows, storage)
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
@@ -170,6 +177,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             plan_name=self.name,
             trainable=self.optimizer is None,
             storage=self.storage,
+            cache_rows=self.cache_rows,
         )
         give_shards(self, self.table)
         self.build_optimizer([self.table])
@@ -186,6 +194,11 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
                 "`embeddings` is for tables in one piece. Read and write this one by `table.numpy()` and "
                 '`table.assign(...)`; to use it as a matrix, make it with placement="replicated". '
                 f"Received: {self.name!r}, a table in {len(self.table.shards)} parts on several devices"
+            )
+        if self.table.caches is not None:
+            raise AttributeError(
+                "`embeddings` is for tables in one memory. Read and write this one by `table.numpy()` and "
+                f"`table.assign(...)`. Received: {self.name!r}, with cache_rows={self.cache_rows}"
             )
         return self.table.shards[0]
 
@@ -290,6 +303,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             "optimizer": None if self._fused is None else self._fused.config,
             "vocabulary": keras.saving.serialize_keras_object(self.vocabulary),
             "storage": self.storage,
+            **({} if self.cache_rows is None else {"cache_rows": self.cache_rows}),
         }
 
 

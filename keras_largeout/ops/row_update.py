@@ -33,6 +33,9 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
         copy_on_read: From now on every read of the whole variables copies them, which suits tables. False,
             for dense weights: reads share memory, as those of other variables do. (On GPUs always True.)
 
+    Returns:
+        In a graph the operation.
+
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do
             not belong together. Nothing is changed then.
@@ -40,7 +43,7 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
     Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise
     Adagrad of FBGEMM's split table batched embeddings.
     """
-    _library.ops.largeout_row_update(
+    return _library.ops.largeout_row_update(
         variable=variable.handle,
         slots=[slot.handle for slot in slots],
         indices=indices,

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.ops.row_update import merge_rows
 
 
@@ -21,7 +20,7 @@ class RowSlices(NamedTuple):
 
     def merged(self, weight):
         """Every row once, its values summed in float32. Rows that strictly increase are taken as they are."""
-        with on(weight.copies[0]):
+        with weight.beside():
             return RowSlices(*merge_rows(self.indices, self.values, weight.variable.shape[0]))
 
 
@@ -41,7 +40,7 @@ def of(gradient, weight):
 
 def joined(gradients, weight):
     """The `RowSlices` of the gradients of all replicas, joined, on the device of the `Weight`."""
-    with on(weight.copies[0]):
+    with weight.beside():
         if not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             gradients = [tf.add_n(gradients)]  # dense ones have all rows: their sum has them once
         parts = [of(gradient, weight) for gradient in gradients]

@@ -37,6 +37,10 @@ class Weight:
 
     # How some of its rows are updated, in a step.
 
+    def beside(self):
+        """A context in which ops run on the device that updates its rows, or the first of these."""
+        return on(self.copies[0])
+
     def update_rows(self, rule, slots, indices, values, hyper):
         """Updates rows and their slots in place: see `ops.row_update`.
 
@@ -86,6 +90,9 @@ class TablePart(Weight):
         initializer = keras.initializers.get(initializer)
         fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
         return self.variable.new_slot(name, fill=fill, per_row=per_row)
+
+    def beside(self):
+        return self.variable.beside()
 
     def update_rows(self, rule, slots, indices, values, hyper):
         beside = [self.slots[name] for name in slots]

@@ -32,16 +32,20 @@ def model_of(
     seed=3,
     small="modulo",
     beside_host=False,
+    **kwargs,
 ):
-    """A compiled model; `small` is the placement of its smallest table, `own` the optimizer of two."""
+    """A compiled model; `small` is the placement of its smallest table, `own` the optimizer of two.
+
+    `kwargs`: for all tables.
+    """
     keras.utils.set_random_seed(seed)
     with strategy_of(devices, beside_host).scope():
         ids = [keras.Input((4,), dtype="int64"), keras.Input((3,), dtype="int64")]
         place = placement if devices > 1 else "auto"
-        words = ShardedEmbedding(ROWS, DIM, storage=storage, name="words", placement=place)
+        words = ShardedEmbedding(ROWS, DIM, storage=storage, name="words", placement=place, **kwargs)
         first = keras.initializers.RandomNormal(seed=1), keras.initializers.RandomUniform(seed=2)
         tables = [
-            TableConfig(name, rows, 2, initializer, storage=storage, optimizer=own, placement=where)
+            TableConfig(name, rows, 2, initializer, storage=storage, optimizer=own, placement=where, **kwargs)
             for name, rows, initializer, where in zip("ab", (ROWS, 7), first, ("modulo", small))
         ]
         features = DistributedEmbedding([FeatureConfig(t.name, t) for t in tables], name="features")

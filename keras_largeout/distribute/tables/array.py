@@ -10,6 +10,7 @@ from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.tables.storage.cached import CachedShard
 from keras_largeout.distribute.tables.storage.mapped import MappedShard, MappedSlot
 
 #: The key of the part that every device has a copy of; the other parts' keys are device indices.
@@ -55,6 +56,9 @@ class ShardedArray:
                 self._initializer, self.shape, self.dtype, of_table=self.fill is None
             )
             make_part = MappedSlot if fill is not None else functools.partial(MappedShard, home.folder)
+        make_hot = make_part
+        if home.caches is not None:
+            make_part = CachedShard
         # The rows get their values when every part has memory (which may be later: Keras builds some models
         # symbolically first) and this constructor is done.
         self._missing = 1 + (placement.num_hot > 0) + sum(size > 0 for size in placement.sizes)
@@ -62,11 +66,13 @@ class ShardedArray:
             hot = (placement.num_hot, *self.shape[1:])
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
             where = {"device": home.hot_device} if home.apart else {"mirrored": several}
-            self.parts[HOT] = make_part(part=HOT, shape=hot, name=name, **where, **make)
+            self.parts[HOT] = make_hot(part=HOT, shape=hot, name=name, **where, **make)
         for index, (size, device) in enumerate(zip(placement.sizes, home.memories)):
             if size:
                 shape = self._shard_shape(index, size)
                 name = f"{self.name}_{index}" if several else self.name
+                if home.caches is not None:
+                    make["cache"] = home.caches.of_part(index, size)
                 self.parts[index] = make_part(part=index, shape=shape, name=name, device=device, **make)
         self.part_created()
 

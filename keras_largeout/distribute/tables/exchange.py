@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.distribute.tables.storage.wanted import note
 from keras_largeout.ops.exchange import partition_ids
 
 
@@ -102,6 +103,7 @@ class Exchange:
         pieces = []
         for key, run in self.runs(partition):
             wanted, part = partition.local[run], self.table.array.parts[key]
+            note(part, wanted)
             pieces.append(part.gather(wanted))
             if counter is not None:
                 with on(local(part.value)):
@@ -121,4 +123,6 @@ def _mirrored(values):
 
 def gather_columns(table, ids):
     """Rows of a table that is sharded column-wise: every device gives its columns of the rows of all ids."""
+    for part in table.shards:
+        note(part, ids)
     return tf.concat([part.gather(ids) for part in table.shards], axis=-1)

@@ -29,11 +29,11 @@ class ShardVariable(SelfMadeVariable):
 
     Attributes:
         kept: where an optimizer accumulates gradients, the `RowAccumulator` of this part; else None.
+        can_be_asked: whether steps are faster where `ask` has said which rows they will use.
     """
 
-    #: Whether rows that will be used soon can be asked for.
-    can_be_asked = False
     kept = None
+    can_be_asked = False
     _made = None  # the `tf.Variable`
 
     def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
@@ -70,7 +70,11 @@ class ShardVariable(SelfMadeVariable):
         """The `tf.Variable`s: one per device where the part is mirrored, else one."""
         return components(self._made)
 
-    # Single rows, by their indices here: `MappedShard` has other ways.
+    def beside(self):
+        """A context in which ops run on the device that updates the rows: gradients are summed there."""
+        return on(self.components[0])
+
+    # Single rows, by their indices here: `MappedShard` and `CachedShard` have other ways.
 
     def read_at(self, indices):
         """The rows `indices` (int array) as a NumPy array."""
@@ -88,9 +92,6 @@ class ShardVariable(SelfMadeVariable):
             rows = tf.gather(source, indices)
         return rows
 
-    def ask(self, indices):
-        """Has the rows `indices` (int array, ascending) brought: they will be used soon."""
-
     def overwrite(self, indices, rows):
         """Overwrites the rows `indices` (a tensor) in a step, in place, in every copy."""
         for component in self.components:
@@ -106,6 +107,16 @@ class ShardVariable(SelfMadeVariable):
             slots: the parts of the slots that lie beside this one.
         """
         update_copies(rule, self.components, [slot.components for slot in slots], indices, values, hyper)
+
+    def ask(self, indices):
+        """Says which rows steps will use next, while those still use rows that were asked for before.
+
+        Args:
+            indices: int64 array, different ones, ascending.
+
+        Returns:
+            None, or a function without arguments, to be called when these steps are about to begin.
+        """
 
     def remove(self):
         """Called when this part of a slot is used no more."""

@@ -43,7 +43,7 @@ class StackedTable(ShardedTable):
         placement: as for `ShardedTable`. "auto" replicates the rows of the tables of up to 1 MiB, and cuts
             those of larger tables by a permutation.
         family: an object that all stacks of one owner share: optimizers number their files by it.
-        **kwargs: `dtype`, `name`, `constraint`, `plan_name`, as for `ShardedTable`.
+        **kwargs: `dtype`, `name`, `constraint`, `plan_name`, `storage`, `cache_rows`, as for `ShardedTable`.
 
     Attributes:
         sections: tuple of `Section`.

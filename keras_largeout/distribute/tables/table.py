@@ -19,6 +19,7 @@ from keras_largeout.distribute.tables.storage.places import (
     memories_of,
     planned_storage,
 )
+from keras_largeout.distribute.tables.storage.row_cache import RowCaches
 from keras_largeout.ops import export_mode
 
 #: `placement="auto"` replicates tables up to this size, and cuts larger ones.
@@ -103,6 +104,8 @@ class ShardedTable:
             measured, and `rebalance` leaves it alone (as `SparseOutput`, which is even by nature).
         storage: where the memory of a device's rows is: "device", or "host", that of its process. A `Plan`
             may say "host", too.
+        cache_rows: None, or int: so many rows of a table in host memory, with their slots, each device keeps
+            in its own.
 
     Attributes:
         placement: the `Placement`.
@@ -112,6 +115,7 @@ class ShardedTable:
         apart: bool, whether the rows are elsewhere than what computes with them: on servers, or in host
             memory beside a GPU. Then unique rows are brought, and there is one copy of each row.
         folder: the `TableFolder` of a table in files, else None.
+        caches: the `RowCaches` of a table in host memory that has such, else None.
         hot_device: the device that has the hot rows of a table that is apart.
         array: the `ShardedArray` of the values.
         placed: what is placed as a whole, and rebalanced: the table itself, the `ShardedTree` that it is a
@@ -135,6 +139,7 @@ class ShardedTable:
         placement="auto",
         plan_name=None,
         storage="device",
+        cache_rows=None,
     ):
         dtype = keras.backend.standardize_dtype(dtype)
         if dtype not in ("float32", "bfloat16"):
@@ -156,8 +161,9 @@ class ShardedTable:
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
         folder = folder_of(storage), is_read_only(storage)
         self.folder = self._open(*folder, initializer, dtype, plan_name or name)
-        self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
         self.plan_name, self.tables, self.counter = plan_name, [self], None
+        self.caches = RowCaches.of_table(self, cache_rows)
+        self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
         self.placed = None if plan_name is None else self
         self._exchange = None
         if constraint is not None:
@@ -267,6 +273,8 @@ class ShardedTable:
             return quantized(self.array)
         if not self.is_whole or self.folder is not None:
             return stand_in(self.array)
+        if self.caches is not None:
+            self.caches.flush()
         (part,) = self.shards
         return local(part.value) if part.initialized else part.value
 

@@ -6,6 +6,7 @@ import keras
 
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.tables.storage.places import check_storage
+from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
 from keras_largeout.distribute.tables.table import check_placement
 from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.ops.embedding.wrapper import COMBINERS
@@ -69,6 +70,8 @@ class TableConfig:
         dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table.
         storage: where the memory of the rows is, "device", "host" or "file:<folder>": see
             `ShardedEmbedding`.
+        cache_rows: None, or how many rows of this table in host memory each device keeps in its own: see
+            `ShardedEmbedding`. Tables of one stack share a cache as large as theirs together.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -90,6 +93,7 @@ class TableConfig:
     vocabulary: object = None
     dtype: str | None = None
     storage: str = "device"
+    cache_rows: int | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -107,6 +111,7 @@ class TableConfig:
             "initializer": keras.initializers.get(self.initializer),
             "placement": _placement(self.placement),
             "storage": check_storage(self.storage),
+            "cache_rows": check_cache_rows(self.cache_rows, self.storage),
             "regularizer": keras.regularizers.get(self.regularizer),
             "constraint": keras.constraints.get(self.constraint),
         }
@@ -141,6 +146,8 @@ class TableConfig:
             config[field] = keras.saving.serialize_keras_object(config[field])
         # A placement that is no name belongs to a machine, not to a model.
         config["placement"] = self.placement if isinstance(self.placement, str) else "auto"
+        if self.cache_rows is None:
+            del config["cache_rows"]
         return config
 
     @classmethod

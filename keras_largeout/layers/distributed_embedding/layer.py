@@ -173,6 +173,7 @@ class DistributedEmbedding(keras.layers.Layer):
             placement=self.placement if isinstance(own, str) and own == "auto" else own,
             plan_name=self._plan_name(stack),
             storage=stack.first.storage,
+            cache_rows=stack.cache_rows,
             family=self._features,
             trainable=stack.first.optimizer is None,
         )

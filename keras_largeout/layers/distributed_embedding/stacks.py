@@ -20,7 +20,7 @@ class Stack(NamedTuple):
     Attributes:
         name: str; that of the table where it is alone.
         tables: tuple of `TableConfig`, alike in `embedding_dim`, `dtype`, `placement`, `storage`,
-            `optimizer` and `constraint`.
+            `optimizer` and `constraint`; all of them with `cache_rows`, or none.
     """
 
     name: str
@@ -29,6 +29,11 @@ class Stack(NamedTuple):
     @property
     def first(self):
         return self.tables[0]
+
+    @property
+    def cache_rows(self):
+        """What its tables ask for together; None where they ask for no cache."""
+        return sum(table.cache_rows or 0 for table in self.tables) or None
 
     def spec(self, name, features, dtype, counts):
         """What a planner has to know: a `TableSpec` under this name.
@@ -119,7 +124,8 @@ def _alike(table):
     optimizer, constraint = (
         unnumbered(keras.saving.serialize_keras_object(part)) for part in (table.optimizer, table.constraint)
     )
-    return table.embedding_dim, table.dtype, placement, own, table.storage, optimizer, constraint
+    cached = table.cache_rows is not None
+    return table.embedding_dim, table.dtype, placement, own, table.storage, cached, optimizer, constraint
 
 
 def _rows(tables):
@@ -157,6 +163,7 @@ def _check_chosen(chosen, stacks):
                 first = stacks[homes[chosen[table.name]]][1][0]
                 raise ValueError(
                     "Tables of `table_stacking` must have the same `embedding_dim`, `dtype`, `placement`, "
-                    f"`storage`, `optimizer` and `constraint`, and {MOST_ROWS} rows together at most. "
+                    f"`storage`, `optimizer` and `constraint`, all of them `cache_rows` or none, and "
+                    f"{MOST_ROWS} rows together at most. "
                     f"Received: {first.name!r} and {table.name!r}"
                 )

@@ -139,6 +139,16 @@ def test_kinds_of_ids(combiner, tmp_path):
     np.testing.assert_array_equal(on_disk.table.numpy(), in_memory.table.numpy())
 
 
+def test_rows_of_coming_batches_are_asked_for(tmp_path, monkeypatch):
+    layer, asked = embedding(tmp_path, rows=100), []
+    monkeypatch.setattr(mapped.MappedShard, "ask", lambda part, rows: asked.append(rows.tolist()))
+    model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.build((None, 2))
+    data = tf.data.Dataset.from_tensor_slices(np.array([[1, 2], [2, 3], [7, 7], [3, 99]])).batch(1)
+    assert len(list(kl.distribute.prefetch_rows(data, model, batches=2))) == 4
+    assert asked == [[1, 2, 3], [3, 7, 99]]
+
+
 def test_rows_that_begin_at_zero(tmp_path):
     on_disk = embedding(tmp_path, embeddings_initializer="zeros")
     assert not on_disk.table.numpy().any()

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_largeout.distribute.tables.storage.wanted import is_noting
 from keras_largeout.ops._gradients import row_gradient, with_gradient
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.wrapper import Lookup, as_ids
@@ -10,7 +11,12 @@ from keras_largeout.ops.records import record_lookup
 
 
 def is_near(table):
-    """Whether one device computes with a `ShardedTable` in a file, and its memory is the host's."""
+    """Whether one device computes with a `ShardedTable` in a file, and its memory is the host's.
+
+    Not while somebody wants to know which rows are gathered: then they are brought.
+    """
+    if is_noting():
+        return False
     whole = table.folder is not None and len(table.devices) == 1 and len(table.shards) == 1
     return whole and not tf.config.list_logical_devices("GPU")
 

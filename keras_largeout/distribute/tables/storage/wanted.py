@@ -17,6 +17,11 @@ def note(part, indices):
         notes.append((part, indices))
 
 
+def is_noting():
+    """Whether somebody wants to know which rows lookups gather."""
+    return getattr(_state, "notes", None) is not None
+
+
 @contextlib.contextmanager
 def _noting():
     """In this context, and in this thread, lookups tell what they gather: a list of `(part, tensor)`."""

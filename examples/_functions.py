@@ -69,10 +69,15 @@ def library_files(seed=0, share=1.0):
             yield name, path
 
 
-def functions_of(path):
+def functions_of(path, nested=True):
     """Yields `(name, labels, text)` of every function in a file that calls or imports anything.
 
-    `labels` is a set of str, `text` the function without its labels.
+    `labels` is a set of str, `text` the function without its labels. A function has the labels of those
+    within it too.
+
+    Args:
+        path: of a Python file.
+        nested: bool, whether functions within functions are functions of their own, too.
 
     Raises:
         SyntaxError, UnicodeDecodeError, ValueError: the file is no Python.
@@ -101,8 +106,11 @@ def functions_of(path):
         rest[start:end] = b" " * (end - start)
         labels += [(start, name) for name in names]
     labels.sort()
-    starts = [start for start, _ in labels]
-    for start, end, name in functions:
+    starts, last = [start for start, _ in labels], 0
+    for start, end, name in functions if nested else sorted(functions):
+        if not nested and start < last:
+            continue
+        last = end
         inside = labels[bisect.bisect_left(starts, start) : bisect.bisect_left(starts, end)]
         if inside:
             yield name, {label for _, label in inside}, rest[start:end].decode()

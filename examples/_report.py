@@ -58,6 +58,27 @@ def progress():
     return (1, []) if sys.stdout.isatty() else (2, [Progress()])
 
 
+class Course(keras.callbacks.Callback):
+    """Calls `measure` after each epoch.
+
+    Attributes:
+        seconds, scores: lists, of each epoch: the time of its training alone, and what `measure` returned.
+    """
+
+    def __init__(self, measure):
+        super().__init__()
+        self.measure, self.seconds, self.scores = measure, [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds.append(time.perf_counter() - self._begun)
+        self.scores.append(self.measure())
+        said = ", ".join(f"{name} {value:.1%}" for name, value in self.scores[-1].items())
+        print(f"   epoch {epoch + 1}, {self.seconds[-1]:.0f} s: loss {logs['loss']:.3f}, {said}", flush=True)
+
+
 def compare(what, expected, found):
     """Says how far two dicts of arrays are apart; ends the program when it is more than rounding."""
     apart = max(np.max(np.abs(expected[key] - found[key])) for key in expected)

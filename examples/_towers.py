@@ -6,7 +6,6 @@ finds it only where the variable below is set. Models of Keras 3 work beside it.
 
 import os
 import sys
-import time
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
@@ -129,27 +128,6 @@ def recommender(model, items):
     return keras.Model(
         query.input, Best(brute_force(model.item, items))(query.output, query.input["history"])
     )
-
-
-class Course(keras.callbacks.Callback):
-    """Calls `measure` after each epoch.
-
-    Attributes:
-        seconds, scores: lists, of each epoch: the time of its training alone, and what `measure` returned.
-    """
-
-    def __init__(self, measure):
-        super().__init__()
-        self.measure, self.seconds, self.scores = measure, [], []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._begun = time.perf_counter()
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seconds.append(time.perf_counter() - self._begun)
-        self.scores.append(self.measure())
-        said = ", ".join(f"{name} {value:.1%}" for name, value in self.scores[-1].items())
-        print(f"   epoch {epoch + 1}, {self.seconds[-1]:.0f} s: loss {logs['loss']:.3f}, {said}", flush=True)
 
 
 def pairs(sequences, length, batch, seed):

@@ -16,7 +16,7 @@ import _towers  # first: it imports TensorFlow, in such a way that TensorFlow Re
 # isort: split
 import _sequences
 import keras
-from _report import export_and_serve, peak_memory, stage
+from _report import Course, export_and_serve, peak_memory, stage
 
 import keras_largeout as kl
 
@@ -58,7 +58,7 @@ def fit(args, sequences, model):
     """Trains; after each epoch it measures some users, by the item before their last one."""
     data = _towers.pairs(sequences, args.length, args.batch, args.seed)
     held_out, items = sequences.held_out(2, args.validation_users, args.seed), len(sequences.counts)
-    course = _towers.Course(lambda: _towers.evaluate(model, held_out, args.length, items))
+    course = Course(lambda: _towers.evaluate(model, held_out, args.length, items))
     with stage(f"Training for {args.epochs} epochs of {len(data):,} steps, {args.batch:,} pairs in each"):
         model.fit(data, epochs=args.epochs, callbacks=[course], shuffle=False, verbose=0)
         milliseconds = 1000 * min(course.seconds) / len(data)

@@ -1,11 +1,11 @@
-"""Users and products whose tables do not fit a GPU: neural collaborative filtering, and what its steps cost.
+"""Users and products whose tables do not fit a GPU: neural collaborative filtering, and what a step costs.
 
-python examples/collaborative_filtering.py              # which names does a function of Python's library call?
+python examples/collaborative_filtering.py              # which names do functions of Python's library call?
 python examples/collaborative_filtering.py --storage host   # where the rows are: device, host, cached, file
 python examples/collaborative_filtering.py --compare    # the same losses, to the last bit, wherever they are?
-python examples/collaborative_filtering.py --table      # steps per second by storage, beside Keras and PyTorch
+python examples/collaborative_filtering.py --table      # steps per second, beside Keras and PyTorch
 python examples/collaborative_filtering.py --devices 8  # over 8 GPUs; 8 logical CPUs where there are none
-python examples/collaborative_filtering.py --data FOLDER    # lines `user item item ...` in train.txt[.gz], ...
+python examples/collaborative_filtering.py --data FOLDER    # lines `user item item ...` in train.txt[.gz] ...
 """
 
 import argparse
@@ -63,10 +63,8 @@ def run(args, strategy, pairs, folder):
     for kind, name in models.NAMES.items():
         with strategy.scope():
             model = make_model(args, pairs, kind, args.storage, folder / kind)
-        course = fit(args, pairs, model, name, validation)
+        results["course"][kind], milliseconds = fit(args, pairs, model, validation)
         scores = measures.of_model(model, pairs)
-        results["course"][kind] = course.scores
-        milliseconds = 1000 * min(course.seconds) / Batches.of(pairs, args).steps
         results["test"][name] = test(scores) | {"milliseconds": milliseconds}
     report.show_recommendations(pairs, scores, args.seed)
     save_and_reload(args, strategy, pairs, model)
@@ -86,13 +84,26 @@ def make_model(args, pairs, kind, storage, folder):
     )
 
 
-def fit(args, pairs, model, name, validation):
-    """Trains; after each epoch it measures some users."""
-    batches = Batches.of(pairs, args)
-    course = Course(lambda: validation(measures.of_model(model, pairs)))
-    with stage(f"Training the {name}: {args.epochs} epochs of {batches.steps:,} steps"):
+def fit(args, pairs, model, validation):
+    """Trains, measures some users after each epoch, and goes back to the weights of the best epoch.
+
+    Returns:
+        What was measured, a list of dicts, and the milliseconds of a step.
+    """
+    batches, name = Batches.of(pairs, args), models.NAMES[model.name]
+    title = f"Training the {name}: {args.epochs} epochs of {batches.steps:,} steps"
+    with stage(title), tempfile.TemporaryDirectory() as scratch:
+        best = pathlib.Path(scratch) / "best.weights.h5"
+
+        def measure():
+            found = validation(measures.of_model(model, pairs))
+            if all(found[measures.RECALL] > before[measures.RECALL] for before in course.scores):
+                model.save_weights(best)
+            return found
+
+        course = Course(measure)
         print(
-            f"   {model.count_params():,} weights; {batches.size:,} pairs in a step; storage: {args.storage}"
+            f"   {model.count_params():,} weights, storage: {args.storage}; {batches.size:,} pairs in a step"
         )
         data = kl.distribute.prefetch_rows(batches.dataset(), model, args.ahead)
         model.fit(
@@ -103,7 +114,10 @@ def fit(args, pairs, model, name, validation):
             shuffle=False,
             verbose=0,
         )
-    return course
+        model.load_weights(best)
+        recalls = [found[measures.RECALL] for found in course.scores]
+        print(f"   its weights are those of its best epoch, {1 + int(np.argmax(recalls))}")
+    return course.scores, 1000 * min(course.seconds) / batches.steps
 
 
 def compare_storages(args, strategy, pairs, folder):
@@ -124,7 +138,11 @@ def compare_storages(args, strategy, pairs, folder):
 
 
 class Losses(keras.callbacks.Callback):
-    """Attributes: losses, a list of the loss of every step. (Keras's logs have the mean of an epoch so far.)"""
+    """The loss of every step. (Keras's logs have the mean of an epoch so far.)
+
+    Attributes:
+        losses: list of float.
+    """
 
     def on_train_begin(self, logs=None):
         self.losses = []
@@ -143,10 +161,9 @@ def save_and_reload(args, strategy, pairs, model):
         user, item = pairs.test[:1000].T
         asked = {"user": user, "item": item}
         answers = [{"score": model(asked, training=False).numpy()}]
-        for name in ("users", "items"):
-            table = model.get_layer(name).table
-            if args.storage == "file":  # a folder belongs to one model at a time
-                table.folder.close()
+        if args.storage == "file":  # a folder belongs to one model at a time
+            for name in ("users", "items"):
+                model.get_layer(name).table.folder.close()
         with strategy.scope():
             loaded = keras.models.load_model(path)
         answers.append({"score": loaded(asked, training=False).numpy()})
@@ -187,9 +204,9 @@ def arguments():
     add("--table", action="store_true", help="only steps per second, by storage, beside Keras and PyTorch")
     add("--rows", type=int, default=1_000_000, help="of --table: rows of either table")
     add("--rounds", type=int, default=5, help="of --table: medians of so many")
-    add("--epochs", type=int, default=15)
+    add("--epochs", type=int, default=40)
     add("--batch", type=int, default=1024, help="pairs of a user and an item that it has, in a step")
-    add("--negatives", type=int, default=4, help="items drawn for each of these, which the user has not")
+    add("--negatives", type=int, default=8, help="items drawn for each of these, which the user has not")
     add("--dim", type=int, default=64, help="length of the rows")
     add("--validation-users", type=int, default=1000, help="measure at most so many after each epoch")
     add("--test-users", type=int, default=5000, help="test at most so many")

@@ -10,7 +10,7 @@ NAMES = {"neural": "neural model", "factorisation": "matrix factorisation"}
 STORAGES = ("device", "host", "cached", "file")
 #: For each of `--optimizer` the class and the learning rate.
 OPTIMIZERS = {
-    "lazy_adam": (kl.optimizers.LazyAdam, 2e-3),
+    "lazy_adam": (kl.optimizers.LazyAdam, 5e-3),
     "adagrad": (kl.optimizers.Adagrad, 5e-2),
     "rowwise_adagrad": (kl.optimizers.RowWiseAdagrad, 5e-2),
     "sgd": (kl.optimizers.SGD, 1.0),
@@ -114,7 +114,7 @@ def optimizer(name, learning_rate=None, two=False, kind="neural"):
         return of_tables
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         raise ValueError(f"--two-optimizers needs a Keras with MultiOptimizer. Received: {keras.__version__}")
-    parts = keras.optimizers.OptimizerMap(keras.optimizers.Adam(2e-3), {".*embeddings.*": of_tables})
+    parts = keras.optimizers.OptimizerMap(keras.optimizers.Adam(5e-3), {".*embeddings.*": of_tables})
     return keras.optimizers.MultiOptimizer(parts)
 
 

@@ -1,10 +1,11 @@
 """Which user has which item: where the pairs come from, and which of them are held out.
 
-The data that every machine has are the functions of Python's standard library. A user is a function or method; a
-function within a function is a part of it. An item is a name that it calls, as it is written (`len`,
-`os.path.join`, `self.assertEqual`; `.join` for a method of some expression), how often does not matter. Names
-that fewer than 5 functions call are left out, then functions that call fewer than 5 names. Of each function's
-names a fifth, drawn at random, are for the test, a tenth for the validation, one of each at least.
+The data that every machine has are the functions of Python's standard library. A user is a function or
+method; a function within a function is a part of it. An item is a name that it calls, as it is written
+(`len`, `os.path.join`, `self.assertEqual`; `.join` for a method of some expression); how often does not
+matter. Names that fewer than 5 functions call are left out, then functions that call fewer than 5 names. Of
+each function's names a fifth, drawn at random, is for the test, a tenth for the validation, and of each one
+name at least.
 """
 
 import array
@@ -48,7 +49,7 @@ class Pairs:
         return np.bincount(self.train[:, 1], minlength=self.items)
 
     def some_users(self, side, most=None, seed=0):
-        """The users, sorted, who have anything on a side ("valid", "test") and in training; `most` of them."""
+        """The users who have anything on a side ("valid", "test") and in training, sorted; `most` of them."""
         users = np.intersect1d(getattr(self, side)[:, 0], self.train[:, 0])
         if most is not None and most < len(users):
             users = np.sort(np.random.default_rng(seed).choice(users, most, replace=False))
@@ -66,10 +67,8 @@ def read(args):
     with stage("Reading the data"):
         pairs = text_files(args.data, args.seed) if args.data else standard_library(args.seed, args.share)
         print(f"   {pairs.name}")
-        print(
-            f"   {pairs.users:,} users, {pairs.items:,} items, {np.mean(pairs.counts < 5):.0%} of them with"
-        )
-        print("   fewer than 5 users in training")
+        rare = f"{np.mean(pairs.counts < 5):.0%} of which fewer than 5 have"
+        print(f"   {pairs.users:,} users, {pairs.items:,} items, {rare}")
         sides = ", ".join(f"{len(getattr(pairs, side)):,} {to}" for side, to in _SIDES.items())
         print(f"   pairs: {sides}")
     return pairs
@@ -79,7 +78,7 @@ _SIDES = {"train": "to learn from", "valid": "for the validation", "test": "for 
 
 
 def standard_library(seed=0, share=1.0):
-    """Functions of the running Python's standard library and the names that they call, or of a share of it."""
+    """Functions of the running Python's standard library, or of a share of it, and the names they call."""
     names, calls, files = [], [], 0
     for file, path in library_files(seed, share):
         try:
@@ -129,7 +128,7 @@ def hold_out(pairs, shares, seed):
 
 
 def text_files(path, seed=0):
-    """Lines `user item item ...` of numbers, in train.txt, valid.txt and test.txt of a folder, plain or `.gz`.
+    """Lines `user item item ...` of numbers: train.txt, valid.txt and test.txt of a folder, plain or `.gz`.
 
     A user may have several lines. A pair that comes again, on the same side or on a later one, is left out.
     Without a valid.txt a tenth of each user's items in train.txt is drawn for the validation.

@@ -1,4 +1,4 @@
-"""Steps per second of the neural model by the memory of its tables, beside Keras's own layers and PyTorch's."""
+"""Steps per second of the neural model by the memory of its tables, beside Keras's and PyTorch's layers."""
 
 import gc
 import statistics
@@ -26,7 +26,7 @@ def print_table(args, strategy, folder):
     """Measures all, one after the other, and says what it means."""
     few, narrow = max(10, args.rows // 10), max(1, args.dim // 4)
     sizes = [(few, narrow), (args.rows, narrow), (args.rows, 4 * narrow)]
-    cases = {KERAS: _keras, TORCH: _torch, **{name: _ours for name in OURS.values()}, JOINED: _joined}
+    cases = {KERAS: _keras, TORCH: _torch, **dict.fromkeys(OURS.values(), _ours), JOINED: _joined}
     speeds = {name: [] for name in cases}
     pairs = args.batch * (1 + args.negatives)
     with stage(f"Steps per second: {pairs:,} pairs in a step, the median of {args.rounds} rounds"):
@@ -156,14 +156,16 @@ def _answer(speeds, args):
     keras_few, keras_all, _ = speeds[KERAS]
     few, all_rows, wide = speeds[OURS["device"]]
     host, cached, joined = (speeds[name][1] for name in (OURS["host"], OURS["cached"], JOINED))
+    after = host / joined
+    longer = f"{few / all_rows:.1f} and {keras_few / keras_all:.1f} times as long"
     print(
         f"""
-Tables in CPU memory? storage="host": {host / all_rows:.2f} times the speed of storage="device", the same losses.
-Is an update O(batch) or O(matrix)? With ten times the rows Keras's Adam takes {keras_few / keras_all:.1f} times as long,
-   LazyAdam {few / all_rows:.1f} times; a row four times as wide costs LazyAdam {all_rows / wide:.1f} times as much.
-Would it help to load the rows of {args.ahead} batches together? That is cache_rows= with prefetch_rows: {cached / host:.2f}
-   times the speed of host.
-Join the rows before or after they are moved? After: {host / joined:.2f} times the speed of before.
-Does Adam still work? LazyAdam and SparseAdam do, with moments of the batch's rows alone; Adam moves all rows.
-Two optimizers? One LazyAdam is enough: it is Adam for dense layers. --two-optimizers shows two."""
+Tables in CPU memory? Yes, storage="host": the same losses, {host / all_rows:.2f} times the steps of "device".
+Is an update O(batch) or O(matrix)? LazyAdam's is O(batch), that of Keras's Adam O(matrix). For ten times
+   the rows a step takes {longer}; rows four times as wide: LazyAdam {all_rows / wide:.1f} times.
+Load the rows of {args.ahead} batches together? cache_rows= and kl.distribute.prefetch_rows do that while
+   other batches train: {cached / host:.2f} times the steps of "host".
+Join the rows of the tables before or after they are moved? After: {after:.2f} times the steps.
+Does Adam still work? As LazyAdam or PyTorch's SparseAdam: a row's moments change when a batch has it.
+Two optimizers? --two-optimizers shows how. One LazyAdam does the same: for dense layers it is Adam."""
     )

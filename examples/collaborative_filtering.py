@@ -233,7 +233,7 @@ def arguments():
         )
     args.share = 0.06 if args.quick else 1.0
     if args.quick:
-        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 128, 2
+        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 32, 2
         args.rows = min(args.rows, 2000)
         args.learning_rate = args.learning_rate or 0.02
     return args

@@ -26,9 +26,10 @@ def place(storage, folder, cache_rows):
         folder: of "file".
         cache_rows: int, of "cached".
     """
+    cut = {"placement": "permutation"}  # over several devices, however small they are
     if storage == "cached":
-        return {"storage": "host", "cache_rows": cache_rows}
-    return {"storage": f"file:{folder}" if storage == "file" else storage}
+        return {**cut, "storage": "host", "cache_rows": cache_rows}
+    return {**cut, "storage": f"file:{folder}" if storage == "file" else storage}
 
 
 def build(kind, rows, dim, places, first=None):

@@ -74,7 +74,8 @@ class Batches:
             user, item = self._train[order[step * self.positive :][: self.positive]].T
             user = np.tile(user, 1 + self._negatives)
             others = self._draw(user[self.positive :], rng).astype(np.int32)
-            yield {"user": user, "item": np.concatenate([item, others])}, label
+            # A copy: TensorFlow takes the memory of an array that a generator yields, and may write to it.
+            yield {"user": user, "item": np.concatenate([item, others])}, label.copy()
 
     def dataset(self):
         """A `tf.data.Dataset` of all epochs, without an end."""

@@ -132,6 +132,8 @@ def test_negatives_are_not_the_users_own(module, small):
     first = [ids["item"].numpy() for ids, _ in batches.dataset().take(batches.steps)]
     np.testing.assert_array_equal(np.concatenate([items[64:] for items in again]), np.array(drawn)[:, 1])
     assert not np.array_equal(again, other)
+    labels = [label for _, label in batches.epoch(0)]
+    assert not np.shares_memory(labels[0], labels[1])  # TensorFlow may write to what a generator yields
     np.testing.assert_array_equal(first, [ids["item"] for ids, _ in batches.epoch(0)])
     with pytest.raises(ValueError, match="A user has all 2 items"):
         module("negatives").Negatives(np.array([[0, 0], [0, 1]]), 2)

@@ -231,9 +231,9 @@ def arguments():
         parser.error(
             f"--folder must be empty or new: rows in it would be trained on. Received: {args.folder}"
         )
-    args.share = 0.06 if args.quick else 1.0
+    args.share = 0.04 if args.quick else 1.0
     if args.quick:
-        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 32, 2
+        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 32, 1
         args.rows = min(args.rows, 2000)
         args.learning_rate = args.learning_rate or 0.02
     return args

@@ -143,7 +143,7 @@ def test_negatives_are_not_the_users_own(module, small):
 def test_measures_against_a_brute_force(module, small, rng, side):
     measures = module("measures")
     scores = rng.normal(size=(30, 40)).astype("float32")
-    found = measures.Measure(small, side, cells=300)(lambda users: scores[users.numpy()])
+    found = measures.Measure(small, side, cells=800)(lambda users: scores[users.numpy()])
     recalls, gains = [], []
     for user in range(30):
         known = keys(small.train) | (keys(small.valid) if side == "test" else set())

@@ -39,6 +39,14 @@ def mark(hidden, head, inputs=None):
         setattr(hidden, _HEADS, (*getattr(inputs, _HEADS, ()), weakref.ref(head)))
 
 
+def keep_notes(hidden, copy):
+    """Notes on `copy`, a tensor of the same values, all that was noted on `hidden`."""
+    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST):
+        if hasattr(hidden, attribute):
+            with contextlib.suppress(AttributeError):
+                setattr(copy, attribute, getattr(hidden, attribute))
+
+
 def heads_of(hidden):
     """The heads that a tensor went through, the last one last; empty where nobody knows."""
     heads = [reference() for reference in getattr(hidden, _HEADS, ())]

@@ -151,6 +151,24 @@ def is_symbolic():
     return _need("keras.src.backend", "in_symbolic_scope")()
 
 
+def added_losses(layer):
+    """The list to which `layer.add_loss` adds.
+
+    Why: a loss that a layer adds in its call is handed on to no caller, and only the layer can be asked for
+    those of the layers inside it together with penalties.
+    """
+    return _need(layer, "_losses")
+
+
+def move_variable(variable, moved):
+    """Has a `keras.Variable` keep its values in another `tf.Variable`.
+
+    Why: where a variable lies is decided when it is made, and a layer that was built has made its own.
+    """
+    _need(variable, "_value")
+    variable._value = moved
+
+
 def place_of(store):
     """Where in its file the mapping lies that Keras hands to `save_own_variables`: "layers/dense", say.
 

@@ -40,8 +40,10 @@ MAY_IMPORT = {
         "distribute.planning",
         "ops",
     },
-    "distribute.cluster": {"distribute.tables", "distribute.replicas", "ops"},
+    "distribute.parallel": {"distribute.tables", "ops", "_hidden"},
+    "distribute.cluster": {"distribute.parallel", "distribute.tables", "distribute.replicas", "ops"},
     "distribute": {
+        "distribute.parallel",
         "distribute.balance",
         "distribute.cluster",
         "distribute.tables",

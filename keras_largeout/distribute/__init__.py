@@ -41,6 +41,7 @@ What to know:
 from keras_largeout.distribute.balance.plan_from import plan_from
 from keras_largeout.distribute.balance.rebalance import rebalance
 from keras_largeout.distribute.cluster.errors import ServerLostError
+from keras_largeout.distribute.parallel.on_device import OnDevice
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.planner import plan
@@ -53,6 +54,7 @@ from keras_largeout.distribute.tables.table import ShardedTable
 
 __all__ = [
     "Device",
+    "OnDevice",
     "Placement",
     "Plan",
     "ServerLostError",

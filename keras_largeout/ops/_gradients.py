@@ -69,6 +69,30 @@ def with_gradients(gradient, values, inputs, variables=()):
     return list(_library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key))
 
 
+def differentiable(function, inputs, variables):
+    """`function(*inputs)`, and a function from tensors of it and their gradients to those of its sources.
+
+    In a graph no tape: one that is never asked would hold the graph, and the graph the tape.
+
+    Args:
+        function: returns a structure of tensors.
+        inputs: list of floating tensors.
+        variables: function that lists the `tf.Variable`s of which gradients are asked beside the inputs. It
+            is called after `function`.
+    """
+    if not tf.executing_eagerly():
+        result = function(*inputs)
+        return result, lambda outputs, upstream: tf.gradients(outputs, [*inputs, *variables()], upstream)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(inputs)
+        result = function(*inputs)
+
+    def of(outputs, upstream):
+        return tape.gradient(outputs, [*inputs, *variables()], output_gradients=upstream)
+
+    return result, of
+
+
 @tf.RegisterGradient("Largeout>WithGradient")
 def _kept_gradient(op, *upstream):
     gradient = _gradients.get(op.get_attr("key").decode())

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import local
-from keras_largeout.ops._gradients import with_gradients
+from keras_largeout.ops._gradients import differentiable, with_gradients
 from keras_largeout.optimizers.counterpart import counterpart
 
 
@@ -54,7 +54,9 @@ class FusedOptimizer:
         """
         shards = [shard for table in tables for shard in table.shards]
         inner = [tf.identity(value) for value in inputs]
-        result, differentiate = _differentiable(function, inner, [local(shard.value) for shard in shards])
+        result, differentiate = differentiable(
+            function, inner, lambda: [local(shard.value) for shard in shards]
+        )
         flat = tf.nest.flatten(result, expand_composites=True)
         outputs = [value for value in flat if value.dtype.is_floating]
 
@@ -68,18 +70,3 @@ class FusedOptimizer:
         stepping = iter(with_gradients(gradient, outputs, sources))
         flat = [next(stepping) if value.dtype.is_floating else value for value in flat]
         return tf.nest.pack_sequence_as(result, flat, expand_composites=True)
-
-
-def _differentiable(function, inputs, variables):
-    """`function(*inputs)`, and a function from tensors of it and their gradients to those of its sources.
-
-    In a graph no tape: one that is never asked would hold the graph, and the graph the tape.
-    """
-    of = [*inputs, *variables]
-    if not tf.executing_eagerly():
-        return function(*inputs), lambda outputs, upstream: tf.gradients(outputs, of, upstream)
-    tape = tf.GradientTape(watch_accessed_variables=False)
-    with tape:
-        tape.watch(of)
-        result = function(*inputs)
-    return result, lambda outputs, upstream: tape.gradient(outputs, of, output_gradients=upstream)

@@ -68,6 +68,6 @@ class Saving:
     def _variables_of_keras(self):
         """All variables but the parts of tables, each once."""
         variables = [*self.variables, *self.metrics_variables]
-        if self.optimizer is not None:
+        if getattr(self, "optimizer", None) is not None:  # a model that was never compiled has none
             variables += self.optimizer.variables
         return list({id(v): v for v in variables if not isinstance(v, ShardVariable)}.values())

@@ -12,6 +12,7 @@ from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
 
@@ -50,6 +51,8 @@ class ClusterTraining(Saving, LoopHooks):
 
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
+        if any(map(device_of, all_layers(self))):
+            update_beside(self.optimizer)
         replicas = super().distribute_strategy.num_replicas_in_sync
         check_compiled(all_layers(self), self.optimizer, replicas)
         self.check_losses()

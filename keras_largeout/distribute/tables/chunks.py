@@ -5,6 +5,8 @@ at every dense read (also for a slice of it), so rows are read by `tf.gather` an
 never copy.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -48,7 +50,8 @@ def create(shape, dtype, *, name, trainable, device=None, mirrored=False):
     def initial_value():
         return ops.largeout_empty_table(shape, dtype=dtype)
 
-    with tf.init_scope(), tf.device(device):
+    # `tf.device(None)` would forget the device of the caller's scope.
+    with tf.init_scope(), contextlib.nullcontext() if device is None else tf.device(device):
         return make(initial_value, dtype=dtype, trainable=trainable, name=name)
 
 

@@ -1,5 +1,6 @@
 """keras_largeout: the ops alone, and the Keras layer with its optimizer. The two show what Keras adds."""
 
+import shutil
 import statistics
 
 import keras
@@ -84,6 +85,8 @@ def cold_step(config, data):
 def _layer_and_optimizer(config):
     from keras_largeout import layers, optimizers
 
+    if "folder" in config:  # a round before this one has left its rows, and its process no more
+        shutil.rmtree(config["folder"], ignore_errors=True)
     make = {
         "sgd": lambda lr: optimizers.SGD(lr),
         "adagrad": lambda lr: optimizers.Adagrad(lr, epsilon=EPSILON),

@@ -78,13 +78,13 @@ def differentiable(function, inputs, variables):
         function: returns a structure of tensors.
         inputs: list of floating tensors.
         variables: function that lists the `tf.Variable`s of which gradients are asked beside the inputs. It
-            is called after `function`.
+            is asked before and after `function`, which may make some that are trainable.
     """
     if not tf.executing_eagerly():
         result = function(*inputs)
         return result, lambda outputs, upstream: tf.gradients(outputs, [*inputs, *variables()], upstream)
     with tf.GradientTape(persistent=True) as tape:
-        tape.watch(inputs)
+        tape.watch([*inputs, *variables()])
         result = function(*inputs)
 
     def of(outputs, upstream):

@@ -4,7 +4,9 @@ Each function and class says why it is needed. Where a version of Keras lacks a 
 ImportError that says so.
 """
 
+import contextlib
 import sys
+from typing import Any, NamedTuple
 
 import keras
 
@@ -160,6 +162,29 @@ def added_losses(layer):
     return _need(layer, "_losses")
 
 
+@contextlib.contextmanager
+def losses_given(model, losses):
+    """A context in which `model.losses` are these.
+
+    Why: they are computed anew whenever they are asked for, and gradients are taken of given tensors.
+    """
+    before = _need(model, "_losses_override")
+    model._losses_override = list(losses)
+    try:
+        yield
+    finally:
+        model._losses_override = before
+
+
+def uncast(variable):
+    """The `tf.Variable` of a `keras.Variable`, also inside a layer of mixed precision.
+
+    Why: `value` is a cast of it there, and gradients are asked of the variable.
+    """
+    made = _need(variable, "_value")
+    return variable.value if made is None else made
+
+
 def move_variable(variable, moved):
     """Has a `keras.Variable` keep its values in another `tf.Variable`.
 
@@ -167,6 +192,58 @@ def move_variable(variable, moved):
     """
     _need(variable, "_value")
     variable._value = moved
+
+
+class GraphCall(NamedTuple):
+    """A call of a layer (or of an operation of `keras.ops`) in a functional model.
+
+    `inputs` and `outputs` are the `keras.KerasTensor`s; `arguments(values)` gives `(args, kwargs)` with
+    the values of a dict from `id`s of KerasTensors in their places.
+    """
+
+    operation: Any
+    inputs: list
+    outputs: list
+    arguments: Any
+
+
+def graph_calls(model):
+    """The `GraphCall`s of a functional model, in an order in which they can be made.
+
+    Why: public is which layers a functional model has, and not which of them hands what to which.
+    """
+    by_depth = _need(model, "_nodes_by_depth")
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    calls = []
+    for node in nodes:
+        if not _need(node, "is_input"):
+            arguments = _need(_need(node, "arguments"), "fill_in")
+            inputs = list(_need(node, "input_tensors"))
+            calls.append(GraphCall(node.operation, inputs, list(node.outputs), arguments))
+    return calls
+
+
+def compute_graph_by(model, compute):
+    """Has a functional model make its calls in another way: all else of a call of the model stays Keras's.
+
+    Why: a subclass with a `call` of its own would also check inputs, hand on masks and `training`, and be
+    saved in its own way.
+
+    Args:
+        model: functional model. It is changed, and stays of its class.
+        compute: `(values of model.inputs, with_context) -> values of model.outputs`, lists.
+            `with_context(operation)` is the operation, called with the `training` of the model's call.
+    """
+    as_keras = _need(model, "_run_through_graph")
+
+    def run(inputs, operation_fn=lambda operation: operation, **others):
+        values = keras.tree.flatten(inputs)
+        if others or is_symbolic() or any(isinstance(value, keras.KerasTensor) for value in values):
+            return as_keras(inputs, operation_fn=operation_fn, **others)
+        structure = _need(model, "_outputs_struct")
+        return keras.tree.pack_sequence_as(structure, compute(values, operation_fn))
+
+    model._run_through_graph = run
 
 
 def place_of(store):

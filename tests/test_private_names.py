@@ -89,7 +89,47 @@ KERAS = {
     "_maybe_symbolic_build": lambda m: _fit_without(m, "_maybe_symbolic_build"),
     "_all_reduce_sum_gradients": lambda m: _build_without(m, "_all_reduce_sum_gradients"),
     "_get_metrics_result_or_logs": lambda m: _fit_without(m, "_get_metrics_result_or_logs"),
+    "_nodes_by_depth": lambda m: _keras.graph_calls(_lacking(m, _functional(), "_nodes_by_depth")),
+    "is_input": lambda m: _graph_calls(m, "is_input"),
+    "input_tensors": lambda m: _graph_calls(m, "input_tensors"),
+    "arguments": lambda m: _graph_calls(m, "arguments"),
+    "fill_in": lambda m: _graph_calls(m, "fill_in"),
+    "_run_through_graph": lambda m: _computed_without(m, "_run_through_graph"),
+    "_outputs_struct": lambda m: _computed_without(m, "_outputs_struct"),
+    "_losses_override": lambda m: _keras.losses_given(
+        _lacking(m, _functional(), "_losses_override"), []
+    ).__enter__(),
+    "_value": lambda m: _keras.uncast(_lacking(m, keras.Variable(0.0), "_value")),
 }
+
+
+def _functional():
+    x = keras.Input((1,))
+    return keras.Model(x, keras.layers.Dense(1)(x))
+
+
+def _lacking(monkeypatch, owner, name):
+    """`owner` without an attribute of itself, or of its class."""
+    if name in vars(owner):
+        monkeypatch.delattr(owner, name)
+    for base in type(owner).__mro__:
+        if name in vars(base):
+            monkeypatch.delattr(base, name)
+    return owner
+
+
+def _graph_calls(monkeypatch, name):
+    model = _functional()
+    assert [call.operation for call in _keras.graph_calls(model)] == model.layers[1:]
+    node = next(n for nodes in vars(model)["_nodes_by_depth"].values() for n in nodes if not n.is_input)
+    _lacking(monkeypatch, node.arguments if name == "fill_in" else node, name)
+    return _keras.graph_calls(model)
+
+
+def _computed_without(monkeypatch, name):
+    model = _lacking(monkeypatch, _functional(), name)
+    _keras.compute_graph_by(model, lambda values, with_context: values)
+    model(np.ones((1, 1)))
 
 
 def _build_without(monkeypatch, name):

@@ -40,7 +40,13 @@ MAY_IMPORT = {
         "distribute.planning",
         "ops",
     },
-    "distribute.parallel": {"distribute.tables", "ops", "_hidden"},
+    "distribute.parallel": {
+        "distribute.tables",
+        "distribute.replicas",
+        "distribute.planning",
+        "ops",
+        "_hidden",
+    },
     "distribute.cluster": {"distribute.parallel", "distribute.tables", "distribute.replicas", "ops"},
     "distribute": {
         "distribute.parallel",

@@ -10,6 +10,7 @@ from keras_largeout.callbacks._counting import counted_training
 from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
+from keras_largeout.distribute.parallel.transfers import TransferCounter, memory_of
 from keras_largeout.distribute.planning.repacking import MeasuredPlan
 from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
@@ -34,6 +35,10 @@ class LoadBalance(keras.callbacks.Callback):
     the busiest server is that of the epoch. `rebalance` cannot move rows there: make the model again with the
     plan, and load the saved weights.
 
+    Of a model that `kl.distribute.parallelize` made of stages or sections it also counts what its layers
+    send from device to device, forward and back: `layer_bytes` in `logs`, bytes per step, and the attributes
+    below. (Tables count theirs themselves.)
+
     Args:
         plot: None, or the path of a PNG that is written at the end of every epoch. Needs matplotlib.
         warn_above: float of at least 1: a load above it causes a warning that says what to do. None: no
@@ -47,6 +52,9 @@ class LoadBalance(keras.callbacks.Callback):
         loads: dict from names of tables to the `MeasuredLoad` of the last epoch: rows, pairs and bytes of
             each device.
         history: dict from names of tables to the list of loads of all epochs.
+        layer_bytes: float64 `[devices, devices]`, in the order of `model.parallel_plan.devices`: the bytes
+            per step that the layers on device i sent to those on device j; None for other models.
+        memory: int64 `[devices]`: the bytes of weights and optimizer slots on each of them; None likewise.
 
     Raises:
         ValueError: `warn_above` is below 1.
@@ -68,6 +76,7 @@ class LoadBalance(keras.callbacks.Callback):
         self.plot = None if plot is None else os.fspath(plot)
         self.warn_above, self.log_dir, self.record = warn_above, log_dir, record
         self.loads, self.history = {}, {}
+        self.layer_bytes = self.memory = self._transfers = None
         self._tables, self._warned, self._writer = {}, set(), None
 
     def plan(self):
@@ -106,15 +115,18 @@ class LoadBalance(keras.callbacks.Callback):
         for table in self._tables.values():
             if table.counter is None or (self.record and not table.counter.records):
                 table.counter = make_counter(table, self.record)
+        plan = getattr(self.model, "parallel_plan", None)
+        self._transfers = None if plan is None else TransferCounter([d.name for d in plan.devices])
         counted_training(self.model).add(self._counters())
 
     def _counters(self):
-        return [table.counter for table in self._tables.values()]
+        tables = [table.counter for table in self._tables.values()]
+        return tables if self._transfers is None else [*tables, self._transfers]
 
     def on_epoch_begin(self, epoch, logs=None):
         counted_training(self.model).ensure()
-        for table in self._tables.values():
-            table.counter.reset()
+        for counter in self._counters():
+            counter.reset()
 
     def on_epoch_end(self, epoch, logs=None):
         for name, table in self._tables.items():
@@ -123,6 +135,12 @@ class LoadBalance(keras.callbacks.Callback):
             if logs is not None:
                 logs[f"{name}_load"] = load.imbalance
             self._warn(name, load)
+        if self._transfers is not None:
+            self.layer_bytes = self._transfers.bytes_per_step()
+            variables = [*self.model.weights, *self.model.optimizer.variables]
+            self.memory = memory_of(variables, self._transfers.devices)
+            if logs is not None:
+                logs["layer_bytes"] = float(self.layer_bytes.sum())
         if self.plot is not None and self.loads:
             plot_loads(self.plot, self.loads, self.history)
         if self.log_dir is not None:

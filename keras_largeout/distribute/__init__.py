@@ -42,6 +42,7 @@ from keras_largeout.distribute.balance.plan_from import plan_from
 from keras_largeout.distribute.balance.rebalance import rebalance
 from keras_largeout.distribute.cluster.errors import ServerLostError
 from keras_largeout.distribute.parallel.on_device import OnDevice
+from keras_largeout.distribute.parallel.parallelize import parallelize
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.planner import plan
@@ -60,6 +61,7 @@ __all__ = [
     "ServerLostError",
     "ShardedTable",
     "TableSpec",
+    "parallelize",
     "place_tree",
     "plan",
     "plan_from",

@@ -82,7 +82,11 @@ def differentiable(function, inputs, variables):
     """
     if not tf.executing_eagerly():
         result = function(*inputs)
-        return result, lambda outputs, upstream: tf.gradients(outputs, [*inputs, *variables()], upstream)
+
+        def in_graph(outputs, upstream):  # not what the variables did to the inputs
+            return tf.gradients(outputs, [*inputs, *variables()], upstream, stop_gradients=inputs)
+
+        return result, in_graph
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([*inputs, *variables()])
         result = function(*inputs)

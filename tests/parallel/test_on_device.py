@@ -145,6 +145,27 @@ def test_files_clones_and_exports_are_those_of_the_layer(tmp_path):
     np.testing.assert_allclose(got, answers, rtol=1e-5, atol=1e-6)
 
 
+def test_mixed_precision():
+    """Gradients are asked of the weights, not of their casts."""
+    layer = OnDevice(keras.layers.Dense(17, dtype="mixed_bfloat16"), FIRST)
+    model = kl.Sequential([keras.Input((5,), dtype="float32"), layer])
+    before = layer.kernel.numpy()
+    trained(model, klo.SGD(0.1), (X[:, 0], Y), epochs=1)
+    assert np.abs(layer.kernel.numpy() - before).max() > 1e-3
+
+
+def test_a_layer_that_is_called_twice():
+    """The gradient of its weights is that of both calls, each counted once."""
+    results = []
+    for where in (True, False):
+        keras.utils.set_random_seed(4)
+        layer = placed(keras.layers.Dense(5, "tanh"), FIRST, where)
+        inputs = keras.Input((5,))
+        model = kl.Model(inputs, layer(layer(inputs)))
+        results.append(trained(model, klo.SGD(0.1), (X[:, 0], X[:, 1])))
+    assert_same(*results)
+
+
 def test_a_layer_that_was_built_moves():
     layer = keras.layers.Dense(4)
     want = layer(X)
@@ -156,6 +177,21 @@ def test_a_layer_that_was_built_moves():
     gradient = tape.gradient(loss, layer.kernel.value)
     assert on(FIRST, gradient.device)
     np.testing.assert_allclose(gradient, 2 * np.einsum("bti,btj->ij", X, want), rtol=1e-4, atol=1e-4)
+
+
+def test_a_table_that_was_built_moves_with_its_slots():
+    words = ShardedEmbedding(50, 3)
+    model = kl.Sequential([keras.Input((6,), dtype="int32"), words, keras.layers.Flatten()])
+    model.compile(klo.LazyAdam(0.1), "mse")
+    ids = np.random.default_rng(0).integers(0, 50, (8, 6))
+    model.fit(ids, np.zeros((8, 18)), verbose=0)
+    (rows,) = words.table.shards
+    want = [part.numpy() for part in (rows, *rows.slots())]
+    OnDevice(words, FIRST)
+    for part, values in zip((rows, *rows.slots()), want, strict=True):
+        assert on(FIRST, part.value.device)
+        np.testing.assert_array_equal(part.numpy(), values)
+    assert on(FIRST, words(ids).device)
 
 
 def test_inputs_and_outputs_of_any_structure():
@@ -216,10 +252,12 @@ def test_what_is_refused():
     layer = OnDevice(keras.layers.Dense(3), "/device:CPU:1")
     with pytest.raises(ValueError, match=r"that on which 'dense.*' was put before, CPU:1"):
         OnDevice(layer, SECOND)
-    words = ShardedEmbedding(5, 3)
-    words.build()
-    with pytest.raises(ValueError, match="must not be built yet where it has a table"):
-        OnDevice(words, FIRST)
     strategy = tf.distribute.MirroredStrategy(["CPU:1", "CPU:2"])
+    with strategy.scope():
+        words = ShardedEmbedding(50, 3, placement="modulo")
+        words.build()
+    with pytest.raises(ValueError, match="must not be cut over several devices to be put on one"):
+        OnDevice(words, FIRST)
+    assert OnDevice(layer, FIRST) is layer
     with pytest.raises(NotImplementedError, match="cannot be called on several replicas"):
         strategy.run(lambda: layer(X))

@@ -12,6 +12,7 @@ from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
@@ -51,11 +52,16 @@ class ClusterTraining(Saving, LoopHooks):
 
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
-        if any(map(device_of, all_layers(self))):
-            update_beside(self.optimizer)
+        self._place_slots()
         replicas = super().distribute_strategy.num_replicas_in_sync
         check_compiled(all_layers(self), self.optimizer, replicas)
         self.check_losses()
+
+    def _place_slots(self):
+        """Has the optimizer work where the weights lie that `kl.distribute` placed or cut."""
+        if self.optimizer is not None and any(map(device_of, all_layers(self))):
+            update_beside(self.optimizer)
+            check_and_save_whole(self.optimizer, self.trainable_variables)
 
     def check_losses(self):
         """Raises ValueError where the losses or metrics cannot be those of the model's outputs."""

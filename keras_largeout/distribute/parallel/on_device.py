@@ -7,10 +7,20 @@ import keras
 import tensorflow as tf
 
 from keras_largeout import _hidden
-from keras_largeout._keras import added_losses, all_layers, is_symbolic, mask_of, move_variable, with_mask
+from keras_largeout._keras import (
+    added_losses,
+    all_layers,
+    is_symbolic,
+    mask_of,
+    move_variable,
+    uncast,
+    with_mask,
+)
+from keras_largeout.distribute.parallel.cut_slots import note_slot
+from keras_largeout.distribute.parallel.recording import compute_there
+from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.ops import export_mode
-from keras_largeout.ops._gradients import differentiable, with_gradients
 
 _PENALTIES = "keras_largeout/penalties"  # the collection of a graph: (weight, its penalty)
 _placed = weakref.WeakKeyDictionary()  # layer -> device
@@ -38,8 +48,8 @@ def OnDevice(layer, device, remat=False):
         `layer`.
 
     Raises:
-        ValueError: another kind of layer, a device that is not there, a layer that is placed elsewhere, or
-            one with a state, where `remat`.
+        ValueError: another kind of layer, a device that is not there, a layer that is placed elsewhere or has
+            a table over several, or one with a state, where `remat`.
         NotImplementedError: in a call under a strategy of several replicas.
 
     Example:
@@ -53,15 +63,36 @@ def OnDevice(layer, device, remat=False):
     """
     if not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`layer` must be a keras.layers.Layer. Received: layer={layer!r}")
-    device = _checked(device)
-    if _placed.setdefault(layer, device) != device:
+    device = checked_device(device)
+    own(layer, device)
+    if not hasattr(layer.call, "placed"):
+        _place(layer, device, remat)
+    return layer
+
+
+def own(layer, device):
+    """Puts the weights of a layer on a device, those that it will make too, and remembers it.
+
+    Where the layer is called is another's business.
+
+    Raises:
+        ValueError: it was put elsewhere before, or has a table over several devices.
+    """
+    if _placed.get(layer, device) != device:
         raise ValueError(
             f"`device` must be that on which {layer.name!r} was put before, {_placed[layer]}. "
             f"Received: device={device!r}"
         )
-    if not hasattr(layer.call, "placed"):
-        _place(layer, device, remat)
-    return layer
+    if layer in _placed:
+        return
+    for weight in layer.weights:
+        _move(weight, device)
+        _penalise_there(weight, device)
+    _placed[layer] = device
+    for inside in all_layers(layer):
+        inside.supports_jit = False  # XLA compiles for one device
+    if not layer.built:
+        _build_there(layer, device)
 
 
 def device_of(layer):
@@ -69,7 +100,12 @@ def device_of(layer):
     return _placed.get(layer)
 
 
-def _checked(device):
+def note_placed(layer, device):
+    """Notes that the weights of a layer were put where they are, on that device among others."""
+    _placed[layer] = device
+
+
+def checked_device(device):
     known = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
     name = str(device).removeprefix("/device:")
     if name not in known:
@@ -81,8 +117,8 @@ def _checked(device):
     return name
 
 
-def _place(layer, device, remat):
-    build, call = layer.build, layer.call
+def _build_there(layer, device):
+    build = layer.build
 
     @functools.wraps(build)
     def build_there(*args, **kwargs):
@@ -91,6 +127,12 @@ def _place(layer, device, remat):
         for weight in layer.weights:
             _penalise_there(weight, device)
 
+    layer.build = build_there
+
+
+def _place(layer, device, remat):
+    call = layer.call
+
     @functools.wraps(call)
     def call_there(*args, **kwargs):
         if export_mode.is_exporting() or is_symbolic():
@@ -98,20 +140,14 @@ def _place(layer, device, remat):
         return _called(layer, call, device, remat, args, kwargs)
 
     call_there.placed = True
-    layer.build, layer.call = build_there, call_there
-    if layer.built:
-        for weight in layer.weights:
-            _move(weight, device)
-            _penalise_there(weight, device)
+    layer.call = call_there
 
 
 def _move(weight, device):
     if isinstance(weight, ShardVariable):
-        raise ValueError(
-            f"`layer` must not be built yet where it has a table. Received: a layer with {weight.path!r}, "
-            f"a table on {weight.value.device}"
-        )
-    there = weight.value
+        weight.move(device)
+        return
+    there = uncast(weight)
     with tf.init_scope(), tf.device(device):
         moved = tf.Variable(
             tf.identity(there),
@@ -140,19 +176,19 @@ class _Penalty(keras.regularizers.Regularizer):
     def __call__(self, weight):
         if export_mode.is_exporting() or is_symbolic():
             return self.inside(weight)
-        for known, penalty in _penalties():
+        for known, penalty in penalties_known():
             if known is weight:
                 return penalty
-        variable = weight.value if isinstance(weight, keras.Variable) else weight
-        (penalty,) = _there(self.device, lambda: [self.inside(weight)], [], lambda: [variable])
+        variable = uncast(weight) if isinstance(weight, keras.Variable) else weight
+        (penalty,) = compute_there(self.device, lambda: [self.inside(weight)], [], lambda: [variable])
         return penalty
 
     def get_config(self):
         return self.inside.get_config()
 
 
-def _penalties():
-    """Those that layers of the graph have computed in their calls: `(weight, penalty)`.
+def penalties_known():
+    """Those that layers of the graph have computed in their calls: a list of `(weight, penalty)`.
 
     So the gradient of a weight that has a penalty arrives in one piece, and is summed on its device.
     """
@@ -161,14 +197,33 @@ def _penalties():
     return tf.compat.v1.get_default_graph().get_collection_ref(_PENALTIES)
 
 
-def _called(layer, call, device, remat, args, kwargs):
-    """What a call of a layer returns, computed on the device, and so its gradients."""
+def penalised_weights(layers):
+    """The weights of placed layers whose penalties no call of the same graph has computed; none outside."""
+    if tf.executing_eagerly():
+        return []
+    known = penalties_known()
+    weights = {id(w): w for layer in layers for w in layer.trainable_weights}
+    return [
+        weight
+        for weight in weights.values()
+        if isinstance(getattr(weight, "regularizer", None), _Penalty)
+        and not any(weight is other for other, _ in known)
+    ]
+
+
+def refuse_replicas(what):
+    """Raises NotImplementedError in a call under a strategy of several replicas."""
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync > 1:
         raise NotImplementedError(
-            f"A layer on one device cannot be called on several replicas. Received: {layer.name!r} on "
-            f"{device} under a {type(strategy).__name__} of {strategy.num_replicas_in_sync}"
+            f"{what} cannot be called on several replicas. Received: a {type(strategy).__name__} of "
+            f"{strategy.num_replicas_in_sync}"
         )
+
+
+def _called(layer, call, device, remat, args, kwargs):
+    """What a call of a layer returns, computed on the device, and so its gradients."""
+    refuse_replicas(f"A layer on one device ({layer.name!r} on {device})")
     if remat and (layer.non_trainable_variables or not layer.built):
         names = [v.path for v in layer.non_trainable_variables]
         raise ValueError(
@@ -177,11 +232,7 @@ def _called(layer, call, device, remat, args, kwargs):
         )
     flat = tf.nest.flatten((args, kwargs), expand_composites=True)
     at = [i for i, value in enumerate(flat) if tf.is_tensor(value) and value.dtype.is_floating]
-    seen, known = {}, _penalties()
-    penalised = []
-    if not tf.executing_eagerly():
-        with_penalty = [w for w in layer.trainable_weights if isinstance(w.regularizer, _Penalty)]
-        penalised = [w for w in with_penalty if not any(w is other for other, _ in known)]
+    seen, penalised = {}, penalised_weights([layer])
 
     def compute(*inputs):
         values = list(flat)
@@ -201,12 +252,14 @@ def _called(layer, call, device, remat, args, kwargs):
         ]
 
     inputs = [flat[i] for i in at]
-    found = _there(device, compute, inputs, lambda: [v.value for v in layer.trainable_variables], remat)
+    found = compute_there(
+        device, compute, inputs, lambda: [uncast(v) for v in layer.trainable_variables], remat
+    )
     found = iter(found)
     outputs = [_noted(next(found), o) if _differs(o) else o for o in seen["outputs"]]
     for losses, i in seen["new"]:
         losses[i] = next(found)
-    known.extend(zip(penalised, found))
+    penalties_known().extend(zip(penalised, found))
     return tf.nest.pack_sequence_as(seen["result"], outputs, expand_composites=True)
 
 
@@ -218,31 +271,6 @@ def _noted(wrapped, value):
     """`wrapped`, with the mask and the notes of heads of `value`."""
     _hidden.keep_notes(value, wrapped)
     return with_mask(wrapped, mask_of(value))
-
-
-def _there(device, compute, inputs, variables, remat=False):
-    """`compute(*inputs)`, a list of floating tensors: on a device, and its gradients too.
-
-    Args:
-        variables: function that lists the `tf.Variable`s that are used.
-    """
-    with tf.device(device):
-        inner = [tf.identity(value) for value in inputs]
-        values, differentiate = differentiable(compute, inner, variables)
-    known = list(variables())
-
-    def gradient(*upstream):
-        with tf.device(device):
-            upstream = [tf.convert_to_tensor(u) for u in upstream]
-            if not remat:
-                return differentiate(values, upstream)
-            with tf.control_dependencies(upstream):
-                again = [tf.identity(value) for value in inner]
-            with tf.control_dependencies(upstream):
-                outputs, of_those = differentiable(compute, again, lambda: known)
-                return of_those(outputs, upstream)
-
-    return with_gradients(gradient, values, inputs, known)
 
 
 def update_beside(optimizer):
@@ -259,18 +287,19 @@ def update_beside(optimizer):
 
     @functools.wraps(add)
     def add_beside(reference_variable, *args, **kwargs):
-        with _device_of(reference_variable):
-            return add(reference_variable, *args, **kwargs)
+        with _beside(reference_variable):
+            slot = add(reference_variable, *args, **kwargs)
+        note_slot(slot, reference_variable)
+        return slot
 
     @functools.wraps(update)
     def update_there(gradient, variable, learning_rate):
-        with _device_of(variable):
+        with _beside(variable):
             return update(gradient, variable, learning_rate)
 
     update_there.beside = True
     optimizer.add_variable_from_reference, optimizer.update_step = add_beside, update_there
 
 
-def _device_of(variable):
-    native = variable.value if isinstance(variable, keras.Variable) else variable
-    return tf.device(getattr(native, "device", None) or None)
+def _beside(variable):
+    return on(uncast(variable) if isinstance(variable, keras.Variable) else variable)

@@ -3,7 +3,7 @@
 #: Units, the smallest first, and how large they are.
 BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
-_FLOPS = {"FLOP": 1, "kFLOP": 1e3, "MFLOP": 1e6, "GFLOP": 1e9, "TFLOP": 1e12}
+FLOPS = {"FLOP": 1, "kFLOP": 1e3, "MFLOP": 1e6, "GFLOP": 1e9, "TFLOP": 1e12}
 
 
 def unit_for(value, units):
@@ -38,13 +38,13 @@ def text(plan):
     lines = [
         headline(plan),
         "",
-        *_aligned(
+        *aligned(
             ["table", "rows", "dim", "with slots", "placement", "replicated", "why"],
             [_table_row(table) for table in plan.tables],
             "lrrrlrl",
         ),
         "",
-        *_aligned(
+        *aligned(
             ["device", "memory", "limit", "rows", "compute", "moved", "received", "time"],
             _device_rows(plan),
             "lrrrrrrr",
@@ -75,7 +75,7 @@ def _device_rows(plan):
         else:
             row += [
                 f"{load.rows[i]:,.0f}",
-                number_text(load.flops[i], _FLOPS),
+                number_text(load.flops[i], FLOPS),
                 size_text(load.bytes[i]),
                 size_text(load.received[i]),
                 number_text(plan.seconds[i], SECONDS),
@@ -90,7 +90,7 @@ def _device_rows(plan):
     ]
 
 
-def _aligned(head, rows, sides):
+def aligned(head, rows, sides):
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     return [
         "  ".join(

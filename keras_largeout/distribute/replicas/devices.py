@@ -1,23 +1,26 @@
 """What the current `tf.distribute` strategy offers to a table: devices, and the copy a replica sees."""
 
+import contextlib
+import threading
 import weakref
 
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas._tensorflow import resource_variable_class
 
+_state = threading.local()  # `devices` of `cut_over`
 _given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 
 
 def table_devices():
-    """Names of the devices over which tables made now are cut; `(None,)` where there is no strategy.
+    """Names of the devices over which tables made now are cut; `(None,)` where nothing says so.
 
     Raises:
         NotImplementedError: for a strategy whose devices this process cannot all place a shard on.
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
-        return (None,)
+        return getattr(_state, "devices", None) or (None,)
     if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)):
         return tuple(strategy.extended.worker_devices)
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
@@ -34,6 +37,20 @@ def table_devices():
             f"Received: {type(strategy).__name__}"
         )
     return (None,)
+
+
+@contextlib.contextmanager
+def cut_over(devices):
+    """A context in which tables are cut over devices, though one replica alone computes with them.
+
+    Args:
+        devices: sequence of names; the first one has what a strategy would copy to all.
+    """
+    before, _state.devices = getattr(_state, "devices", None), tuple(devices)
+    try:
+        yield
+    finally:
+        _state.devices = before
 
 
 def processes(job):

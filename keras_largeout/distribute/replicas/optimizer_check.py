@@ -65,7 +65,9 @@ def _check(layer, optimizer, is_training_of_several, is_training):
         responsible = responsible_for(optimizer, shard)
         if hasattr(responsible, "adopt"):
             responsible.adopt(optimizer)
-        elif responsible is not None and is_training_of_several(layer):
+        elif responsible is not None and (
+            is_training_of_several(layer) or (_is_cut(shard) and is_training(layer))
+        ):
             raise ValueError(
                 f"`optimizer` must be one of keras_largeout.optimizers where several devices train a table: "
                 f"use {_like(responsible)}. (For other weights any optimizer may stand beside it, in a "
@@ -73,6 +75,12 @@ def _check(layer, optimizer, is_training_of_several, is_training):
             )
         elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
             _warn(responsible, shard)
+
+
+def _is_cut(shard):
+    """Whether one replica computes with a table over several devices."""
+    table = shard.array.table
+    return not table.remote and len(table.devices) > 1
 
 
 def _is_waste(layer, shard):

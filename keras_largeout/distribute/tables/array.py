@@ -65,7 +65,7 @@ class ShardedArray:
         if placement.num_hot:
             hot = (placement.num_hot, *self.shape[1:])
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
-            where = {"device": home.hot_device} if home.apart else {"mirrored": several}
+            where = {"device": home.hot_device} if home.hot_device else {"mirrored": several}
             self.parts[HOT] = make_hot(part=HOT, shape=hot, name=name, **where, **make)
         for index, (size, device) in enumerate(zip(placement.sizes, home.memories)):
             if size:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._keras import SelfMadeVariable
+from keras_largeout._keras import SelfMadeVariable, move_variable
 from keras_largeout.distribute.replicas.devices import components, local, on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.ops.row_update import row_update
@@ -73,6 +73,30 @@ class ShardVariable(SelfMadeVariable):
     def beside(self):
         """A context in which ops run on the device that updates the rows: gradients are summed there."""
         return on(self.components[0])
+
+    def move(self, device):
+        """Has the rows, and those of the slots, lie on another device. (Those in host memory or files stay.)
+
+        Raises:
+            ValueError: the table has parts on several devices.
+        """
+        home, old = self.array.table, self._made
+        if home.apart:
+            return
+        if len(home.devices) > 1:
+            raise ValueError(
+                "A table must not be cut over several devices to be put on one. "
+                f"Received: {self.path!r}, a part of a table on {home.devices}"
+            )
+        self.device, home.devices, home.memories = device, (device,), (device,)
+        if old is None:  # it is made there
+            return
+        move_variable(self, self.make())
+        for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
+            rows = np.arange(start, stop)
+            self.write_at(rows, chunks.read_at(old, rows))
+        for slot in self.slots():
+            slot.move(device)
 
     # Single rows, by their indices here: `MappedShard` and `CachedShard` have other ways.
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.repacking import spread_rows
@@ -116,7 +117,7 @@ class ShardedTable:
             memory beside a GPU. Then unique rows are brought, and there is one copy of each row.
         folder: the `TableFolder` of a table in files, else None.
         caches: the `RowCaches` of a table in host memory that has such, else None.
-        hot_device: the device that has the hot rows of a table that is apart.
+        hot_device: the device that has the hot rows of a table of which there is one copy; else None.
         array: the `ShardedArray` of the values.
         placed: what is placed as a whole, and rebalanced: the table itself, the `ShardedTree` that it is a
             part of, or None. Both have `plan_name`, `tables`, `placement`, `counter` and the methods
@@ -156,7 +157,9 @@ class ShardedTable:
         self.memories = memories_of(self.devices, storage)
         self.apart = self.remote or self.memories != self.devices or folder_of(storage) is not None
         hot_rows = self.placement.num_hot
-        self.hot_device = self.memories[0] if self.apart else None
+        # One replica that computes over several devices has one copy of the hot rows.
+        alone = len(self.devices) > 1 and not tf.distribute.has_strategy()
+        self.hot_device = self.memories[0] if self.apart or alone else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
         folder = folder_of(storage), is_read_only(storage)

@@ -1,0 +1,44 @@
+"""The loss of a model whose outputs are on a device: it, and its gradients, are computed there."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout._hidden import heads_of
+from keras_largeout._keras import is_symbolic, losses_given, mask_of, with_mask
+from keras_largeout.distribute.parallel.recording import compute_there
+
+
+def compute_loss_there(model, device):
+    """Has `model.compute_loss` compute on a device what it computes.
+
+    The loss of a head computes where its table lies, and so is left alone; so are steps without a graph.
+
+    Args:
+        model: `keras.Model`; it is changed.
+        device: name of a device.
+    """
+    as_keras = model.compute_loss
+
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        flat = keras.tree.flatten(y_pred)
+        if is_symbolic() or any(map(heads_of, flat)):
+            return as_keras(x, y, y_pred, sample_weight, training)
+        if tf.executing_eagerly():
+            with tf.device(device):
+                return as_keras(x, y, y_pred, sample_weight, training)
+        at = [i for i, value in enumerate(flat) if tf.is_tensor(value) and value.dtype.is_floating]
+        added = [loss for loss in model.losses if tf.is_tensor(loss)]
+
+        def compute(*inner):
+            predicted = list(flat)
+            for i, value in zip(at, inner):
+                predicted[i] = with_mask(value, mask_of(flat[i]))
+            with losses_given(model, inner[len(at) :]):
+                return [
+                    as_keras(x, y, keras.tree.pack_sequence_as(y_pred, predicted), sample_weight, training)
+                ]
+
+        inputs = [*(flat[i] for i in at), *added]
+        return compute_there(device, compute, inputs, list)[0]
+
+    model.compute_loss = compute_loss

@@ -1,0 +1,108 @@
+"""What was computed on a device, and its gradients, which are computed there too.
+
+`with tf.device(...)` around a call puts the forward pass on a device, and nothing else: a tape computes
+gradients on whatever device is the current one when it is asked.
+"""
+
+import tensorflow as tf
+
+from keras_largeout.ops._gradients import differentiable, with_gradient, with_gradients
+
+
+class Recorded:
+    """A computation on a device that can be differentiated there.
+
+    Args:
+        device: name of a device.
+        compute: function of tensors that stand for the inputs; returns a list of floating tensors.
+        inputs: list of floating tensors.
+        variables: function that lists the `tf.Variable`s that are used. It is asked before and after the
+            computation, which may make some.
+        remat: True: computed again for the gradients, so that no value need be kept.
+
+    Attributes:
+        values: what `compute` returned.
+        variables: list of those that are used.
+    """
+
+    def __init__(self, device, compute, inputs, variables, remat=False):
+        self._device, self._compute, self._remat = device, compute, remat
+        with tf.device(device):
+            self._inputs = [tf.identity(value) for value in inputs]
+            self.values, self._differentiate = differentiable(compute, self._inputs, variables)
+        self.variables = list(variables())
+
+    def gradients(self, upstream):
+        """The gradients of the inputs, then of the variables: a list, with None where there is none.
+
+        Args:
+            upstream: for each of `values` its gradient, or None for none. (All None: nothing is computed.)
+        """
+        asked = [i for i, gradient in enumerate(upstream) if gradient is not None]
+        if not asked:
+            return [None] * (len(self._inputs) + len(self.variables))
+        with tf.device(self._device):
+            upstream = [tf.convert_to_tensor(upstream[i]) for i in asked]
+            if not self._remat:
+                return self._differentiate([self.values[i] for i in asked], upstream)
+            with tf.control_dependencies(upstream):  # not before they are there
+                again = [tf.identity(value) for value in self._inputs]
+                values, differentiate = differentiable(self._compute, again, lambda: self.variables)
+                return differentiate([values[i] for i in asked], upstream)
+
+
+def compute_there(device, compute, inputs, variables, remat=False):
+    """`compute(*inputs)`, differentiable tensors: see `Recorded`."""
+    recorded = Recorded(device, compute, inputs, variables, remat)
+
+    def gradients(*upstream):
+        return recorded.gradients(upstream)
+
+    return with_gradients_there(device, gradients, recorded.values, inputs, recorded.variables)
+
+
+def with_gradients_there(device, gradient, values, inputs, variables):
+    """`with_gradients` on a device, also of variables that lie on others."""
+    if not values:
+        return []
+    by_device, found = {}, {}
+    for variable in variables:
+        by_device.setdefault(variable.device, []).append(variable)
+    tickets = []  # zeros whose gradients bring those of the variables: an op takes handles of one device
+
+    def of_group(group):
+        return lambda _: [found.get(id(variable)) for variable in group]
+
+    for there, group in by_device.items():
+        with tf.device(there):
+            tickets.append(with_gradient(of_group(group), tf.zeros([]), [], group))
+
+    def of_inputs_and_tickets(*upstream):
+        gradients = list(gradient(*upstream))
+        found.update(zip(map(id, variables), gradients[len(inputs) :]))
+        return [*gradients[: len(inputs)], *(tf.zeros([]) for _ in tickets)]
+
+    with tf.device(device):
+        return with_gradients(of_inputs_and_tickets, values, [*inputs, *tickets])
+
+
+def sum_there(device, gradients):
+    """The sum of gradients of one tensor or variable, computed on a device.
+
+    Args:
+        gradients: list of tensors, `tf.IndexedSlices` and None.
+
+    Returns:
+        None where all are None; an `IndexedSlices` where all others are.
+    """
+    given = [gradient for gradient in gradients if gradient is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    with tf.device(device):
+        if all(isinstance(gradient, tf.IndexedSlices) for gradient in given):
+            return tf.IndexedSlices(
+                tf.concat([gradient.values for gradient in given], axis=0),
+                tf.concat([gradient.indices for gradient in given], axis=0),
+                given[0].dense_shape,
+            )
+        return tf.add_n([tf.convert_to_tensor(gradient) for gradient in given])

@@ -15,7 +15,7 @@ import _quiet  # noqa: F401  (it imports TensorFlow)
 import keras
 import numpy as np
 import tensorflow as tf
-from _sequences import padded
+from _next_item.sequences import padded
 
 import keras_largeout as kl
 

@@ -4,6 +4,7 @@ python examples/language_model.py            # the text of the Python installati
 python examples/language_model.py --head dense            # the same model with Keras's own Dense; also
                                                           # full, sampled (4096 words per step), huffman
 python examples/language_model.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
+python examples/language_model.py --devices 2 --parallel stages   # layers, not batches, are shared out
 python examples/language_model.py --corpus train.txt.gz --validation valid.txt.gz --epochs 10 --minutes 60
 """
 
@@ -18,6 +19,7 @@ import _quiet  # noqa: F401  (first: it imports TensorFlow)
 import _corpus
 import keras
 import numpy as np
+import tensorflow as tf
 from _callbacks import Perplexity, Speed
 from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
@@ -30,11 +32,15 @@ def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
+    if args.parallel in ("stages", "sections"):
+        strategy = tf.distribute.get_strategy()  # TensorFlow's own: the model itself has the devices
     started = time.perf_counter()
     corpus = read_corpus(args)
     train, validation, tokens_per_step, steps = make_batches(args, corpus)
     with strategy.scope():
         model, head = make_model(args, corpus)
+    if args.parallel in ("stages", "sections"):
+        model, head = over_devices(args, model, head, corpus)
     history = fit(args, model, head, train, validation, tokens_per_step, steps)
     predictor = head.predictor(model, k=10, position="last")
     contexts = show_predictions(args, corpus, predictor)
@@ -115,8 +121,27 @@ def build(args, head, vocab):
     x = kl.layers.ShardedEmbedding(vocab, args.dim, mask_zero=True)(tokens)
     x = keras.layers.GRU(args.units, return_sequences=True)(x)
     model = kl.Model(tokens, head(x))
+    return compiled(args, model, head)
+
+
+def compiled(args, model, head):
     model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
     return model
+
+
+def over_devices(args, model, head, corpus):
+    """The model with its layers over the devices, and its head: `kl.distribute.parallelize`."""
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    devices = [f"{kind}:{i}" for i in range(args.devices)]
+    parts = {"microbatches": 4} if args.parallel == "stages" else {}
+    # For the trial of its layers. (Each look at `train` would shuffle it anew.)
+    words = np.resize(np.concatenate(corpus.train), (args.batch, args.steps + 1)).astype("int32")
+    with stage(f"In {args.parallel} over {args.devices} devices"):
+        model = kl.distribute.parallelize(
+            model, args.parallel, devices, sample=(words[:, :-1], words[:, 1:]), **parts
+        )
+        head = model.get_layer(head.name)
+    return compiled(args, model, head), head
 
 
 def fit(args, model, head, train, validation, tokens_per_step, steps):
@@ -211,6 +236,12 @@ def arguments():
         help="the output layer",
     )
     add("--devices", type=int, default=1, help="train over so many GPUs, or logical CPUs")
+    add(
+        "--parallel",
+        choices=("data", "stages", "sections"),
+        default="data",
+        help="what the devices share out: the batches (and tables), the layers, or parts of layers",
+    )
     add("--epochs", type=int, default=4)
     add("--epoch-tokens", type=int, default=1_700_000, help="words in an epoch, if the corpus has more")
     add("--minutes", type=float, default=4, help="training stops after so many minutes")
@@ -228,6 +259,8 @@ def arguments():
     args = parser.parse_args()
     if args.validation and not args.corpus:
         parser.error("--validation goes with --corpus")
+    if args.parallel != "data" and args.devices < 2:
+        parser.error(f"--parallel {args.parallel} goes with --devices 2, or more")
     args.share = 0.05 if args.quick else 1.0
     if args.quick:
         args.epochs, args.epoch_tokens, args.validation_tokens = 1, 100_000, 10_000

@@ -19,12 +19,12 @@ import time
 import _quiet  # noqa: F401  (first: it imports TensorFlow)
 
 # isort: split
-import _sasrec
-import _sequences
 import keras
 import numpy as np
 import tensorflow as tf
-from _next_item_callbacks import NDCG, RECALL, Course, K, LeaveOneOut
+from _next_item import sasrec
+from _next_item.callbacks import NDCG, RECALL, Course, K, LeaveOneOut
+from _next_item.sequences import batches, read, show_best
 from _report import compare, peak_memory, size, stage
 
 import keras_largeout as kl
@@ -33,14 +33,14 @@ import keras_largeout as kl
 def main():
     args = arguments()
     if args.compare:
-        results = {kind: run_apart(args, kind) for kind in _sasrec.NAMES}
+        results = {kind: run_apart(args, kind) for kind in sasrec.NAMES}
         print_table(results)
         save_results(args, results)
         return
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    sequences = _sequences.read(args)
+    sequences = read(args)
     with strategy.scope():
         model, head = make_model(args, sequences)
         seen = keras.Input((None,), dtype="int32", name="seen")
@@ -58,13 +58,13 @@ def main():
 
 
 def make_model(args, sequences):
-    with stage(f"Building the model, its head: {_sasrec.NAMES[args.head]}"):
-        head = _sasrec.make_head(args.head, sequences.counts, args.samples)
+    with stage(f"Building the model, its head: {sasrec.NAMES[args.head]}"):
+        head = sasrec.make_head(args.head, sequences.counts, args.samples)
         items = len(sequences.counts)
-        model = _sasrec.build(
+        model = sasrec.build(
             head, items, args.length, args.dim, args.blocks, dropout=args.dropout, seed=args.seed
         )
-        _sasrec.begin_with(head, sequences.counts)
+        sasrec.begin_with(head, sequences.counts)
         model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
         if args.head in ("tree", "huffman"):
             print(f"   {head.tree}")
@@ -87,7 +87,7 @@ def fit(args, sequences, model, predictor):
             every = args.every or 5 * args.minutes
             clock = time.process_time if args.processor_time else time.perf_counter
             course = Course(measure, steps, args.minutes, args.epochs, every, best, clock)
-            data = _sequences.batches(rows, args.batch, args.seed)
+            data = batches(rows, args.batch, args.seed)
             # The callback ends it; the dataset shuffles.
             model.fit(data, epochs=10**6, steps_per_epoch=steps, callbacks=[course], shuffle=False, verbose=0)
             peak = peak_memory()
@@ -117,7 +117,7 @@ def show_predictions(args, sequences, predictor, test):
         _, histories, _ = held_out
         return predictor(test.inputs(histories), training=False)["ids"].numpy()
 
-    _sequences.show_best("What comes next?", sequences, best, args.seed)
+    show_best("What comes next?", sequences, best, args.seed)
 
 
 def save_and_reload(args, predictor, test):
@@ -152,7 +152,7 @@ def run_apart(args, kind):
         path = pathlib.Path(scratch) / "results.json"
         given = [a for a in sys.argv[1:] if a != "--compare"]
         own = ["--head", kind, "--results", str(path), "--save", str(pathlib.Path(scratch) / "model.keras")]
-        print(f"\n{'=' * 20} {_sasrec.NAMES[kind]} {'=' * 20}", flush=True)
+        print(f"\n{'=' * 20} {sasrec.NAMES[kind]} {'=' * 20}", flush=True)
         subprocess.run([sys.executable, __file__, *given, *own], check=True)
         return json.loads(path.read_text())
 
@@ -171,7 +171,7 @@ def print_table(results):
         scores = [f"{100 * row[which][name]:>8.2f}" for which in ("last", "best") for name in (RECALL, NDCG)]
         epochs, best = row["points"][-1]["epochs"], row["best_point"]["epochs"]
         speed = f"{row['milliseconds']:>9.1f}{row['peak'] / 2**30:>7.1f} GB"
-        print(f"{_sasrec.NAMES[kind]:24}{epochs:>8.1f}{''.join(scores)}{best:>7.1f}{speed}")
+        print(f"{sasrec.NAMES[kind]:24}{epochs:>8.1f}{''.join(scores)}{best:>7.1f}{speed}")
 
 
 def draw(args, results):
@@ -197,7 +197,7 @@ def arguments():
         metavar="PATH",
         help="a file or folder of `user item item ...`; default: Python's own functions",
     )
-    add("--head", choices=tuple(_sasrec.NAMES), default="tree", help="the output layer")
+    add("--head", choices=tuple(sasrec.NAMES), default="tree", help="the output layer")
     add("--compare", action="store_true", help="every head, each for --minutes: a table")
     add("--minutes", type=float, default=2, help="of training, measuring not counted")
     add("--processor-time", action="store_true", help="minutes of the processor, of all its cores together")

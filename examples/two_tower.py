@@ -14,8 +14,8 @@ import time
 import _towers  # first: it imports TensorFlow, in such a way that TensorFlow Recommenders can be imported
 
 # isort: split
-import _sequences
 import keras
+from _next_item.sequences import read, show_best
 from _report import Course, export_and_serve, peak_memory, stage
 
 import keras_largeout as kl
@@ -26,7 +26,7 @@ def main():
     started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    sequences = _sequences.read(args)
+    sequences = read(args)
     with strategy.scope():
         model = make_model(args, sequences)
     results = fit(args, sequences, model)
@@ -78,7 +78,7 @@ def show_recommendations(args, sequences, recommender):
     def best(held_out):
         return recommender(_towers.inputs_of(held_out, args.length))["ids"].numpy()
 
-    _sequences.show_best("What is recommended?", sequences, best, args.seed)
+    show_best("What is recommended?", sequences, best, args.seed)
 
 
 def export(args, sequences, recommender, asked=64):

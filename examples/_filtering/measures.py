@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from _filtering.models import all_scores
 from _filtering.pairs import items_of
-from _sequences import padded
+from _next_item.sequences import padded
 
 import keras_largeout as kl
 

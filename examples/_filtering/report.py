@@ -3,8 +3,8 @@
 import numpy as np
 from _filtering.measures import NDCG, RECALL, best
 from _filtering.pairs import items_of
+from _next_item.sequences import padded
 from _report import stage
-from _sequences import padded
 
 POPULAR = "most popular"
 

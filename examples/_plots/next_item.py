@@ -3,8 +3,8 @@
 import json
 import pathlib
 
-from _next_item_callbacks import RECALL
-from _sasrec import NAMES
+from _next_item.callbacks import RECALL
+from _next_item.sasrec import NAMES
 
 from _plots.axes import dress, legend, new_figure, save, time_unit
 
@@ -25,7 +25,7 @@ def course(folder, kind, points, clock="training"):
 
     Args:
         folder: where to.
-        kind: which head, one of `_sasrec.NAMES`.
+        kind: which head, one of `sasrec.NAMES`.
         points: list of dicts, what was measured on the way.
         clock: what the time is the time of.
     """

@@ -11,11 +11,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples")
 import _towers
 
 # isort: split
-import _sequences
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
+from _next_item.sequences import index
 
 import keras_largeout as kl
 
@@ -25,7 +25,7 @@ ITEMS = 60
 def sequences(users=40):
     rng = np.random.default_rng(0)
     found = {user: rng.choice(ITEMS, rng.integers(5, 20), replace=False).tolist() for user in range(users)}
-    return _sequences.index("some", found)
+    return index("some", found)
 
 
 def check_pairs(data):

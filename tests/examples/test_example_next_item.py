@@ -40,7 +40,7 @@ def module(monkeypatch):
 
 
 def test_the_names_of_a_function_in_the_order_of_the_text(module):
-    found = {name: names for name, _, names in module("_sequences").functions_of(ast.parse(SOURCE))}
+    found = {name: names for name, _, names in module("_next_item.sequences").functions_of(ast.parse(SOURCE))}
     assert found == {
         "first": ["a", "rest", "key", "open", "os", "path", "join", "file", "read", "strip", "split"],
         "second": ["self", "inner", "y", "find", "z"],
@@ -49,7 +49,7 @@ def test_the_names_of_a_function_in_the_order_of_the_text(module):
 
 
 def test_the_standard_library(module):
-    data = module("_sequences").standard_library(share=0.02)
+    data = module("_next_item.sequences").standard_library(share=0.02)
     assert data.name.startswith("functions in ") and len(data.users) == len(data.user_names) > 20
     assert (np.diff(data.counts) <= 0).all() and len(data.counts) == len(data.item_names)
     for user in data.users:
@@ -58,7 +58,7 @@ def test_the_standard_library(module):
 
 
 def test_lines_of_numbers(module, tmp_path):
-    sequences = module("_sequences")
+    sequences = module("_next_item.sequences")
     (tmp_path / "train.txt").write_text("7 10 20 30 10\n\n8 10 20 30 40 50\n9 10 20 30 40\n")
     (tmp_path / "test.txt.gz").write_bytes(gzip.compress(b"7 40 20 60\n"))
     data = sequences.text_files(tmp_path)
@@ -73,7 +73,7 @@ def test_lines_of_numbers(module, tmp_path):
 
 
 def test_training_rows_predict_every_known_item_once_and_none_that_is_held_out(module):
-    sequences = module("_sequences")
+    sequences = module("_next_item.sequences")
     users = [np.arange(start, start + length, dtype=np.int32) for start, length in ((0, 5), (10, 13))]
     data = sequences.Sequences("tiny", users, np.ones(23, int))
     rows = data.rows(4)
@@ -89,7 +89,7 @@ def test_training_rows_predict_every_known_item_once_and_none_that_is_held_out(m
 
 
 def test_the_model_reads_what_was_before_and_no_padding(module):
-    sasrec = module("_sasrec")
+    sasrec = module("_next_item.sasrec")
     head = sasrec.make_head("tree", np.arange(40, 0, -1), 8)
     model = sasrec.build(head, 40, length=6, dim=8)
     short, long = np.array([[3, 1, 4]]), np.array([[3, 1, 4, 5, -1, -1]])
@@ -103,13 +103,13 @@ def test_the_model_reads_what_was_before_and_no_padding(module):
 
 def test_the_most_frequent_items_that_a_user_has_not(module):
     histories = [np.array([0, 1, 2]), np.array([4])]
-    most_frequent = module("_sequences").most_frequent
+    most_frequent = module("_next_item.sequences").most_frequent
     assert most_frequent((None, histories, np.array([12, 11]))) == 0.5
     assert most_frequent((None, histories, np.array([2, 10]))) == 0.5
 
 
 def test_the_course_ends_in_time_and_knows_the_best(module, tmp_path):
-    callbacks = module("_next_item_callbacks")
+    callbacks = module("_next_item.callbacks")
     ticks, scores = iter(np.arange(0, 1000, 0.5)), iter((0.1, 0.3, 0.2, 0.3))
 
     def measure():
@@ -130,7 +130,7 @@ def test_the_course_ends_in_time_and_knows_the_best(module, tmp_path):
 
 def test_the_picture(module, figures, tmp_path):
     pytest.importorskip("matplotlib")
-    plots, names = module("_plots.next_item"), module("_sasrec").NAMES
+    plots, names = module("_plots.next_item"), module("_next_item.sasrec").NAMES
     for seconds in (9, 240):
         for i, kind in enumerate(names):
             times = np.linspace(seconds / 10, seconds, 3 + i).tolist()

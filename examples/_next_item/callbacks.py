@@ -4,7 +4,7 @@ import time
 
 import keras
 import tensorflow as tf
-from _sequences import padded
+from _next_item.sequences import padded
 
 import keras_largeout as kl
 

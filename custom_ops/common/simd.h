@@ -89,11 +89,27 @@ LARGEOUT_INLINE void EndStream() {
 
 // The first n < kLanes elements; the rest of the vector is zero. Reads and writes nothing beyond them.
 #if defined(__AVX512F__)
+// By the narrowest load that holds them: what a mask hides is waited for all the same where it lies in another line.
 LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
-  return (VF)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+  const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+  if (n <= 4) return (VF)_mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask, p));
+  if (n <= 8) return (VF)_mm512_zextps256_ps512(_mm256_maskz_loadu_ps((__mmask8)mask, p));
+  return (VF)_mm512_maskz_loadu_ps(mask, p);
 }
 LARGEOUT_INLINE void StorePart(float* p, VF v, int n) {
-  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)v);
+  const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+  // In a register of its own: GCC would fold part and store into one vextractf32x4, which faults on what a mask hides.
+  if (n <= 4) {
+    __m128 part = _mm512_castps512_ps128((__m512)v);
+    __asm__("" : "+v"(part));
+    _mm_mask_storeu_ps(p, (__mmask8)mask, part);
+  } else if (n <= 8) {
+    __m256 part = _mm512_castps512_ps256((__m512)v);
+    __asm__("" : "+v"(part));
+    _mm256_mask_storeu_ps(p, (__mmask8)mask, part);
+  } else {
+    _mm512_mask_storeu_ps(p, mask, (__m512)v);
+  }
 }
 #else
 LARGEOUT_INLINE VF LoadPart(const float* p, int n) {

@@ -108,6 +108,25 @@ struct Lookup {
     }
   }
 
+  // Rows of less than a vector: one of their lines is asked for ahead, and then read by parts.
+  static void Thin(const Args& a, int64_t first, int64_t last, T* out) {
+    const Ahead ahead(a, last);
+    const int n = static_cast<int>(a.dim);
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t begin = a.bags.begin(b), end = a.bags.begin(b + 1);
+      const float scale = Denominator(a.bags, a.combiner, a.rows, begin, end);
+      VF sum = Zero();
+      for (int64_t p = begin; p < end; ++p) {
+        Ahead::Fetch(a, ahead, p);
+        const T* row = Row(a, p);
+        if (row == nullptr) continue;
+        const VF w = Set(a.bags.weights != nullptr ? a.bags.weights[p] : 1.f);
+        sum = Fma(w, n == 1 ? Set(ToFloat(*row)) : LoadPart(row, n), sum);
+      }
+      StorePart(out + b * a.dim, Divide(sum, scale), n);
+    }
+  }
+
   // Any other dim: pieces of 8 vectors, then of one, then the tail. The first one brings the bag's rows into the cache.
   static void Any(const Args& a, int64_t first, int64_t last, T* out) {
     const Ahead ahead(a, last);
@@ -134,6 +153,7 @@ struct Lookup {
 
   static void Combine(const Args& a, int64_t begin, int64_t end, T* out) {
     switch (a.dim / kLanes) {
+      case 0: return Thin(a, begin, end, out);
       case 1: return Narrow<1>(a, begin, end, out);
       case 2: return Narrow<2>(a, begin, end, out);
       case 3: return Narrow<3>(a, begin, end, out);

@@ -71,41 +71,49 @@ LARGEOUT_INLINE void Accumulate(float* sum, const G* g, int64_t dim, bool first)
   for (; j < dim; ++j) sum[j] = first ? ToFloat(g[j]) : sum[j] + ToFloat(g[j]);
 }
 
-// Tables of one column: kLanes rows make one vector.
-template <typename RuleT, typename T, typename G>
-LARGEOUT_INLINE void UpdateColumn(const RuleT& rule, const RowUpdateTask& task, int64_t begin, int64_t end) {
+// Rows of up to half a vector: as many as fit make one vector, since a rule costs as much for one lane as for all.
+// (With a length that the compiler does not know its loops over a row's few elements take longer than that.)
+template <int kDim, typename RuleT, typename T, typename G>
+LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, int64_t begin, int64_t end) {
   constexpr int64_t kAhead = 64;
   T* table = static_cast<T*>(task.table);
   const G* values = static_cast<const G*>(task.values);
   const RowStrides strides = task.strides;
-  for (int64_t i = begin; i < end; i += kLanes) {
-    const int count = end - i < kLanes ? static_cast<int>(end - i) : kLanes;
+  constexpr int kAtOnce = kLanes / kDim;
+  for (int64_t i = begin; i < end; i += kAtOnce) {
+    const int count = end - i < kAtOnce ? static_cast<int>(end - i) : kAtOnce;
     float w[kLanes] = {}, g[kLanes] = {}, s[kMaxSlots][kLanes] = {};
-    for (int lane = 0; lane < count; ++lane) {
-      const int64_t row = task.rows[i + lane];
-      if (i + lane + kAhead < end) {
-        const int64_t next = task.rows[i + lane + kAhead];
+    for (int r = 0, lane = 0; r < count; ++r, lane += kDim) {
+      const int64_t row = task.rows[i + r];
+      if (i + r + kAhead < end) {
+        const int64_t next = task.rows[i + r + kAhead];
         Prefetch(table + next * strides.table);
         for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next * strides.slot);
       }
-      w[lane] = ToFloat(table[row * strides.table]);
-      for (int k = 0; k < RuleT::kSlots; ++k) s[k][lane] = task.slots[k][row * strides.slot];
+      for (int j = 0; j < kDim; ++j) w[lane + j] = ToFloat(table[row * strides.table + j]);
+      for (int k = 0; k < RuleT::kSlots; ++k) {
+        for (int j = 0; j < kDim; ++j) s[k][lane + j] = task.slots[k][row * strides.slot + j];
+      }
       if (task.starts == nullptr) {
-        g[lane] = ToFloat(values[i + lane]);
+        for (int j = 0; j < kDim; ++j) g[lane + j] = ToFloat(values[(i + r) * kDim + j]);
       } else {
-        const int64_t start = task.starts[i + lane], stop = task.starts[i + lane + 1];
-        g[lane] = ToFloat(values[task.order[start]]);
-        for (int64_t p = start + 1; p < stop; ++p) g[lane] += ToFloat(values[task.order[p]]);
+        const int64_t start = task.starts[i + r], stop = task.starts[i + r + 1];
+        for (int j = 0; j < kDim; ++j) g[lane + j] = ToFloat(values[int64_t{task.order[start]} * kDim + j]);
+        for (int64_t p = start + 1; p < stop; ++p) {
+          for (int j = 0; j < kDim; ++j) g[lane + j] += ToFloat(values[int64_t{task.order[p]} * kDim + j]);
+        }
       }
     }
     VF slots[kMaxSlots] = {};
     for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = Load(s[k]);
     Store(w, rule.Step(Load(g), Load(w), slots));
     for (int k = 0; k < RuleT::kSlots; ++k) Store(s[k], slots[k]);
-    for (int lane = 0; lane < count; ++lane) {
-      const int64_t row = task.rows[i + lane];
-      FromFloat(w[lane], table + row * strides.table);
-      for (int k = 0; k < RuleT::kSlots; ++k) task.slots[k][row * strides.slot] = s[k][lane];
+    for (int r = 0, lane = 0; r < count; ++r, lane += kDim) {
+      const int64_t row = task.rows[i + r];
+      for (int j = 0; j < kDim; ++j) FromFloat(w[lane + j], table + row * strides.table + j);
+      for (int k = 0; k < RuleT::kSlots; ++k) {
+        for (int j = 0; j < kDim; ++j) task.slots[k][row * strides.slot + j] = s[k][lane + j];
+      }
     }
   }
 }
@@ -115,7 +123,14 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
   RuleT rule(task.hyper);
   const int64_t dim = task.dim;
   if constexpr (!__is_same(RuleT, RowWiseAdagrad)) {
-    if (dim == 1) return UpdateColumn<RuleT, T, G>(rule, task, begin, end);
+    if (dim == 1) return UpdateNarrow<1, RuleT, T, G>(rule, task, begin, end);
+    if (dim == 2) return UpdateNarrow<2, RuleT, T, G>(rule, task, begin, end);
+    if constexpr (kLanes > 4) {
+      if (dim == 4) return UpdateNarrow<4, RuleT, T, G>(rule, task, begin, end);
+    }
+    if constexpr (kLanes > 8) {
+      if (dim == 8) return UpdateNarrow<8, RuleT, T, G>(rule, task, begin, end);
+    }
   }
   const int64_t table_bytes = dim * static_cast<int64_t>(sizeof(T)),
                 slot_bytes = dim * static_cast<int64_t>(sizeof(float));

@@ -127,7 +127,7 @@ void EqualsFloat64() {
     if (!std::is_same_v<typename Device::Call, CpuCall> && level != Isa::kV4) continue;
     if (SetIsa(level) != level && std::is_same_v<typename Device::Call, CpuCall>) continue;
     uint64_t seed = 0;
-    for (int64_t dim : SizesFor<Device>({1, 3, 4, 17, 32, 48, 64, 100, 128, 129, 304, 507},
+    for (int64_t dim : SizesFor<Device>({1, 2, 3, 4, 8, 17, 32, 48, 64, 100, 128, 129, 304, 507},
                                         {1, 3, 4, 17, 64, 100, 128, 304, 507, 640})) {
       for (Combiner combiner : {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
         for (bool weighted : {false, true}) {

@@ -98,7 +98,7 @@ template <typename Device>
 void EveryRuleEqualsItsFormula() {
   for (int i = 0; i < kUpdateRules; ++i) {
     const UpdateRule rule = static_cast<UpdateRule>(i);
-    for (int64_t dim : {1, 3, 16, 17, 64, 123, 304}) {
+    for (int64_t dim : {1, 2, 3, 4, 8, 16, 17, 64, 123, 304}) {
       for (bool increasing : {false, true}) {
         CheckUpdate<Device, float, float, int64_t>(rule, 123, dim, 252, increasing, 0.f);
         CheckUpdate<Device, float, float, int32_t>(rule, 507, dim, 123, increasing, 0.01f);
@@ -111,7 +111,7 @@ template <typename Device>
 void EveryRuleInBfloat16() {
   for (int i = 0; i < kUpdateRules; ++i) {
     const UpdateRule rule = static_cast<UpdateRule>(i);
-    for (int64_t dim : {1, 17, 64}) {
+    for (int64_t dim : {1, 2, 4, 8, 17, 64}) {
       for (bool increasing : {false, true}) {
         CheckUpdate<Device, bfloat16, bfloat16, int32_t>(rule, 57, dim, 123, increasing, 0.01f);
         CheckUpdate<Device, bfloat16, float, int64_t>(rule, 57, dim, 123, increasing, 0.f);

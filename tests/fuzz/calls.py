@@ -17,6 +17,7 @@ from tests.fuzz import (  # noqa: F401  (they add theirs)
     recipes_common,
     recipes_fan_in,
     recipes_full_softmax,
+    recipes_hashing,
     recipes_records,
     recipes_vocabulary,
 )

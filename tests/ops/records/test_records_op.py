@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_largeout.ops import records as rec
 from keras_largeout.ops import row_update as ru
-from tests.ops._records import file_of, in_file, mapped
+from tests.ops.records._records import file_of, in_file, mapped
 
 HYPER = {
     "sgd": ru.sgd_hyper(0.1, 0.01),

@@ -1,0 +1,1 @@
+"""Hashing: categories, strings or integers, as ids of a table of fixed size."""

@@ -2,5 +2,6 @@
 
 from keras_largeout.datasets.extreme_classification import ExtremeClassification
 from keras_largeout.datasets.labeled_rows import LabeledRows
+from keras_largeout.datasets.sparse_rows import SparseRows
 
-__all__ = ["ExtremeClassification", "LabeledRows"]
+__all__ = ["ExtremeClassification", "LabeledRows", "SparseRows"]

@@ -1,5 +1,6 @@
 """The layers: one public layer per file."""
 
+from keras_largeout.layers.category_hashing import CategoryHashing
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
 from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
@@ -10,8 +11,10 @@ from keras_largeout.layers.heads.sampled_softmax import SampledSoftmax
 from keras_largeout.layers.heads.sparse_output import SparseOutput
 from keras_largeout.layers.heads.top_k import TopK
 from keras_largeout.layers.sharded_embedding import ShardedEmbedding
+from keras_largeout.layers.sparse_dense import SparseDense
 
 __all__ = [
+    "CategoryHashing",
     "DistributedEmbedding",
     "DynamicVocabulary",
     "FeatureConfig",
@@ -20,6 +23,7 @@ __all__ = [
     "HierarchicalSoftmax",
     "SampledSoftmax",
     "ShardedEmbedding",
+    "SparseDense",
     "SparseOutput",
     "TableConfig",
     "TopK",

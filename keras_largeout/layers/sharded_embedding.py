@@ -5,29 +5,18 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.feature_use import FeatureUse
-from keras_largeout.distribute.balance.recording import record
-from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
-from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
-from keras_largeout.distribute.tables.storage.places import check_storage, storage_of_spec
-from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
-from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
-from keras_largeout.layers._own_optimizer import OwnOptimizer
+from keras_largeout.layers._one_table import OneTable
 from keras_largeout.layers._tied import register_embedding
 from keras_largeout.ops.embedding.kinds import values_of, with_values
-from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.embedding.wrapper import COMBINERS
-from keras_largeout.ops.export_mode import is_exporting
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
+class ShardedEmbedding(OneTable, keras.layers.Layer):
     """Turns integer ids into rows of a trainable table; a drop-in for `keras.layers.Embedding`.
 
     A training step costs what the batch costs, whatever `input_dim` is: the gradient of the table is the
@@ -149,8 +138,7 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.out_of_range = out_of_range
-        self.placement, self.storage = check_placement(placement), check_storage(storage)
-        self.cache_rows = check_cache_rows(cache_rows, storage)
+        self.take_place(placement, storage, cache_rows)
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
@@ -167,40 +155,16 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
     def build(self, input_shape=None):
         if self.built:
             return
-        self.table = ShardedTable(
-            (self.input_dim, self.output_dim),
-            self.embeddings_initializer,
-            dtype=self.variable_dtype,
-            name="embeddings",
-            constraint=self.embeddings_constraint,
-            placement=self.placement,
-            plan_name=self.name,
-            trainable=self.optimizer is None,
-            storage=self.storage,
-            cache_rows=self.cache_rows,
+        self.make_table(
+            self.table_shape(), self.embeddings_initializer, "embeddings", self.embeddings_constraint
         )
-        give_shards(self, self.table)
-        self.build_optimizer([self.table])
         self._ids.reset_rows(self.table, self.embeddings_initializer)
         self.built = True
 
     @property
     def embeddings(self):
         """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
-        if not self.built:
-            raise AttributeError("You must build the layer before accessing `embeddings`.")
-        if not self.table.is_whole:
-            raise AttributeError(
-                "`embeddings` is for tables in one piece. Read and write this one by `table.numpy()` and "
-                '`table.assign(...)`; to use it as a matrix, make it with placement="replicated". '
-                f"Received: {self.name!r}, a table in {len(self.table.shards)} parts on several devices"
-            )
-        if self.table.caches is not None:
-            raise AttributeError(
-                "`embeddings` is for tables in one memory. Read and write this one by `table.numpy()` and "
-                f"`table.assign(...)`. Received: {self.name!r}, with cache_rows={self.cache_rows}"
-            )
-        return self.table.shards[0]
+        return self.whole_table("embeddings")
 
     def call(self, inputs, weights=None):
         check_keras_3(self, inputs)
@@ -224,37 +188,11 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         self.use = self.use or FeatureUse(self.name, self._ids)
         return [self.use]
 
-    def table_specs(self):
-        """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
-        return [
-            TableSpec(
-                self.name,
-                self.input_dim,
-                self.output_dim,
-                dtype=self.variable_dtype,
-                storage=storage_of_spec(self.storage),
-            )
-        ]
+    def table_shape(self):
+        return self.input_dim, self.output_dim
 
     def _lookup(self, ids, weights):
-        record(self.name, ids)
-        # While Keras builds a model symbolically the table is a tensor of the right shape.
-        if not self.table.initialized:
-            zeros = tf.zeros([self.input_dim, self.output_dim], self.variable_dtype)
-            return stock_embedding_lookup(zeros, ids, weights, self.combiner)
-        if is_exporting():
-            return stock_embedding_lookup(self.table.variable, ids, weights, self.combiner, self.input_dim)
-
-        def look_up():
-            rows = sharded_lookup(self.table, ids, weights, self.combiner, self._ids.in_op)
-            if self.embeddings_regularizer is None:
-                return (rows,)
-            return rows, unique_rows(self.table, ids, self._ids.in_op)
-
-        rows, *penalized = self.with_own_step(look_up)
-        for distinct in penalized:
-            self.add_loss(self.embeddings_regularizer(distinct))
-        return rows
+        return self.look_up(ids, weights, self.combiner, self._ids.in_op, self.embeddings_regularizer)
 
     def compute_mask(self, inputs, mask=None):
         if not self.mask_zero or self.combiner is not None:
@@ -270,18 +208,6 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
         ragged = self.combiner is None and getattr(inputs, "ragged", False)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
-
-    def save_own_variables(self, store):
-        self.make_slots()
-        with digested(store, place_of(store)) as arrays:
-            self.table.save(arrays)
-
-    def load_own_variables(self, store):
-        verify(store)
-        self.table.check(store)
-        if not only_checking():
-            self.make_slots()
-            self.table.load(store)
 
     @classmethod
     def from_config(cls, config):
@@ -299,11 +225,8 @@ class ShardedEmbedding(OwnOptimizer, keras.layers.Layer):
             "mask_zero": self.mask_zero,
             "combiner": self.combiner,
             "out_of_range": self.out_of_range,
-            "placement": self.placement if isinstance(self.placement, str) else "auto",
-            "optimizer": None if self._fused is None else self._fused.config,
             "vocabulary": keras.saving.serialize_keras_object(self.vocabulary),
-            "storage": self.storage,
-            **({} if self.cache_rows is None else {"cache_rows": self.cache_rows}),
+            **self.place_config(),
         }
 
 

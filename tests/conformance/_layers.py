@@ -97,6 +97,19 @@ def of_vocabulary():
     )
 
 
+def sparse_dense(**options):
+    return kl.layers.SparseDense(DIM, CLASSES, activation="tanh", placement="modulo", name="large", **options)
+
+
+def hashed():
+    """Two hashes of each id, whose rows are summed."""
+    hashing = kl.layers.CategoryHashing(11, num_hashes=2)
+    table = kl.layers.ShardedEmbedding(
+        hashing.total_bins, DIM, combiner="sum", placement="permutation", name="large"
+    )
+    return lambda ids: keras.layers.Flatten()(table(hashing(ids)))
+
+
 def towers(**own):
     """Two tables of one width, which are stacked where they have no optimizers of their `own`, by name."""
     tables = {
@@ -133,6 +146,9 @@ LAYERS = {
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
     "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),
     "ShardedEmbedding, fused": first(lambda: means(optimizer=ADAM()), refused=FUSED),
+    "SparseDense": first(sparse_dense),
+    "SparseDense, fused": first(lambda: sparse_dense(optimizer=ADAM()), refused=FUSED),
+    "CategoryHashing": first(hashed),
     "ShardedEmbedding, host": first(lambda: means(storage="host")),
     "ShardedEmbedding, vocabulary": first(of_vocabulary),
     "DistributedEmbedding, fused": first(

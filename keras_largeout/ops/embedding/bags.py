@@ -117,17 +117,25 @@ def _sparse(ids, weights, combiner):
     if static.rank is None or static.rank < 2:
         raise ValueError(f"`ids` must have rank 2 or more where they are sparse. Received: shape {static}")
     rows = ids if static.rank == 2 else tf.sparse.reshape(ids, [tf.reduce_prod(shape[:-1]), shape[-1]])
-    # Checks that the indices are in order.
-    bags = tf.RaggedTensor.from_value_rowids(rows.values, rows.indices[:, 0], rows.dense_shape[0])
-    count = tf.shape(bags.row_splits)[0] - 1
+    splits = _splits_of(rows.indices[:, 0], rows.dense_shape[0])
+    count = tf.shape(splits)[0] - 1
     return Bags(
-        bags.values,
-        factors,
-        bags.row_splits,
-        None,
-        count,
-        lambda rows: _reshaped(rows, shape[:-1], static[:-1]),
+        rows.values, factors, splits, None, count, lambda rows: _reshaped(rows, shape[:-1], static[:-1])
     )
+
+
+def _splits_of(row, rows):
+    """Where each row begins, int64 `[rows + 1]`, of the rows of sparse elements.
+
+    Raises:
+        tf.errors.InvalidArgumentError: they are not in order, or outside `[0, rows)`.
+    """
+    splits = tf.searchsorted(row, tf.range(rows + 1))
+    fine = tf.reduce_all(row[1:] >= row[:-1]) & (splits[0] == 0) & (splits[-1] == tf.size(row))
+    rule = "The indices of a tf.SparseTensor must be in order (tf.sparse.reorder) and inside its shape. "
+    check = tf.debugging.Assert(fine, [f"{rule}Received: rows", row, "where there are", rows])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.cast(splits, tf.int64)
 
 
 def _reshaped(rows, shape, static):

@@ -152,6 +152,7 @@ struct Lookup {
   }
 
   static void Combine(const Args& a, int64_t begin, int64_t end, T* out) {
+    if (a.dim == 0) return;
     switch (a.dim / kLanes) {
       case 0: return Thin(a, begin, end, out);
       case 1: return Narrow<1>(a, begin, end, out);

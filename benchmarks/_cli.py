@@ -5,7 +5,8 @@ import os
 import sys
 import tempfile
 
-from benchmarks import _harness, _machine, _report, _table
+from benchmarks import _harness, _report, _table
+from benchmarks import machine as the_machine
 
 
 def arguments(description):
@@ -86,8 +87,8 @@ def main(
     if options.rounds:
         cases = [case.but(rounds=options.rounds) for case in cases]
     load = _load()
-    machine = _machine.limits(row_floats, options.quick, gather_rows)
-    print(f"machine: {_machine.describe(machine)}\n", flush=True)
+    machine = the_machine.limits(row_floats, options.quick, gather_rows)
+    print(f"machine: {the_machine.describe(machine)}\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="largeout-bench-") as folder:
         results = _harness.run_cases(with_data(options.quick, folder, cases), options.verbose)
     rows = _report.table(results, references, baseline)
@@ -99,7 +100,7 @@ def main(
     if goals:
         print("\n" + _table.aligned(*_report.reach_rows(goals)))
     if options.markdown:
-        lines = [f"Machine: {_machine.describe(machine)}.", _table.markdown(*rows)]
+        lines = [f"Machine: {the_machine.describe(machine)}.", _table.markdown(*rows)]
         lines += ["\n".join(f"- {line}" for line in limits)] if limits else []
         lines += [_table.markdown(*_report.reach_rows(goals))] if goals else []
         _table.write_markdown(options.markdown, name, "\n\n".join(lines))

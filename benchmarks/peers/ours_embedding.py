@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import _machine
+from benchmarks import machine
 from benchmarks._data import load
 from benchmarks._step import Step
 from benchmarks.peers import keras_embedding, tf_common
@@ -68,7 +68,7 @@ def cold_step(config, data):
         step.run(i)
     record = 4 * part.records.words
     # A record that crosses the border of two pages is read from both.
-    pages = [np.union1d(r * record // _machine.PAGE, ((r + 1) * record - 1) // _machine.PAGE) for r in rows]
+    pages = [np.union1d(r * record // machine.PAGE, ((r + 1) * record - 1) // machine.PAGE) for r in rows]
     asked = statistics.mean(map(len, pages))
 
     def run(i):
@@ -77,8 +77,8 @@ def cold_step(config, data):
 
     return Step(
         run,
-        {"pages": asked, "disk_seconds": asked * _machine.page_read_seconds(config["folder"])},
-        before=lambda i: _machine.forget(part.records.path),
+        {"pages": asked, "disk_seconds": asked * machine.page_read_seconds(config["folder"])},
+        before=lambda i: machine.forget(part.records.path),
     )
 
 

@@ -1,5 +1,5 @@
 // What the machine itself can do, so that a measured step can be set against it: copy bandwidth and random rows.
-// Compiled and run by _machine.py. Arguments: buffer MiB, row floats, rows to gather from (0: none). Prints one
+// Compiled and run by __init__.py. Arguments: buffer MiB, row floats, rows to gather from (0: none). Prints one
 // JSON object.
 //
 // Bandwidths count bytes read plus bytes written. Random rows are read (or read and written back) with software

@@ -60,7 +60,7 @@ def limits(row_floats, quick=False, gather_rows=0):
     found = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "time": time.strftime("%Y-%m-%d")}
     found.update(_compiled(64 if quick else 1024, row_floats, gather_rows))
     report = run_worker(
-        "benchmarks._machine:matmul", {"size": 512 if quick else 2048}, {}, 0.5 if quick else 3.0
+        "benchmarks.machine:matmul", {"size": 512 if quick else 2048}, {}, 0.5 if quick else 3.0
     )
     if "error" not in report:
         found["gemm_gflop_s"] = report["notes"]["flops"] / min(report["times"]) * 1e-9

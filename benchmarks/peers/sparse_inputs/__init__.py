@@ -1,0 +1,1 @@
+"""Hashed strings and wide sparse rows, of each library."""

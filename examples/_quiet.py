@@ -3,12 +3,16 @@
 Some of it is printed before TensorFlow can be told not to (oneDNN, missing GPUs), so for that moment the
 standard error goes to a file, which is shown where something fails. Later only Python speaks: what its
 exceptions say is what TensorFlow would log as an error. `TF_CPP_MIN_LOG_LEVEL=0` shows everything.
+
+Keras warns at the end of each dataset of unknown size, as of files that are read while a model trains: that
+is left out too.
 """
 
 import contextlib
 import os
 import sys
 import tempfile
+import warnings
 
 
 @contextlib.contextmanager
@@ -36,3 +40,5 @@ with contextlib.nullcontext() if wanted else held_back():
     import tensorflow as tf
 
     tf.config.list_physical_devices()  # looks for GPUs, and says so
+
+warnings.filterwarnings("ignore", message="Your input ran out of data")

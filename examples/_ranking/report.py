@@ -30,7 +30,8 @@ def print_calibration(labels, probabilities):
     print("\n   rows by prediction, a tenth of them a line")
     print(f"   {'rows':>10}{'predicted':>11}{'observed':>10}{'ratio':>8}")
     for part in bins:
-        print(f"   {part.rows:>10,}{part.predicted:>11.4f}{part.observed:>10.4f}{part.ratio:>8.3f}")
+        ratio = f"{part.ratio:>8.3f}" if part.observed else f"{'-':>8}"
+        print(f"   {part.rows:>10,}{part.predicted:>11.4f}{part.observed:>10.4f}{ratio}")
     return bins
 
 

@@ -86,7 +86,7 @@ def make_model(args, table):
 
 def fit(args, model, hashed, batches):
     with stage(f"Training: {args.epochs} pass{'es' if args.epochs > 1 else ''}, as the rows come"):
-        speed = course.Speed(batches.files)
+        speed = course.Speed(batches)
         rows = batches.train().map(hashed, num_parallel_calls=2).prefetch(4)
         model.fit(rows, epochs=args.epochs, callbacks=[speed], shuffle=False, verbose=0)
         print(f"   {speed.rate:,.0f} rows per second, reading and hashing included")

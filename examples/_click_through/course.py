@@ -28,6 +28,12 @@ class Batches:
         self._test = kl.datasets.TabularFiles(table.test, **uses) if table.test else None
         self._batch, self._shuffle, self._seed = batch, shuffle, seed
 
+    @property
+    def trained(self):
+        """How many of the rows that the pass has read are for training."""
+        read = self.files.rows_read
+        return read if self._test else read - -(-read // _HELD_OUT)
+
     def train(self, mixed=True):
         keep = None if self._test else lambda row: row % _HELD_OUT != 0
         return self.files.dataset(self._batch, self._shuffle if mixed else 0, self._seed, keep=keep)
@@ -39,30 +45,31 @@ class Batches:
 
 
 class Speed(keras.callbacks.Callback):
-    """Counts rows while a model trains, and says so now and then. The first step, which traces, is not timed.
+    """Counts rows while a model trains, and says so now and then.
+
+    The first step of an epoch is not timed: it traces, and waits for the first block of rows.
 
     Args:
-        files: the `TabularFiles` that are read.
+        batches: the `Batches` that are read.
         every: seconds between two lines.
 
     Attributes:
-        rows: all rows trained on; timed: those while the clock was running; seconds: of the clock.
+        rows: all rows trained on; seconds: of the clock.
     """
 
-    def __init__(self, files, every=10):
+    def __init__(self, batches, every=10):
         super().__init__()
-        self.files, self.every, self.rows, self.timed, self.seconds = files, every, 0, 0, 0.0
+        self.batches, self.files, self.every, self.rows, self.seconds = batches, batches.files, every, 0, 0.0
 
     @property
     def rate(self):
-        return self.timed / max(self.seconds, 1e-9)
+        return self.rows / max(self.seconds, 1e-9)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._begun = self._said = None
-        self._read = 0
 
     def on_train_batch_end(self, batch, logs=None):
-        now, read = time.perf_counter(), self.files.rows_read
+        now, read = time.perf_counter(), self.batches.trained
         if self._begun is None:
             self._begun = self._said = now
             self._first = read
@@ -76,8 +83,7 @@ class Speed(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch, logs=None):
-        self.rows += self.files.rows_read
-        self.timed += self.files.rows_read
+        self.rows += self.batches.trained
         self.seconds += time.perf_counter() - self._begun
         print(
             f"   epoch {epoch + 1}: loss {logs['loss']:.4f} of the rows before they were learned", flush=True

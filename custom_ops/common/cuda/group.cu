@@ -3,6 +3,7 @@
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda/group_cuda.h"
+#include "common/cuda/launch.cuh"
 
 namespace largeout {
 namespace {
@@ -65,12 +66,12 @@ int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
   LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(g.temp, bytes, g.keys, g.sorted, g.positions, g.order,
                                                        static_cast<int>(g.n), 0,
                                                        BitsOf(static_cast<uint64_t>(g.limit)), stream));
-  MarkHeads<Key><<<blocks, kThreads, 0, stream>>>(g.sorted, g.n, g.limit, g.group);
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(MarkHeads<Key>, blocks, kThreads, 0, stream, g.sorted, g.n, g.limit, g.group));
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::InclusiveSum(g.temp, bytes, g.group, g.group, static_cast<int>(g.n), stream));
-  WriteGroups<Key>
-      <<<blocks, kThreads, 0, stream>>>(g.sorted, g.group, g.n, g.limit, g.unique, g.starts, g.counts);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(WriteGroups<Key>, blocks, kThreads, 0, stream, g.sorted, g.group, g.n, g.limit, g.unique,
+                g.starts, g.counts);
 }
 
 template struct KeyGroups<uint32_t>;

@@ -3,7 +3,7 @@
 //
 //   Arena arena(workspace);                              // a null workspace only adds up: arena.bytes()
 //   KeyGroups<uint32_t> groups(n, limit, &arena);
-//   WriteKeys<<<...>>>(..., groups.keys, groups.positions);
+//   Launch(WriteKeys, ..., groups.keys, groups.positions);
 //   GroupKeysCuda(groups, stream);
 #ifndef LARGEOUT_COMMON_GROUP_CUDA_H_
 #define LARGEOUT_COMMON_GROUP_CUDA_H_

@@ -15,8 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "common/test/check.h"
 #include "common/cuda/cuda.h"
+#include "common/cuda/launch.cuh"
+#include "common/test/check.h"
 
 #define BENCH_OK(call)                                                                              \
   do {                                                                                              \
@@ -184,13 +185,16 @@ class Bench {
     const int64_t bytes = static_cast<int64_t>(std::min(free_bytes() / 4, 2147483648.0)) / 1024 * 1024;
     BenchArena memory(2 * bytes);
     char *from = memory.Take<char>(bytes), *to = memory.Take<char>(bytes);
-    BenchFill<<<4096, 256>>>(reinterpret_cast<float*>(from), bytes / 4, 1, 1.f);
+    BENCH_OK(Launch(BenchFill, 4096, 256, 0, nullptr, reinterpret_cast<float*>(from), bytes / 4, 1, 1.f));
     const Times copy =
         Time([&](int) { BENCH_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); }, 20);
     copy_ = 2.0 * bytes / copy.median * 1e3;
     const int blocks = device.multiProcessorCount * 8, rounds = quick_ ? 100 : 4096;
-    const Times fma =
-        Time([&](int) { BenchFma<<<blocks, 256>>>(reinterpret_cast<float*>(to), 0.5f, rounds); }, 20);
+    const Times fma = Time(
+        [&](int) {
+          BENCH_OK(Launch(BenchFma, blocks, 256, 0, nullptr, reinterpret_cast<float*>(to), 0.5f, rounds));
+        },
+        20);
     fma_ = 2.0 * 16 * rounds * blocks * 256 / fma.median * 1e3;
     std::printf("%s: %s, %d multiprocessors; copy %.0f GB/s (read + written), float32 FMA %.1f TFLOP/s\n",
                 name_, device.name, device.multiProcessorCount, copy_ * 1e-9, fma_ * 1e-12);

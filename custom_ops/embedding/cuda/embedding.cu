@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "common/cuda/cuda_warp.cuh"
+#include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
@@ -106,9 +107,9 @@ int Copy(const void* table, int64_t rows, int64_t row_bytes, const Bags<Id>& bag
   const int64_t pieces = row_bytes / static_cast<int64_t>(sizeof(Piece));
   const int64_t teams = (bags.num_ids + kCopyRows - 1) / kCopyRows;
   const int lanes = TeamLanes(pieces);
-  CopyRows<Id, Piece><<<BlocksFor(teams * lanes), kThreads, 0, stream>>>(
-      static_cast<const Piece*>(table), rows, pieces, bags.ids, bags.num_ids, teams, static_cast<Piece*>(out), lanes);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(CopyRows<Id, Piece>, BlocksFor(teams * lanes), kThreads, 0, stream,
+                static_cast<const Piece*>(table), rows, pieces, bags.ids, bags.num_ids, teams,
+                static_cast<Piece*>(out), lanes);
 }
 
 // One warp a bag: the dots first, then their weighted mean, which is grad . out[bag].
@@ -162,13 +163,13 @@ int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream
   auto* first = reinterpret_cast<unsigned long long*>(checks);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, 2 * sizeof(int64_t), stream));  // -1, and more than any position
   if (bags.row_splits != nullptr) {
-    CheckSplits<<<BlocksFor(bags.num_bags + 1), kThreads, 0, stream>>>(bags.row_splits, bags.num_bags + 1, bags.num_ids,
-                                                                       first);
+    LARGEOUT_RETURN_IF_ERROR(Launch(CheckSplits, BlocksFor(bags.num_bags + 1), kThreads, 0, stream,
+                                    bags.row_splits, bags.num_bags + 1, bags.num_ids, first));
   }
   if (check_ids) {
-    CheckIds<Id><<<BlocksFor(bags.num_ids), kThreads, 0, stream>>>(bags.ids, bags.num_ids, rows, first + 1);
+    LARGEOUT_RETURN_IF_ERROR(Launch(CheckIds<Id>, BlocksFor(bags.num_ids), kThreads, 0, stream, bags.ids,
+                                    bags.num_ids, rows, first + 1));
   }
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
   int64_t found[2];
   const int error = CopyToHostCuda(checks, sizeof(found), found, stream);
   if (error != 0) return error;
@@ -186,9 +187,9 @@ int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id
     return Copy<Id, T>(table, rows, bytes, bags, out, stream);
   }
   return WithTile<T>(dim, Packs<T>(dim, table, out), [&](auto pack, auto vectors, int lanes) {
-    Lookup<T, Id, decltype(pack)::value, decltype(vectors)::value>
-        <<<BlocksFor(bags.num_bags * lanes), kThreads, 0, stream>>>(table, rows, dim, bags, combiner, out, lanes);
-    return static_cast<int>(cudaGetLastError());
+    return Launch(Lookup<T, Id, decltype(pack)::value, decltype(vectors)::value>,
+                  BlocksFor(bags.num_bags * lanes), kThreads, 0, stream, table, rows, dim, bags, combiner,
+                  out, lanes);
   });
 }
 
@@ -197,13 +198,9 @@ int EmbeddingWeightsGradCuda(const T* table, int64_t rows, int64_t dim, const Ba
                              const T* grad, float* weights_grad, GpuStream stream) {
   if (bags.num_bags == 0 || bags.num_ids == 0) return 0;
   const unsigned blocks = BlocksFor(bags.num_bags * 32);
-  if (Packs<T>(dim, table, grad)) {
-    constexpr int kFull = 16 / sizeof(T);
-    WeightsGrad<T, Id, kFull><<<blocks, kThreads, 0, stream>>>(table, rows, dim, bags, combiner, grad, weights_grad);
-  } else {
-    WeightsGrad<T, Id, 1><<<blocks, kThreads, 0, stream>>>(table, rows, dim, bags, combiner, grad, weights_grad);
-  }
-  return static_cast<int>(cudaGetLastError());
+  constexpr int kFull = 16 / sizeof(T);
+  return Launch(Packs<T>(dim, table, grad) ? WeightsGrad<T, Id, kFull> : WeightsGrad<T, Id, 1>, blocks,
+                kThreads, 0, stream, table, rows, dim, bags, combiner, grad, weights_grad);
 }
 
 #define LARGEOUT_INSTANTIATE(T, Id)                                                                                  \

@@ -2,6 +2,7 @@
 #include <cub/device/device_scan.cuh>
 #include <type_traits>
 
+#include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
@@ -177,29 +178,30 @@ int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int6
   const Occurrences occurrences{plan, dim};
   const bool packs = Packs<T>(dim, grad, rows_out);
   const int error = WithTile<T>(dim, packs, [&](auto pack, auto vectors, int lanes) {
-    SumRows<T, decltype(pack)::value, decltype(vectors)::value>
-        <<<BlocksFor(plan.num_unique * lanes), kThreads, 0, stream>>>(occurrences, grad, unique_ids, rows_out, lanes);
-    return static_cast<int>(cudaGetLastError());
+    return Launch(SumRows<T, decltype(pack)::value, decltype(vectors)::value>,
+                  BlocksFor(plan.num_unique * lanes), kThreads, 0, stream, occurrences, grad, unique_ids,
+                  rows_out, lanes);
   });
   ScratchMemory m(plan, dim, scratch);
   if (error != 0 || plan.num_valid <= kHot || dim == 0) return error;
 
-  CountPieces<<<BlocksFor(plan.num_unique + 1), kThreads, 0, stream>>>(plan.starts, plan.num_unique, m.piece_start);
+  LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, BlocksFor(plan.num_unique + 1), kThreads, 0, stream,
+                                  plan.starts, plan.num_unique, m.piece_start));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(m.temp, m.temp_bytes, m.piece_start, m.piece_start,
                                                      static_cast<int>(plan.num_unique + 1), stream));
-  WritePieces<<<BlocksFor(std::max(plan.num_unique, m.most)), kThreads, 0, stream>>>(m.piece_start, plan.num_unique, m.most,
-                                                                                      m.piece_group);
+  LARGEOUT_RETURN_IF_ERROR(Launch(WritePieces, BlocksFor(std::max(plan.num_unique, m.most)), kThreads, 0,
+                                  stream, m.piece_start, plan.num_unique, m.most, m.piece_group));
   const unsigned blocks = static_cast<unsigned>(m.most);
   if (packs) {
     constexpr int kFull = 16 / sizeof(T);
-    SumPieces<T, kFull><<<blocks, kThreads, 0, stream>>>(occurrences, grad, m.piece_start, m.piece_group, m.partials,
-                                                         TeamLanes(dim / kFull));
+    LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T, kFull>, blocks, kThreads, 0, stream, occurrences, grad,
+                                    m.piece_start, m.piece_group, m.partials, TeamLanes(dim / kFull)));
   } else {
-    SumPieces<T, 1><<<blocks, kThreads, 0, stream>>>(occurrences, grad, m.piece_start, m.piece_group, m.partials,
-                                                     TeamLanes(dim));
+    LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T, 1>, blocks, kThreads, 0, stream, occurrences, grad,
+                                    m.piece_start, m.piece_group, m.partials, TeamLanes(dim)));
   }
-  AddPieces<T><<<blocks, kThreads, 0, stream>>>(m.partials, dim, m.piece_start, m.piece_group, rows_out, TeamLanes(dim));
-  return static_cast<int>(cudaGetLastError());
+  return Launch(AddPieces<T>, blocks, kThreads, 0, stream, m.partials, dim, m.piece_start, m.piece_group,
+                rows_out, TeamLanes(dim));
 }
 
 template int EmbeddingGradRowsCuda<float>(const EmbeddingGradPlanCuda&, const float*, int64_t, void*, int64_t*, float*,

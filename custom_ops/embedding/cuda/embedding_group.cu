@@ -1,5 +1,6 @@
 // The plan of the table's gradient: ids sorted and grouped, and the factor of every position.
 #include "common/cuda/group_cuda.h"
+#include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
@@ -72,11 +73,12 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
          EmbeddingGradPlanCuda* plan) {
   const int64_t n = bags.num_ids;
   const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
-  WriteKeys<Id, Key><<<BlocksFor(n), kThreads, 0, stream>>>(bags.ids, n, rows, m.groups.keys, m.groups.positions);
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteKeys<Id, Key>, BlocksFor(n), kThreads, 0, stream, bags.ids, n, rows,
+                                  m.groups.keys, m.groups.positions));
   if (m.bag != nullptr || m.factor != nullptr) {
-    WriteBags<Id><<<BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream>>>(bags, combiner, rows, m.bag, m.factor);
+    LARGEOUT_RETURN_IF_ERROR(Launch(WriteBags<Id>, BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream,
+                                    bags, combiner, rows, m.bag, m.factor));
   }
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
   int error = GroupKeysCuda(m.groups, stream);
   if (error != 0) return error;
   GroupCounts counts;

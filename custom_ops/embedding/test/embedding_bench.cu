@@ -3,6 +3,7 @@
 // on a smaller GPU. The update of the rows: row_update/test/row_update_step_bench.cu.
 #include <unordered_set>
 
+#include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 
@@ -21,8 +22,8 @@ int main(int argc, char** argv) {
   float* table = memory.Take<float>(rows * dim);
   float* out = memory.Take<float>(bags_count * dim);
   float* grad = memory.Take<float>(bags_count * dim);
-  BenchFill<<<8192, 256>>>(table, rows * dim, 1, 0.1f);
-  BenchFill<<<8192, 256>>>(grad, bags_count * dim, 2, 0.1f);
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, table, rows * dim, 1, 0.1f));
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, grad, bags_count * dim, 2, 0.1f));
   std::vector<Bags<int64_t>> bags;
   double unique = 0;
   for (int64_t s = 0; s < sets; ++s) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/cuda/group_cuda.h"
+#include "common/cuda/launch.cuh"
 #include "exchange/cuda/exchange_cuda.h"
 #include "exchange/exchange_position.h"
 
@@ -117,22 +118,21 @@ int Plan(const PlacementView& placement, const Id* ids, int64_t n, bool check_id
                                        cudaMemcpyHostToDevice, stream));
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.groups.counts, 0, sizeof(GroupCounts), stream));
   if (placement.num_hot > 0) {
-    CheckHot<<<BlocksFor(placement.num_hot), kThreads, 0, stream>>>(placement.hot, placement.num_hot,
-                                                                    placement.rows, m.report);
+    LARGEOUT_RETURN_IF_ERROR(Launch(CheckHot, BlocksFor(placement.num_hot), kThreads, 0, stream,
+                                    placement.hot, placement.num_hot, placement.rows, m.report));
   }
   if (n > 0) {
     PlacementView on_device = placement;
     on_device.offsets = m.offsets;
-    WriteKeys<Id, Key><<<BlocksFor(n), kThreads, 0, stream>>>(
-        ColdPosition(on_device), placement.hot, placement.num_hot, ids, n, placement.rows, limit, check_ids,
-        m.groups.keys, m.groups.positions, m.report);
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(WriteKeys<Id, Key>, BlocksFor(n), kThreads, 0, stream,
+                                    ColdPosition(on_device), placement.hot, placement.num_hot, ids, n,
+                                    placement.rows, limit, check_ids, m.groups.keys, m.groups.positions,
+                                    m.report));
     const int error = GroupKeysCuda(m.groups, stream);
     if (error != 0) return error;
   }
-  WriteCuts<<<BlocksFor(shards + 2), kThreads, 0, stream>>>(m.groups.unique, m.groups.counts, m.offsets,
-                                                            shards, m.report, m.cuts);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteCuts, BlocksFor(shards + 2), kThreads, 0, stream, m.groups.unique,
+                                  m.groups.counts, m.offsets, shards, m.report, m.cuts));
   std::vector<char> host(PlanMemory<Key>::ReportBytes(shards));
   const int error = CopyToHostCuda(m.report, static_cast<int64_t>(host.size()), host.data(), stream);
   if (error != 0) return error;
@@ -169,8 +169,7 @@ int PlanPartitionCuda(const PlacementView& placement, const Id* ids, int64_t n, 
 int WritePartitionCuda(const PartitionPlanCuda& plan, int64_t* unique, int64_t* local, int32_t* inverse,
                        GpuStream stream) {
   if (plan.n == 0) return 0;
-  WriteOutputs<<<BlocksFor(plan.n), kThreads, 0, stream>>>(plan, unique, local, inverse);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(WriteOutputs, BlocksFor(plan.n), kThreads, 0, stream, plan, unique, local, inverse);
 }
 
 template int PlanPartitionCuda<int32_t>(const PlacementView&, const int32_t*, int64_t, bool, void*, GpuStream,

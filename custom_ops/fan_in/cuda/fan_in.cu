@@ -1,4 +1,5 @@
 // How a batch is laid out, and plain logits.
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_row.cuh"
 
 namespace largeout {
@@ -73,15 +74,13 @@ using namespace fan_in_gpu;
 template <typename X>
 int FanInLayOutCuda(const FanInBatch& batch, const X* x, float* blocks, GpuStream stream) {
   if (batch.floats() == 0) return 0;
-  LayOut<X><<<Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream>>>(batch, x, blocks);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(LayOut<X>, Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream, batch, x, blocks);
 }
 
 template <typename X>
 int FanInLayBackCuda(const FanInBatch& batch, const float* blocks, X* x, GpuStream stream) {
   if (batch.floats() == 0) return 0;
-  LayBack<X><<<Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream>>>(batch, blocks, x);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(LayBack<X>, Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream, batch, blocks, x);
 }
 
 template <typename T, typename Id>
@@ -92,9 +91,8 @@ int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, con
   Verdict* verdict = static_cast<Verdict*>(workspace);
   const int error = ClearVerdict(verdict, stream);
   if (error != 0) return error;
-  Logits<T, Id><<<Grid(Blocks(layer.classes, kTile), batch), kThreads, 0, stream>>>(layer, batch, blocks,
-                                                                                    logits, verdict);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(Launch(Logits<T, Id>, Grid(Blocks(layer.classes, kTile), batch), kThreads, 0,
+                                  stream, layer, batch, blocks, logits, verdict));
   return ReadVerdict(verdict, stream, bad);
 }
 

@@ -1,6 +1,7 @@
 // The backward pass, chunk by chunk of the classes: the gradients of the logits; what they add to the
 // gradient of the inputs; those of weights and bias, written or applied in place. Neither [batch, classes]
 // nor a gradient [classes, fan_in] is ever held.
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_input_gradient.cuh"
 #include "fan_in/fan_in_random.h"
 #include "row_update/cuda/row_update_rules.cuh"
@@ -69,9 +70,8 @@ struct Update {
 template <typename Apply, typename Id>
 int ApplyRows(const Id* indices, int64_t count, bool checked, const FanInBatch& batch, const float* blocks,
               const GradientChunk& chunk, const Apply& apply, Verdict* verdict, GpuStream stream) {
-  RowGradients<Apply, Id><<<Blocks(chunk.rows, kWarps), kThreads, 0, stream>>>(indices, count, checked, batch,
-                                                                               blocks, chunk, apply, verdict);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(RowGradients<Apply, Id>, Blocks(chunk.rows, kWarps), kThreads, 0, stream, indices, count,
+                checked, batch, blocks, chunk, apply, verdict);
 }
 
 template <typename T, typename Id>
@@ -103,12 +103,9 @@ int AddInputs(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const Gra
               const InputSums& sums, GpuStream stream) {
   dim3 grid = Grid(static_cast<unsigned>(sums.owners / kWarps), batch);
   grid.z = static_cast<unsigned>(sums.ranges);
-  if (reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0) {
-    AddToInputs<16 / sizeof(Id), T, Id><<<grid, kThreads, 0, stream>>>(layer, batch, chunk, sums);
-  } else {
-    AddToInputs<1, T, Id><<<grid, kThreads, 0, stream>>>(layer, batch, chunk, sums);
-  }
-  return static_cast<int>(cudaGetLastError());
+  return Launch(reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0 ? AddToInputs<16 / sizeof(Id), T, Id>
+                                                                     : AddToInputs<1, T, Id>,
+                grid, kThreads, 0, stream, layer, batch, chunk, sums);
 }
 
 }  // namespace
@@ -150,8 +147,8 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
     if (error != 0) return error;
   }
   if (input_gradient && sums.ranges > 1) {
-    AddInputSums<<<Blocks(std::min<int64_t>(sums.floats, 1 << 20), kThreads), kThreads, 0, stream>>>(sums);
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(AddInputSums, Blocks(std::min<int64_t>(sums.floats, 1 << 20), kThreads),
+                                    kThreads, 0, stream, sums));
   }
   return ReadVerdict(verdict, stream, bad);
 }

@@ -1,5 +1,6 @@
 // The gradients of the logits of some classes: given ones, turned, or those of a loss, whose logits are
 // computed anew.
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_gradients.cuh"
 
 namespace largeout {
@@ -98,13 +99,11 @@ int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, cons
                    GpuStream stream) {
   if (batch.size == 0 || chunk.rows == 0) return 0;
   if (from.logits != nullptr) {
-    Given<Id><<<Grid(Blocks(chunk.rows, kTile), batch), kThreads, 0, stream>>>(
-        layer.indices, layer.fan_in, layer.classes, batch, from.logits, chunk, verdict);
-  } else {
-    OfLoss<T, Id><<<Grid(Blocks(chunk.rows, kRun * kWarps), batch), kThreads, 0, stream>>>(
-        layer, batch, blocks, from, chunk, verdict);
+    return Launch(Given<Id>, Grid(Blocks(chunk.rows, kTile), batch), kThreads, 0, stream, layer.indices,
+                  layer.fan_in, layer.classes, batch, from.logits, chunk, verdict);
   }
-  return static_cast<int>(cudaGetLastError());
+  return Launch(OfLoss<T, Id>, Grid(Blocks(chunk.rows, kRun * kWarps), batch), kThreads, 0, stream, layer,
+                batch, blocks, from, chunk, verdict);
 }
 
 #define LARGEOUT_GRADIENTS(T, Id)                                                               \

@@ -1,6 +1,7 @@
 // The forward pass of the losses: a warp goes through a range of classes for one block of examples; the sums
 // of ranges meet in a fixed order. Terms are float32, sums float64. No logits are written.
 #include "common/arena.h"
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_labels.cuh"
 
 namespace largeout {
@@ -165,12 +166,13 @@ int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch
   const int error = ClearVerdict(verdict, stream);
   if (error != 0) return error;
   if (ranges.count > 0) {
-    ForwardRanges<T, Id><<<Grid(Blocks(ranges.count, kWarps), batch), kThreads, 0, stream>>>(
-        layer, batch, blocks, loss, positives, loss == FanInLoss::kSquaredHinge ? out.active : nullptr,
-        ranges, sums, verdict);
+    LARGEOUT_RETURN_IF_ERROR(Launch(ForwardRanges<T, Id>, Grid(Blocks(ranges.count, kWarps), batch), kThreads,
+                                    0, stream, layer, batch, blocks, loss, positives,
+                                    loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums,
+                                    verdict));
   }
-  AddRanges<<<Blocks(batch.size, kWarps), kThreads, 0, stream>>>(batch, loss, ranges, sums, out);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(AddRanges, Blocks(batch.size, kWarps), kThreads, 0, stream, batch, loss, ranges, sums, out));
   return ReadVerdict(verdict, stream, bad);
 }
 

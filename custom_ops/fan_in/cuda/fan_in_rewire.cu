@@ -1,4 +1,5 @@
 // Random connections, pruning and regrowth.
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_draw.cuh"
 #include "fan_in/cuda/fan_in_rewire_cuda.h"
 
@@ -170,9 +171,8 @@ template <typename Id>
 int Check(const Id* indices, int64_t rows, int64_t count, int64_t inputs, unsigned long long* first,
           GpuStream stream) {
   if (rows * count == 0) return 0;
-  CheckIndices<Id>
-      <<<Strided(rows * count), kThreads, 0, stream>>>(indices, rows * count, count, inputs, first);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(CheckIndices<Id>, Strided(rows * count), kThreads, 0, stream, indices, rows * count, count,
+                inputs, first);
 }
 
 }  // namespace
@@ -192,9 +192,8 @@ int FanInConnectionsCuda(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t 
   if (rows * fan_in == 0) return 0;
   Arena arena(workspace);
   const DrawMemory memory(rows, 0, fan_in, inputs, 0, &arena);
-  DrawRows<Id, Id><<<Blocks(memory.threads, kThreads), kThreads, 0, stream>>>(
-      nullptr, 0, inputs, key, first_class, rows, fan_in, indices, memory);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(DrawRows<Id, Id>, Blocks(memory.threads, kThreads), kThreads, 0, stream, nullptr, 0, inputs,
+                key, first_class, rows, fan_in, indices, memory);
 }
 
 template <typename Id>
@@ -210,9 +209,8 @@ int FanInCandidatesCuda(const Id* indices, int64_t fan_in, int64_t inputs, uint6
   if (error != 0) return error;
   if (*bad >= 0) *bad += first_row;
   if (*bad >= 0 || rows * count == 0) return 0;
-  DrawRows<Id, int32_t><<<Blocks(memory.threads, kThreads), kThreads, 0, stream>>>(
-      own, fan_in, inputs, key, first_class + first_row, rows, count, candidates, memory);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(DrawRows<Id, int32_t>, Blocks(memory.threads, kThreads), kThreads, 0, stream, own, fan_in,
+                inputs, key, first_class + first_row, rows, count, candidates, memory);
 }
 
 template <typename T>
@@ -221,10 +219,10 @@ int FanInKeyCountsCuda(const T* weights, int64_t rows, int64_t fan_in, uint64_t 
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(counts, 0, sizeof(int64_t) << kFanInDigitBits, stream));
   const int64_t n = rows * fan_in;
   if (n == 0) return 0;
-  KeyCounts<T><<<Strided(n), kThreads, 0, stream>>>(
-      weights, n, key, static_cast<uint64_t>(first_class) * fan_in, prefix,
-      kFanInDigitBits * (kFanInKeyDigits - 1 - digit), reinterpret_cast<unsigned long long*>(counts));
-  return static_cast<int>(cudaGetLastError());
+  return Launch(KeyCounts<T>, Strided(n), kThreads, 0, stream, weights, n, key,
+                static_cast<uint64_t>(first_class) * fan_in, prefix,
+                kFanInDigitBits * (kFanInKeyDigits - 1 - digit),
+                reinterpret_cast<unsigned long long*>(counts));
 }
 
 template <typename T, typename Id>
@@ -249,9 +247,8 @@ int FanInRewireCuda(const FanInRewiring<T, Id>& r, int64_t* changes, void* works
   if (r.rows * r.fan_in == 0) return 0;
   error = CopyToDeviceCuda(r.slots, r.num_slots * sizeof(float*), memory.slots, stream);
   if (error != 0) return error;
-  RewireRows<T, Id><<<Blocks(memory.threads, kThreads), kThreads, 0, stream>>>(
-      r, memory, reinterpret_cast<unsigned long long*>(changes));
-  return static_cast<int>(cudaGetLastError());
+  return Launch(RewireRows<T, Id>, Blocks(memory.threads, kThreads), kThreads, 0, stream, r, memory,
+                reinterpret_cast<unsigned long long*>(changes));
 }
 
 template <typename Id>
@@ -263,9 +260,8 @@ int FanInDegreesCuda(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(degrees, 0, inputs * sizeof(int64_t), stream));
   const int64_t n = rows * fan_in;
   if (n > 0) {
-    CountInputs<Id><<<Strided(n), kThreads, 0, stream>>>(
-        indices, n, fan_in, inputs, reinterpret_cast<unsigned long long*>(degrees), &verdict->row);
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(CountInputs<Id>, Strided(n), kThreads, 0, stream, indices, n, fan_in,
+                                    inputs, reinterpret_cast<unsigned long long*>(degrees), &verdict->row));
   }
   return ReadVerdict(verdict, stream, bad);
 }

@@ -2,6 +2,7 @@
 // heap; then a thread block an example merges the ranges. A block of examples at a time: what its ranges keep
 // is all the memory it takes.
 #include "common/arena.h"
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_row.cuh"
 
 namespace largeout {
@@ -179,11 +180,10 @@ int FanInTopKCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const
   for (int64_t block = 0; block < batch.blocks; ++block) {
     const int64_t example = block * batch.width, lanes = std::min<int64_t>(batch.width, batch.size - example);
     const float* inputs = blocks + block * batch.inputs * batch.width;
-    BestOfRanges<T, Id>
-        <<<Blocks(best.ranges, kWarps), kThreads, 0, stream>>>(layer, batch, inputs, best, verdict);
-    Merge<Out>
-        <<<static_cast<unsigned>(lanes), kThreads, 0, stream>>>(best, batch.width, example, k, scores, rows);
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(BestOfRanges<T, Id>, Blocks(best.ranges, kWarps), kThreads, 0, stream,
+                                    layer, batch, inputs, best, verdict));
+    LARGEOUT_RETURN_IF_ERROR(Launch(Merge<Out>, static_cast<unsigned>(lanes), kThreads, 0, stream, best,
+                                    batch.width, example, k, scores, rows));
   }
   return ReadVerdict(verdict, stream, bad);
 }

@@ -4,10 +4,11 @@
 // from the caches.
 #include <cstring>
 
+#include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "fan_in/cuda/fan_in_cuda.h"
-#include "fan_in/fan_in_random.h"
 #include "fan_in/cuda/fan_in_rewire_cuda.h"
+#include "fan_in/fan_in_random.h"
 
 namespace largeout {
 namespace {
@@ -49,8 +50,9 @@ void Run(Bench* bench, const Sizes& s) {
   void* workspace = memory.Take<char>(workspace_bytes);
   float* numbers = memory.Take<float>(1024 + 4 * s.size);
   uint8_t* active = memory.Take<uint8_t>(FanInActiveBytes(batch, s.classes));
-  BenchFill<<<8192, 256>>>(slots[0], connections, 1, 0.3f);
-  FillWeights<T><<<static_cast<unsigned>((connections + 255) / 256), 256>>>(slots[0], connections, weights);
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, slots[0], connections, 1, 0.3f));
+  BENCH_OK(Launch(FillWeights<T>, static_cast<unsigned>((connections + 255) / 256), 256, 0, nullptr, slots[0],
+                  connections, weights));
   BENCH_OK(cudaMemset(bias, 0, s.classes * sizeof(float)));
   const std::vector<float> host_x = Inputs(s);
   BENCH_OK(cudaMemcpy(x, host_x.data(), host_x.size() * sizeof(float), cudaMemcpyHostToDevice));

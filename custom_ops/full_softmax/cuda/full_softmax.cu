@@ -2,6 +2,7 @@
 // tokens, tile by tile, and what the ranges give is joined in their order.
 #include <algorithm>
 
+#include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_tile.cuh"
 
 namespace largeout {
@@ -177,8 +178,8 @@ int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32
   auto* first = scratch->Take<unsigned long long>(1);
   if (first == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, sizeof(*first), stream));  // all ones are -1
-  CheckTargets<Id><<<Blocks(tokens), kThreads, 0, stream>>>(targets, tokens, classes, copy, first);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(CheckTargets<Id>, Blocks(tokens), kThreads, 0, stream, targets, tokens, classes, copy, first));
   return CopyToHostCuda(first, sizeof(*bad), bad, stream);
 }
 
@@ -199,13 +200,12 @@ int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int3
                                          batch.skip_target};
     const int64_t blocks = CeilDiv(count, kLogitTokens) * plan.ranges;
     if (blocks > 0) {
-      RangeTerms<T, H>
-          <<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(table, chunk, plan, parts, aligned);
+      LARGEOUT_RETURN_IF_ERROR(Launch(RangeTerms<T, H>, static_cast<unsigned>(blocks), kTileThreads, 0,
+                                      stream, table, chunk, plan, parts, aligned));
     }
-    JoinRanges<<<Blocks(count), kThreads, 0, stream>>>(
-        parts, plan.ranges, chunk.targets, count, batch.skip_target,
-        {terms.lse + begin, terms.ce + begin, terms.sum + begin});
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(JoinRanges, Blocks(count), kThreads, 0, stream, parts, plan.ranges,
+                                    chunk.targets, count, batch.skip_target,
+                                    SoftmaxTerms{terms.lse + begin, terms.ce + begin, terms.sum + begin}));
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_products.cuh"
 
 namespace largeout {
@@ -191,8 +192,7 @@ class Gradients {
     }
     if (!hidden_ || KeepsHidden()) return 0;
     const int64_t n = batch_.count * dim_;
-    JoinParts<H><<<Blocks(n), kThreads, 0, stream_>>>(parts_, plan_.parts, n, out_.hidden);
-    return static_cast<int>(cudaGetLastError());
+    return Launch(JoinParts<H>, Blocks(n), kThreads, 0, stream_, parts_, plan_.parts, n, out_.hidden);
   }
 
  private:
@@ -201,27 +201,29 @@ class Gradients {
 
   int RunChunk(const SoftmaxChunk& chunk, const TokenGradients& of) {
     const int64_t columns = CeilDiv(dim_, kGradientColumns);
-    LogitGradients<T, H>
-        <<<Grid(CeilDiv(chunk.count, kLogitTokens) * CeilDiv(chunk.width, kLogitClasses)), kTileThreads, 0,
-           stream_>>>(table_, batch_.hidden, of, chunk, RowsAligned(dim_, table_.rows, batch_.hidden));
+    LARGEOUT_RETURN_IF_ERROR(
+        Launch(LogitGradients<T, H>,
+               Grid(CeilDiv(chunk.count, kLogitTokens) * CeilDiv(chunk.width, kLogitClasses)), kTileThreads,
+               0, stream_, table_, batch_.hidden, of, chunk, RowsAligned(dim_, table_.rows, batch_.hidden)));
     if (out_.bias != nullptr) {
-      JoinColumns<<<Blocks(chunk.width), kThreads, 0, stream_>>>(chunk, chunk.token > 0,
-                                                                 out_.bias + chunk.first);
+      LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns, Blocks(chunk.width), kThreads, 0, stream_, chunk,
+                                      chunk.token > 0, out_.bias + chunk.first));
     }
     if (rows_) {
       T* d_rows = out_.rows + chunk.first * dim_;
       RowSums sums{row_sums_, chunk.token > 0, chunk.token + chunk.count == batch_.count};
       if constexpr (std::is_same<T, float>::value) sums.sums = d_rows;
-      RowGradients<T, H><<<Grid(CeilDiv(chunk.width, kGradientRows) * columns), kTileThreads, 0, stream_>>>(
-          chunk, batch_.hidden, dim_, sums, d_rows, RowsAligned(dim_, batch_.hidden, d_rows, sums.sums));
+      LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, H>, Grid(CeilDiv(chunk.width, kGradientRows) * columns),
+                                      kTileThreads, 0, stream_, chunk, batch_.hidden, dim_, sums, d_rows,
+                                      RowsAligned(dim_, batch_.hidden, d_rows, sums.sums)));
     }
     if (hidden_) {
-      HiddenGradients<T>
-          <<<Grid(CeilDiv(chunk.count, kGradientRows) * columns * plan_.parts), kTileThreads, 0, stream_>>>(
-              chunk, table_, plan_.of_part, batch_.count, chunk.first > 0, parts_,
-              RowsAligned(dim_, table_.rows, parts_));
+      LARGEOUT_RETURN_IF_ERROR(Launch(HiddenGradients<T>,
+                                      Grid(CeilDiv(chunk.count, kGradientRows) * columns * plan_.parts),
+                                      kTileThreads, 0, stream_, chunk, table_, plan_.of_part, batch_.count,
+                                      chunk.first > 0, parts_, RowsAligned(dim_, table_.rows, parts_)));
     }
-    return static_cast<int>(cudaGetLastError());
+    return 0;
   }
 
   static unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }

@@ -2,6 +2,7 @@
 // in bfloat16, next to 2 and 6 flops per token, class and column on the GPU's float32 units.
 #include <type_traits>
 
+#include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "full_softmax/cuda/full_softmax_gpu.h"
 
@@ -28,12 +29,12 @@ template <typename X>
 X* Filled(BenchArena* memory, int64_t n, uint64_t seed, float scale) {
   X* data = memory->Take<X>(n);
   if constexpr (std::is_same<X, float>::value) {
-    BenchFill<<<8192, 256>>>(data, n, seed, scale);
+    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, data, n, seed, scale));
   } else {
     const int64_t used = memory->used();
     float* floats = memory->Take<float>(n);
-    BenchFill<<<8192, 256>>>(floats, n, seed, scale);
-    Convert<<<8192, 256>>>(floats, n, data);
+    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, floats, n, seed, scale));
+    BENCH_OK(Launch(Convert, 8192, 256, 0, nullptr, floats, n, data));
     memory->Reset(used);
   }
   return data;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "common/cuda/launch.cuh"
 #include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_rows.cuh"
 
@@ -39,38 +40,36 @@ unsigned int Blocks(int64_t threads) {
 }
 
 template <typename RuleT, typename T, typename G>
-void Launch(gpu::Task task, bool aligned, GpuStream stream) {
+int UpdateWith(gpu::Task task, bool aligned, GpuStream stream) {
   constexpr int kWidth = 4;  // 16 bytes of float32
   const bool packs = aligned && task.dim % kWidth == 0;
   const int64_t steps = packs ? task.dim / kWidth : task.dim;
   task.group_bits = 0;
   while (task.group_bits < 5 && (int64_t{1} << task.group_bits) < steps) ++task.group_bits;
   const unsigned int blocks = Blocks(task.n << task.group_bits);
-  if (packs) {
-    gpu::UpdateRows<RuleT, T, G, kWidth><<<blocks, gpu::kThreads, 0, stream>>>(task);
-  } else {
-    gpu::UpdateRows<RuleT, T, G, 1><<<blocks, gpu::kThreads, 0, stream>>>(task);
-  }
+  return Launch(packs ? gpu::UpdateRows<RuleT, T, G, kWidth> : gpu::UpdateRows<RuleT, T, G, 1>, blocks,
+                gpu::kThreads, 0, stream, task);
 }
 
 template <typename T, typename G>
-void LaunchRule(UpdateRule rule, const gpu::Task& task, bool aligned, GpuStream stream) {
+int LaunchRule(UpdateRule rule, const gpu::Task& task, bool aligned, GpuStream stream) {
   switch (rule) {
     case UpdateRule::kSgd:
-      return Launch<gpu::Sgd, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::Sgd, T, G>(task, aligned, stream);
     case UpdateRule::kMomentum:
-      return Launch<gpu::Momentum, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::Momentum, T, G>(task, aligned, stream);
     case UpdateRule::kNesterov:
-      return Launch<gpu::Nesterov, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::Nesterov, T, G>(task, aligned, stream);
     case UpdateRule::kAdagrad:
-      return Launch<gpu::Adagrad, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::Adagrad, T, G>(task, aligned, stream);
     case UpdateRule::kRowWiseAdagrad:
-      return Launch<gpu::RowWiseAdagrad, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::RowWiseAdagrad, T, G>(task, aligned, stream);
     case UpdateRule::kLazyAdam:
-      return Launch<gpu::LazyAdam, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::LazyAdam, T, G>(task, aligned, stream);
     case UpdateRule::kFtrl:
-      return Launch<gpu::Ftrl, T, G>(task, aligned, stream);
+      return UpdateWith<gpu::Ftrl, T, G>(task, aligned, stream);
   }
+  return static_cast<int>(cudaErrorInvalidValue);
 }
 
 // Workspace: Found, sorted ids, positions twice, cub's own; each aligned to 256 bytes.
@@ -114,8 +113,8 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   char* memory = static_cast<char*>(workspace);
   Found* device_found = reinterpret_cast<Found*>(memory);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_found, 0xff, sizeof(Found), stream));
-  LookAtIndices<<<Blocks(n), gpu::kThreads, 0, stream>>>(indices, n, rows, device_found);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(LookAtIndices<Id>, Blocks(n), gpu::kThreads, 0, stream, indices, n, rows, device_found));
   Found found;
   LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&found, device_found, sizeof(Found), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
@@ -145,8 +144,7 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
     Id* sorted = reinterpret_cast<Id*>(memory + layout.sorted);
     int32_t* counted = reinterpret_cast<int32_t*>(memory + layout.unsorted_positions);
     int32_t* positions = reinterpret_cast<int32_t*>(memory + layout.positions);
-    Count<<<Blocks(n), gpu::kThreads, 0, stream>>>(counted, n);
-    LARGEOUT_CUDA_RETURN(cudaGetLastError());
+    LARGEOUT_RETURN_IF_ERROR(Launch(Count, Blocks(n), gpu::kThreads, 0, stream, counted, n));
     int bits = 1;
     while (bits < 63 && (rows - 1) >> bits != 0) ++bits;
     size_t bytes = workspace_bytes - layout.cub;
@@ -159,8 +157,7 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   uintptr_t addresses = reinterpret_cast<uintptr_t>(table) | reinterpret_cast<uintptr_t>(values);
   for (float* slot : task.slots) addresses |= reinterpret_cast<uintptr_t>(slot);
   if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
-  LaunchRule<T, G>(rule, task, addresses % 16 == 0, stream);
-  return static_cast<int>(cudaGetLastError());
+  return LaunchRule<T, G>(rule, task, addresses % 16 == 0, stream);
 }
 
 #define INSTANTIATE(T, G, Id)                                                                               \

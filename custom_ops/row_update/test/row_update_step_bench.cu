@@ -4,6 +4,7 @@
 // bandwidth.
 #include <unordered_set>
 
+#include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "row_update/cuda/row_update_cuda.h"
@@ -28,8 +29,8 @@ int main(int argc, char** argv) {
   float* out = memory.Take<float>(bags_count * dim);
   float* grad = memory.Take<float>(bags_count * dim);
   float* hyper = memory.Take<float>(8);
-  BenchFill<<<8192, 256>>>(table, rows * dim, 1, 0.1f);
-  BenchFill<<<8192, 256>>>(grad, bags_count * dim, 2, 0.1f);
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, table, rows * dim, 1, 0.1f));
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, grad, bags_count * dim, 2, 0.1f));
   for (float* slot : slots) BENCH_OK(cudaMemset(slot, 0, rows * dim * sizeof(float)));
   const float host_hyper[8] = {1e-3f, 0.f, 0.1f, 1e-3f, 1e-7f};
   BENCH_OK(cudaMemcpy(hyper, host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice));

@@ -2,6 +2,7 @@
 // partial sums.
 #include <algorithm>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -120,13 +121,13 @@ struct Chunks {
 }  // namespace
 
 int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream) {
-  if (n > 0) Widen<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
-  return static_cast<int>(cudaGetLastError());
+  if (n == 0) return 0;
+  return Launch(Widen, Blocks(n), kThreads, 0, stream, in, n, out);
 }
 
 int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
-  if (n > 0) Round<<<Blocks(n), kThreads, 0, stream>>>(in, n, out);
-  return static_cast<int>(cudaGetLastError());
+  if (n == 0) return 0;
+  return Launch(Round, Blocks(n), kThreads, 0, stream, in, n, out);
 }
 
 #define LARGEOUT_RETURN_ERROR(call) \
@@ -141,8 +142,7 @@ int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradO
   if (work.sum_rows == 0) return 0;
   const dim3 grid(static_cast<unsigned>(work.sum_rows),
                   static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
-  SumParts<T><<<grid, kSumWarps * 32, 0, stream>>>(batch, work.sum_group, out);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(SumParts<T>, grid, kSumWarps * 32, 0, stream, batch, work.sum_group, out);
 }
 
 template <typename T>
@@ -195,9 +195,8 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
   } else if (outputs.group_start != nullptr) {
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
   }
-  SumPaths<<<Blocks(tokens), kThreads, 0, stream>>>(pair_loss, plan.pairs > 0 ? plan.token_start : nullptr,
-                                                    weights, tokens, outputs.loss);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(SumPaths, Blocks(tokens), kThreads, 0, stream, pair_loss,
+                plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens, outputs.loss);
 }
 
 template <typename T>
@@ -219,10 +218,10 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr))) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  ScalePairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.pair_token, grad_loss, weights, saved.pairs,
-                                                           pair_scale);
-  WriteRowIds<<<Blocks(work.groups * 32), kThreads, 0, stream>>>(tree, saved.group_node, work.offsets,
-                                                                 work.groups, rows);
+  LARGEOUT_RETURN_IF_ERROR(Launch(ScalePairs, Blocks(saved.pairs), kThreads, 0, stream, saved.pair_token,
+                                  grad_loss, weights, saved.pairs, pair_scale));
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteRowIds, Blocks(work.groups * 32), kThreads, 0, stream, tree,
+                                  saved.group_node, work.offsets, work.groups, rows));
   const TreeBatch<T> batch{tree,
                            table,
                            hidden,
@@ -242,10 +241,9 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
     data = static_cast<float*>(scratch->Allocate(chunks.bytes));
     pair_group = static_cast<int32_t*>(scratch->Allocate(saved.pairs * sizeof(int32_t)));
     if (data == nullptr || pair_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    ListGroupsOfPairs<<<Blocks(saved.pairs), kThreads, 0, stream>>>(saved.group_start, work.groups,
-                                                                    saved.pairs, pair_group);
+    LARGEOUT_RETURN_IF_ERROR(Launch(ListGroupsOfPairs, Blocks(saved.pairs), kThreads, 0, stream,
+                                    saved.group_start, work.groups, saved.pairs, pair_group));
   }
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
   for (int64_t i = 0; i < chunk_count; ++i) {
     const ProbChunk chunk{data, i * chunk_length, (i + 1) * chunk_length};
     if (saved.probs == nullptr) {

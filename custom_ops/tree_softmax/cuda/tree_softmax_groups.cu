@@ -2,6 +2,7 @@
 // -> group.
 #include <cub/device/device_scan.cuh>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -157,10 +158,10 @@ int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, Scratch* scrat
   if (pieces > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
   int32_t* owner = static_cast<int32_t*>(scratch->Allocate(pieces * sizeof(int32_t)));
   if (owner == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-  ListPieces<<<static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0, stream>>>(sums, groups, pieces,
-                                                                                        owner);
+  LARGEOUT_RETURN_IF_ERROR(Launch(ListPieces, static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0,
+                                  stream, sums, groups, pieces, owner));
   *list = owner;
-  return static_cast<int>(cudaGetLastError());
+  return 0;
 }
 
 // CheckTreeSaved for the pairs and groups; parents are checked by FindParents.
@@ -228,18 +229,19 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
     parent_group = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
     if (level_start == nullptr || parent_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  CountPieces<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, dim, keep_partials,
-                                               device_totals, sizes);
+  LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, blocks, kThreads, 0, stream, tree, group_node, group_start,
+                                  max_groups, dim, keep_partials, device_totals, sizes));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
                                                       TreeOffsets{}, n, stream));
-  ReadSums<<<1, 1, 0, stream>>>(offsets, max_groups, device_totals);
+  LARGEOUT_RETURN_IF_ERROR(Launch(ReadSums, 1, 1, 0, stream, offsets, max_groups, device_totals));
   if (with_levels) {
-    FindParents<<<blocks, kThreads, 0, stream>>>(tree, group_node, max_groups, device_totals, parent_group);
-    CutLevels<<<1, kLevelThreads, 0, stream>>>(parent_group, max_groups, device_totals, level_start);
-    MarkLevels<<<blocks, kThreads, 0, stream>>>(tree, group_node, group_start, max_groups, level_start,
-                                                device_totals);
+    LARGEOUT_RETURN_IF_ERROR(Launch(FindParents, blocks, kThreads, 0, stream, tree, group_node, max_groups,
+                                    device_totals, parent_group));
+    LARGEOUT_RETURN_IF_ERROR(
+        Launch(CutLevels, 1, kLevelThreads, 0, stream, parent_group, max_groups, device_totals, level_start));
+    LARGEOUT_RETURN_IF_ERROR(Launch(MarkLevels, blocks, kThreads, 0, stream, tree, group_node, group_start,
+                                    max_groups, level_start, device_totals));
   }
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
   LARGEOUT_CUDA_RETURN(
       cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
@@ -288,11 +290,10 @@ int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tok
   auto* device_totals = static_cast<TreeTotals*>(scratch->Allocate(sizeof(TreeTotals)));
   if (device_totals == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_totals, 0, sizeof(TreeTotals), stream));
-  CheckSaved<<<static_cast<unsigned>(CeilDiv(saved.groups, kThreads)), kThreads, 0, stream>>>(tree, saved,
-                                                                                              device_totals);
-  CheckSavedPairs<<<static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)), kThreads, 0, stream>>>(
-      tree, saved, tokens, device_totals);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(Launch(CheckSaved, static_cast<unsigned>(CeilDiv(saved.groups, kThreads)),
+                                  kThreads, 0, stream, tree, saved, device_totals));
+  LARGEOUT_RETURN_IF_ERROR(Launch(CheckSavedPairs, static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)),
+                                  kThreads, 0, stream, tree, saved, tokens, device_totals));
   TreeTotals totals;
   const int error =
       CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,

@@ -5,6 +5,7 @@
 // in registers while the tokens go by, so a row is read once and its gradient written once.
 #include <algorithm>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -208,14 +209,9 @@ template <typename T>
 int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                 const ProbChunk& chunk, float* pair_loss, GpuStream stream) {
   const unsigned blocks = static_cast<unsigned>(CeilDiv(pairs, kWarps * kPairs));
-  if (RowsAligned(batch.table.dim, batch.table.rows, batch.hidden)) {
-    NarrowSoftmax<T, 4>
-        <<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
-  } else {
-    NarrowSoftmax<T, 1>
-        <<<blocks, kWarps * 32, 0, stream>>>(batch, pairs, pair_group, pair_slot, chunk, pair_loss);
-  }
-  return static_cast<int>(cudaGetLastError());
+  return Launch(RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) ? NarrowSoftmax<T, 4>
+                                                                             : NarrowSoftmax<T, 1>,
+                blocks, kWarps * 32, 0, stream, batch, pairs, pair_group, pair_slot, chunk, pair_loss);
 }
 
 template <typename T>
@@ -226,14 +222,8 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
                        RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
   const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(units, kWarps), 132 * 8));
-  if (aligned) {
-    NarrowGradients<T, 4>
-        <<<blocks, kWarps * 32, 0, stream>>>(batch, work.narrow_group, work.level_start, level, chunk, out);
-  } else {
-    NarrowGradients<T, 1>
-        <<<blocks, kWarps * 32, 0, stream>>>(batch, work.narrow_group, work.level_start, level, chunk, out);
-  }
-  return static_cast<int>(cudaGetLastError());
+  return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
+                batch, work.narrow_group, work.level_start, level, chunk, out);
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                               \

@@ -4,6 +4,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -146,9 +147,9 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   LARGEOUT_SCRATCH(PairTotals, pair_totals, 1);
   LARGEOUT_SCRATCH(int32_t, lengths, tokens + 1);
   LARGEOUT_SCRATCH(int32_t, token_start, tokens + 1);
-  ClearTotals<<<1, 1, 0, stream>>>(pair_totals);
-  CountPaths<Id>
-      <<<Blocks(tokens + 1), kThreads, 0, stream>>>(tree, targets, weights, tokens, lengths, pair_totals);
+  LARGEOUT_RETURN_IF_ERROR(Launch(ClearTotals, 1, 1, 0, stream, pair_totals));
+  LARGEOUT_RETURN_IF_ERROR(Launch(CountPaths<Id>, Blocks(tokens + 1), kThreads, 0, stream, tree, targets,
+                                  weights, tokens, lengths, pair_totals));
   size_t temp_bytes = 0;
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, lengths, token_start, tokens + 1, stream));
@@ -186,8 +187,8 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   LARGEOUT_SCRATCH(int32_t, group_start, pairs + 1);
   LARGEOUT_SCRATCH(TreeTotals, totals, 1);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(totals, 0, sizeof(TreeTotals), stream));
-  WritePaths<Id><<<Blocks(tokens), kThreads, 0, stream>>>(tree, targets, token_start, tokens, slot_node,
-                                                          slot_row, slot_token, slots);
+  LARGEOUT_RETURN_IF_ERROR(Launch(WritePaths<Id>, Blocks(tokens), kThreads, 0, stream, tree, targets,
+                                  token_start, tokens, slot_node, slot_row, slot_token, slots));
   // Slots are in the order of the tokens and the sort is stable: within a node, pairs are in the order of the
   // tokens.
   const int bits = BitsOf(tree.nodes);
@@ -197,16 +198,15 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slots,
                                                        pair_slot, static_cast<int>(pairs), 0, bits, stream));
   int32_t* first = slot_node;  // the keys are not needed any more
-  GatherPairs<<<Blocks(pairs), kThreads, 0, stream>>>(slot_row, slot_token, pair_slot, pair_node, pairs,
-                                                      pair_token, pair_row, first);
+  LARGEOUT_RETURN_IF_ERROR(Launch(GatherPairs, Blocks(pairs), kThreads, 0, stream, slot_row, slot_token,
+                                  pair_slot, pair_node, pairs, pair_token, pair_row, first));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, first, pair_group, pairs, stream));
   LARGEOUT_SCRATCH(char, flag_temp, temp_bytes);
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, pairs, stream));
-  WriteGroups<<<Blocks(pairs), kThreads, 0, stream>>>(pair_node, pairs, pair_group, group_node, group_start,
-                                                      totals);
-  ShiftGroups<<<Blocks(pairs), kThreads, 0, stream>>>(pair_group, pairs);
-  LARGEOUT_CUDA_RETURN(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteGroups, Blocks(pairs), kThreads, 0, stream, pair_node, pairs,
+                                  pair_group, group_node, group_start, totals));
+  LARGEOUT_RETURN_IF_ERROR(Launch(ShiftGroups, Blocks(pairs), kThreads, 0, stream, pair_group, pairs));
   TreeTotals read;
   plan->work.pairs = pairs;
   const int error = CutTreeGroups(tree, group_node, group_start, pairs, totals, dim, false, false, scratch,

@@ -4,6 +4,7 @@
 // search does not change the answer.
 #include <algorithm>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_heap.cuh"
 
 namespace largeout {
@@ -202,14 +203,8 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(task.status, 0, sizeof(SearchStatus), stream));
   const bool aligned = RowsAligned(table.dim, table.rows, hidden);
   const auto launch = [&](int64_t blocks, bool fallback) {
-    if (aligned) {
-      Search<T, 4, Id>
-          <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
-    } else {
-      Search<T, 1, Id>
-          <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, fallback, log_probs, ids);
-    }
-    return static_cast<int>(cudaGetLastError());
+    return Launch(aligned ? Search<T, 4, Id> : Search<T, 1, Id>, static_cast<unsigned>(blocks), kThreads, 0,
+                  stream, task, fallback, log_probs, ids);
   };
   int error = launch(queries, false);
   if (error != 0) return error;

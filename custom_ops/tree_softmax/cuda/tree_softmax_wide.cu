@@ -1,6 +1,7 @@
 // Wide nodes, forward: logits as tiled matrix products over slices of pairs, then softmax in place. The
 // logits of a chunk of slices are in memory once; nothing is gathered but the hidden vectors on their way to
 // shared memory.
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_mma_tile.cuh"
 
 namespace largeout {
@@ -107,13 +108,13 @@ int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pa
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden);
   const unsigned tiles = static_cast<unsigned>(work.tiles);
   if (pair_loss == nullptr) {
-    WideLogits<T, true><<<tiles, kTileThreads, 0, stream>>>(batch, work.tile_group, chunk, aligned);
-  } else {
-    WideLogits<T, false><<<tiles, kTileThreads, 0, stream>>>(batch, work.tile_group, chunk, aligned);
-    WideSoftmax<T><<<static_cast<unsigned>(work.wide_slices * kSoftmaxBlocks), kTileThreads, 0, stream>>>(
-        batch, work.wide_group, pair_slot, chunk, keep, pair_loss);
+    return Launch(WideLogits<T, true>, tiles, kTileThreads, 0, stream, batch, work.tile_group, chunk,
+                  aligned);
   }
-  return static_cast<int>(cudaGetLastError());
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(WideLogits<T, false>, tiles, kTileThreads, 0, stream, batch, work.tile_group, chunk, aligned));
+  return Launch(WideSoftmax<T>, static_cast<unsigned>(work.wide_slices * kSoftmaxBlocks), kTileThreads, 0,
+                stream, batch, work.wide_group, pair_slot, chunk, keep, pair_loss);
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                           \

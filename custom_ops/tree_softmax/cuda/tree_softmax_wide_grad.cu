@@ -1,6 +1,7 @@
 // Wide nodes, backward: both gradients as tiled matrix products with the probabilities of a chunk of slices.
 #include <algorithm>
 
+#include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_mma_tile.cuh"
 
 namespace largeout {
@@ -184,9 +185,8 @@ int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t leve
   if (batch.table.dim == 0) return 0;  // d_hidden has no elements
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, out.d_hidden);
   const int64_t units = work.wide_slices * CeilDiv(batch.table.dim, kTileDims);
-  WideHidden<T><<<static_cast<unsigned>(std::min<int64_t>(units, 132 * 24)), kTileThreads, 0, stream>>>(
-      batch, work.wide_group, work.level_start, level, chunk, out, aligned);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(WideHidden<T>, static_cast<unsigned>(std::min<int64_t>(units, 132 * 24)), kTileThreads, 0,
+                stream, batch, work.wide_group, work.level_start, level, chunk, out, aligned);
 }
 
 template <typename T>
@@ -196,9 +196,8 @@ int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk
   const bool aligned = RowsAligned(batch.table.dim, batch.hidden, out.row_grads, out.partials);
   const dim3 grid(static_cast<unsigned>(work.weight_tiles),
                   static_cast<unsigned>(RowPieces(batch.table.dim, kTileDims)));
-  WideRows<T>
-      <<<grid, kTileThreads, 0, stream>>>(batch, work.weight_group, work.keep_partials, chunk, out, aligned);
-  return static_cast<int>(cudaGetLastError());
+  return Launch(WideRows<T>, grid, kTileThreads, 0, stream, batch, work.weight_group, work.keep_partials,
+                chunk, out, aligned);
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                   \

@@ -1,5 +1,6 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
 // and 40 thousand tokens, next to what the GPU's memory and float32 units allow. Smaller on a smaller GPU.
+#include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
 #include "tree_softmax/cuda/tree_softmax_cuda.h"
@@ -66,18 +67,18 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
   float* table_data = memory.Take<float>(sizes.rows * dim);
   float* bias = memory.Take<float>(sizes.rows);
   BENCH_OK(cudaMemcpy(bias, host_bias.data(), host_bias.size() * sizeof(float), cudaMemcpyHostToDevice));
-  BenchFill<<<8192, 256>>>(table_data, sizes.rows * dim, 1, 0.05f);
+  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, table_data, sizes.rows * dim, 1, 0.05f));
   const TreeTable<float> table{table_data, bias, dim};
   float *hidden[kSets], *grad_loss = memory.Take<float>(tokens), *d_hidden = memory.Take<float>(tokens * dim);
   float* loss = memory.Take<float>(tokens);
   int32_t* targets[kSets];
   for (int64_t s = 0; s < kSets; ++s) {
     hidden[s] = memory.Take<float>(tokens * dim);
-    BenchFill<<<8192, 256>>>(hidden[s], tokens * dim, 100 + s, 0.5f);
+    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, hidden[s], tokens * dim, 100 + s, 0.5f));
     const std::vector<int64_t> ids = PowerLawIds(tokens, sizes.classes, 1.0001, 7 + s, false);
     targets[s] = Upload(&memory, std::vector<int32_t>(ids.begin(), ids.end()));
   }
-  BenchFill<<<256, 256>>>(grad_loss, tokens, 3, 1.f / tokens);
+  BENCH_OK(Launch(BenchFill, 256, 256, 0, nullptr, grad_loss, tokens, 3, 1.f / tokens));
   float* hyper = memory.Take<float>(8);
   const float host_hyper[8] = {0.1f};
   BENCH_OK(cudaMemcpy(hyper, host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice));

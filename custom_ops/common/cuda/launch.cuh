@@ -1,0 +1,39 @@
+// How every kernel is launched: Launch(kernel, grid, block, shared_bytes, stream, args...). One place, so
+// that each launch is checked, and so that a test may run the kernel by other means (common/test/emulation/).
+#ifndef LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
+#define LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
+
+#include <cstddef>
+#include <utility>
+
+#include "common/cuda/cuda.h"
+
+#ifdef LARGEOUT_EMULATE_CUDA
+#include "common/test/emulation/launch.h"
+#else
+namespace largeout {
+
+// Arguments are converted to the kernel's parameters. Returns 0 or the error of the launch (an empty grid is
+// one), not of the kernel, which may not have run yet. A template needs all of its arguments:
+// Launch(Fill<float>, ...).
+template <typename... Parameters, typename... Arguments>
+int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, GpuStream stream,
+           Arguments&&... arguments) {
+  // clang-format off
+  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+  // clang-format on
+  return static_cast<int>(cudaGetLastError());
+}
+
+// The shared_bytes of the launch, as an array of T: the same memory for each T. Beyond 48 KiB the kernel
+// needs cudaFuncAttributeMaxDynamicSharedMemorySize.
+template <typename T>
+__device__ __forceinline__ T* DynamicShared() {
+  extern __shared__ __align__(16) char largeout_dynamic_shared[];
+  return reinterpret_cast<T*>(largeout_dynamic_shared);
+}
+
+}  // namespace largeout
+#endif  // LARGEOUT_EMULATE_CUDA
+
+#endif  // LARGEOUT_COMMON_CUDA_LAUNCH_CUH_

@@ -1,32 +1,26 @@
-// What the CUDA benches share: the machine's own limits, times by events, one line a measurement (also as JSON).
+// What the CUDA benches share: the machine's own limits, times by events, one line a measurement (also as
+// JSON).
 //
 //   if (!Bench::HasGpu()) return 77;
-//   Bench bench("embedding", argc, argv);  // [--json FILE] [--quick]
+//   Bench bench("embedding", argc, argv);  // [--json FILE] [--quick] [--once]
 //   const Times t = bench.Time([&](int i) { Lookup(inputs[i % sets]); });
 //   bench.Report("10 x 1.68M x 128", "lookup", t, bytes, flops);
+//
+// --quick: tiny sizes. --once: each call once, for a profiler that waits for cudaProfilerStart; nothing is
+// timed.
 #ifndef LARGEOUT_COMMON_CUDA_BENCH_CUH_
 #define LARGEOUT_COMMON_CUDA_BENCH_CUH_
 
+#include <cuda_profiler_api.h>
+
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "common/cuda/cuda.h"
 #include "common/cuda/launch.cuh"
-#include "common/test/check.h"
-
-#define BENCH_OK(call)                                                                              \
-  do {                                                                                              \
-    const int error_ = static_cast<int>(call);                                                      \
-    if (error_ != 0) {                                                                              \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, ::largeout::CudaErrorName(error_)); \
-      std::exit(1);                                                                                 \
-    }                                                                                               \
-  } while (0)
+#include "common/test/cuda_bench_data.cuh"
 
 namespace largeout {
 
@@ -45,60 +39,11 @@ static __global__ void BenchFma(float* out, float x, int rounds) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// Values in (-scale, scale), the same on every GPU. Random, since zeros can run faster than data.
-static __global__ void BenchFill(float* out, int64_t n, uint64_t seed, float scale) {
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    uint64_t z = (i + seed) * 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z ^= z >> 27;
-    out[i] = (static_cast<int32_t>(z >> 32) * (1.f / 2147483648.f)) * scale;
+// Keeps the card busy for a while.
+static __global__ void BenchWait(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {
   }
-}
-
-// Memory that is taken once and handed out from the start again after Reset.
-class BenchArena {
- public:
-  explicit BenchArena(int64_t bytes) : bytes_(bytes) { BENCH_OK(cudaMalloc(&data_, bytes)); }
-  ~BenchArena() { cudaFree(data_); }
-  BenchArena(const BenchArena&) = delete;
-  void* Take(int64_t bytes) {
-    const int64_t at = used_;
-    used_ += (bytes + 255) / 256 * 256;
-    return used_ > bytes_ ? nullptr : data_ + at;
-  }
-  template <typename T>
-  T* Take(int64_t n) {
-    T* p = static_cast<T*>(Take(n * static_cast<int64_t>(sizeof(T))));
-    if (p == nullptr) {
-      std::printf("the bench's arena of %.1f GB is too small\n", bytes_ * 1e-9);
-      std::exit(1);
-    }
-    return p;
-  }
-  int64_t used() const { return used_; }
-  void Reset(int64_t used = 0) { used_ = used; }
-
- private:
-  char* data_ = nullptr;
-  int64_t bytes_, used_ = 0;
-};
-
-// Ids of a power law over [0, rows) (exponent `power`, not 1), spread over the table: frequent rows are not
-// neighbours.
-inline std::vector<int64_t> PowerLawIds(int64_t n, int64_t rows, double power, uint64_t seed,
-                                        bool spread = true) {
-  Random random(seed);
-  std::vector<int64_t> ids(n);
-  const double top = std::pow(static_cast<double>(rows) + 1.0, 1.0 - power);
-  for (int64_t& id : ids) {
-    const double x = std::pow((top - 1.0) * random.Unit() + 1.0, 1.0 / (1.0 - power));
-    id = std::min(rows - 1, std::max<int64_t>(0, static_cast<int64_t>(x) - 1));
-    // 2654435761 is prime: a bijection unless rows is a multiple of it.
-    if (spread)
-      id = static_cast<int64_t>(static_cast<uint64_t>(id) * 2654435761ull % static_cast<uint64_t>(rows));
-  }
-  return ids;
 }
 
 struct Times {
@@ -117,11 +62,12 @@ class Bench {
   Bench(const char* name, int argc, char** argv) : name_(name) {
     for (int i = 1; i < argc; ++i) {
       if (std::strcmp(argv[i], "--quick") == 0) quick_ = true;
+      if (std::strcmp(argv[i], "--once") == 0) once_ = true;
       if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json_ = std::fopen(argv[++i], "a");
     }
     BENCH_OK(cudaEventCreate(&start_));
     BENCH_OK(cudaEventCreate(&stop_));
-    MeasureLimits();
+    if (!once_) MeasureLimits();
   }
   ~Bench() {
     if (json_ != nullptr) std::fclose(json_);
@@ -134,14 +80,24 @@ class Bench {
     return static_cast<double>(free);
   }
 
-  // call(i) for i = 0, 1, ...; pass another input set for each i where one would fit the cache.
+  // call(i) for i = 0, 1, ...; pass another input set for each i where one would fit the cache. The card has
+  // 0.2 ms to do before each, so that the host is ahead of it: launches are not timed, but waits within the
+  // call are.
   template <typename Call>
   Times Time(const Call& call, int repeats = 40) {
+    if (once_) {
+      BENCH_OK(cudaProfilerStart());
+      call(0);
+      BENCH_OK(cudaDeviceSynchronize());
+      BENCH_OK(cudaProfilerStop());
+      return {};
+    }
     const int warm_up = 5;
     if (quick_) repeats = 5;
     std::vector<float> ms(repeats);
     for (int i = 0; i < warm_up + repeats; ++i) {
       BENCH_OK(cudaDeviceSynchronize());
+      BENCH_OK(Launch(BenchWait, 1, 1, 0, nullptr, 400000));
       BENCH_OK(cudaEventRecord(start_));
       call(i);
       BENCH_OK(cudaEventRecord(stop_));
@@ -158,9 +114,10 @@ class Bench {
   // bytes: read and written at the least (0: not counted). flops: 0 where arithmetic cannot be the limit.
   void Report(const std::string& what, const std::string& part, const Times& t, double bytes,
               double flops = 0.0) {
+    if (once_) return;
     const double bytes_ms = bytes / copy_ * 1e3, flops_ms = flops / fma_ * 1e3,
                  bound = std::max(bytes_ms, flops_ms);
-    std::printf("%-14s %-34s %-22s %9.3f ms (%.3f .. %.3f)", name_, what.c_str(), part.c_str(), t.median,
+    std::printf("%-14s %-50s %-26s %9.3f ms (%.3f .. %.3f)", name_, what.c_str(), part.c_str(), t.median,
                 t.low, t.high);
     if (bytes > 0)
       std::printf("  %6.0f GB/s, %3.0f%% of copy", bytes / t.median * 1e-6, 100.0 * bytes_ms / t.median);
@@ -208,7 +165,7 @@ class Bench {
   }
 
   const char* name_;
-  bool quick_ = false;
+  bool quick_ = false, once_ = false;
   std::FILE* json_ = nullptr;
   cudaEvent_t start_, stop_;
   double copy_ = 0.0, fma_ = 0.0;

@@ -1,7 +1,7 @@
 // Losses, fused steps, top-k and rewiring at the size of Amazon-670K: 670,091 classes with 32 connections
-// each, to 32,768 inputs, a batch of 32 with 5 labels each. Smaller on a smaller GPU. "bytes" are those of
-// weights, indices and slots; "gathered" counts what connections read of the inputs (and of their gradients),
-// from the caches.
+// each, to 32,768 inputs, batches of 32 and more with 5 labels each. Smaller on a smaller GPU. "bytes" are
+// those of weights, indices and slots; "gathered" counts what connections read of the inputs (and of their
+// gradients), from the caches.
 #include <cstring>
 
 #include "common/cuda/launch.cuh"
@@ -31,8 +31,9 @@ std::vector<float> Inputs(const Sizes& s) {
   return x;
 }
 
+// whole: also what a loss and its step do not take.
 template <typename T>
-void Run(Bench* bench, const Sizes& s) {
+void Run(Bench* bench, const Sizes& s, bool whole) {
   const FanInBatch batch(s.size, s.inputs);
   const int64_t connections = s.classes * s.fan_in;
   const int64_t workspace_bytes =
@@ -58,17 +59,21 @@ void Run(Bench* bench, const Sizes& s) {
   BENCH_OK(cudaMemcpy(x, host_x.data(), host_x.size() * sizeof(float), cudaMemcpyHostToDevice));
   char name[96];
   std::snprintf(name, sizeof(name), "%.0fK x %d %s, %d inputs, batch %d", s.classes * 1e-3,
-                static_cast<int>(s.fan_in), sizeof(T) == 2 ? "bfloat16" : "float32",
-                static_cast<int>(s.inputs), static_cast<int>(s.size));
+                static_cast<int>(s.fan_in), BenchTypeName<T>(), static_cast<int>(s.inputs),
+                static_cast<int>(s.size));
 
-  bench->Report(name, "draw all connections", bench->Time([&](int i) {
+  const auto draw = [&](int i) {
     BENCH_OK(
         FanInConnectionsCuda(s.classes, s.fan_in, s.inputs, FanInKey(1, i), 0, indices, workspace, nullptr));
-  }),
-                connections * 2.0);
-  bench->Report(name, "lay out the inputs",
-                bench->Time([&](int) { BENCH_OK(FanInLayOutCuda(batch, x, blocks, nullptr)); }),
-                4.0 * (s.size * s.inputs + batch.floats()));
+  };
+  const auto lay_out = [&](int) { BENCH_OK(FanInLayOutCuda(batch, x, blocks, nullptr)); };
+  draw(0);
+  lay_out(0);
+  if (whole) {
+    bench->Report(name, "draw all connections", bench->Time(draw), connections * 2.0);
+    bench->Report(name, "lay out the inputs", bench->Time(lay_out),
+                  4.0 * (s.size * s.inputs + batch.floats()));
+  }
 
   FanInPositives positives;
   std::vector<int64_t> labels, splits(1, 0);
@@ -95,7 +100,8 @@ void Run(Bench* bench, const Sizes& s) {
   const double bytes = connections * (sizeof(T) + 2.0) + s.classes * 4.0;
   const double gathered = 4.0 * connections * batch.padded();
   int64_t bad;
-  for (const FanInLoss kind : {FanInLoss::kBinaryCrossentropy, FanInLoss::kSquaredHinge}) {
+  for (const FanInLoss kind :
+       {FanInLoss::kBinaryCrossentropy, FanInLoss::kSoftmax, FanInLoss::kSquaredHinge}) {
     const bool hinge = kind == FanInLoss::kSquaredHinge;
     // Almost every class far beyond the margin, as in training.
     const std::vector<float> biases(s.classes, hinge ? -4.f : 0.f);
@@ -131,6 +137,7 @@ void Run(Bench* bench, const Sizes& s) {
       if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, 5 * gathered);
     }
   }
+  if (!whole) return;
   int64_t* rows = memory.Take<int64_t>(s.size * 10);
   float* scores = memory.Take<float>(s.size * 10);
   bench->Report(name, "top 10", bench->Time([&](int) {
@@ -157,7 +164,13 @@ int main(int argc, char** argv) {
   Bench bench("fan_in", argc, argv);
   Sizes s = bench.quick() ? Sizes{20000, 16, 512, 32} : Sizes{670091, 32, 32768, 32};
   while (s.classes > 1024 && s.classes * s.fan_in * 14.0 + 1e9 > 0.8 * bench.free_bytes()) s.classes /= 2;
-  Run<bfloat16>(&bench, s);
-  Run<float>(&bench, s);
+  Run<bfloat16>(&bench, s, true);
+  Run<float>(&bench, s, true);
+  for (const int64_t size : {128, 256}) {
+    s.size = size;
+    Run<bfloat16>(&bench, s, false);
+  }
+  s.size = 128;
+  Run<float>(&bench, s, false);
   return 0;
 }

@@ -9,42 +9,11 @@
 namespace largeout {
 namespace {
 
-class ArenaScratch final : public Scratch {
- public:
-  explicit ArenaScratch(BenchArena* arena) : arena_(arena) {}
-  void* Allocate(int64_t bytes) override { return arena_->Take(bytes); }
-
- private:
-  BenchArena* arena_;
-};
-
-__global__ void Convert(const float* in, int64_t n, bfloat16* out) {
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    GpuFromFloat(in[i], out + i);
-  }
-}
-
-template <typename X>
-X* Filled(BenchArena* memory, int64_t n, uint64_t seed, float scale) {
-  X* data = memory->Take<X>(n);
-  if constexpr (std::is_same<X, float>::value) {
-    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, data, n, seed, scale));
-  } else {
-    const int64_t used = memory->used();
-    float* floats = memory->Take<float>(n);
-    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, floats, n, seed, scale));
-    BENCH_OK(Launch(Convert, 8192, 256, 0, nullptr, floats, n, data));
-    memory->Reset(used);
-  }
-  return data;
-}
-
 // X: the type of rows and hidden vectors.
 template <typename X>
 void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   const std::string name = std::to_string(classes) + " x " + std::to_string(tokens) + " x " +
-                           std::to_string(dim) + (std::is_same<X, float>::value ? ", float32" : ", bfloat16");
+                           std::to_string(dim) + ", " + BenchTypeName<X>();
   const double need = classes * dim * 10.0 + tokens * dim * 20.0 + (bench->quick() ? 3e8 : 5e8);
   if (need > 0.9 * bench->free_bytes()) {
     std::printf("%-14s %-34s left out: %.1f GB are free\n", "full_softmax", name.c_str(),
@@ -57,22 +26,20 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   for (int32_t& target : host_targets) target = static_cast<int32_t>(random.Below(classes));
   int32_t* targets = memory.Take<int32_t>(tokens);
   BENCH_OK(cudaMemcpy(targets, host_targets.data(), tokens * sizeof(int32_t), cudaMemcpyHostToDevice));
-  const SoftmaxRows<X> table{Filled<X>(&memory, classes * dim, 1, 0.05f),
-                             Filled<float>(&memory, classes, 2, 1.f), classes, dim};
-  const SoftmaxBatch<X, int32_t> batch{Filled<X>(&memory, tokens * dim, 3, 1.f), targets, tokens, false};
+  const SoftmaxRows<X> table{BenchFilled<X>(&memory, classes * dim, 1, 0.05f),
+                             BenchFilled<float>(&memory, classes, 2, 1.f), classes, dim};
+  const SoftmaxBatch<X, int32_t> batch{BenchFilled<X>(&memory, tokens * dim, 3, 1.f), targets, tokens, false};
   const SoftmaxTerms terms{memory.Take<float>(tokens), memory.Take<float>(tokens),
                            memory.Take<float>(tokens)};
-  const SoftmaxUpstream upstream{Filled<float>(&memory, tokens, 4, 1.f),
-                                 Filled<float>(&memory, tokens, 5, 1.f),
-                                 Filled<float>(&memory, tokens, 6, 0.1f)};
+  const SoftmaxUpstream upstream{BenchFilled<float>(&memory, tokens, 4, 1.f),
+                                 BenchFilled<float>(&memory, tokens, 5, 1.f),
+                                 BenchFilled<float>(&memory, tokens, 6, 0.1f)};
   const SoftmaxBatchGradients<X, X> gradients{memory.Take<X>(tokens * dim), memory.Take<X>(classes * dim),
                                               memory.Take<float>(classes)};
   const int64_t base = memory.used();
   const double flops = 2.0 * tokens * classes * dim, bytes = 1.0 * (classes + tokens) * dim * sizeof(X);
   const auto report = [&](const char* part, const Times& t, double products, double all_bytes) {
     bench->Report(name, part, t, all_bytes, products * flops);
-    std::printf("%-14s %-34s %-22s %9.0f GFLOP/s\n", "full_softmax", name.c_str(), part,
-                products * flops / t.median * 1e-6);
   };
   // Its verdict on the targets is waited for, as in an op.
   const auto call = [&](const auto& body) {
@@ -95,6 +62,15 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
       },
       15);
   report("gradient", backward, 3, 2 * bytes);
+  const Times both = bench->Time(
+      [&](int) {
+        call([&](FullSoftmaxGpu device, int64_t* bad) { return device.Terms(table, batch, terms, bad); });
+        call([&](FullSoftmaxGpu device, int64_t* bad) {
+          return device.Gradient(table, batch, terms.lse, upstream, gradients, bad);
+        });
+      },
+      15);
+  report("terms + gradient", both, 3, 2 * bytes);  // whoever keeps the logits needs three products, not four
 }
 
 }  // namespace

@@ -1,86 +1,78 @@
-// Share of the GPU's copy bandwidth that an update of 1 million increasing rows of 128 floats reaches, for
-// every rule.
-#include <algorithm>
-#include <cstdio>
-#include <vector>
-
-#include "common/test/check.h"
+// Updates of 1.05 million of 1.68 million rows of 128: by every rule where the rows increase, as our
+// gradients deliver them; and where they come in any order, each once or one of them 50 thousand times, which
+// takes a sort and sums.
+#include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
 
+namespace largeout {
 namespace {
 
-// Milliseconds of one call, the best of ten.
-template <typename Call>
-float Time(const Call& call) {
-  cudaEvent_t start, stop;
-  cudaEventCreate(&start);
-  cudaEventCreate(&stop);
-  float best = 1e30f;
-  for (int round = 0; round < 10; ++round) {
-    float milliseconds = 0.f;
-    cudaEventRecord(start);
-    call();
-    cudaEventRecord(stop);
-    cudaEventSynchronize(stop);
-    cudaEventElapsedTime(&milliseconds, start, stop);
-    best = std::min(best, milliseconds);
+enum class Order { kIncreasing, kShuffled, kPadding };
+constexpr const char* kOrderNames[] = {"increasing rows", "rows in any order", "rows, 50K of them one"};
+
+// Every row with the chance of 5 in 8.
+std::vector<int64_t> Rows(Order order, int64_t rows) {
+  Random random(1);
+  std::vector<int64_t> ids;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (random.Unit() < 0.625) ids.push_back(row);
   }
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
-  return best;
+  if (order == Order::kIncreasing) return ids;
+  for (size_t i = ids.size(); i > 1; --i) std::swap(ids[i - 1], ids[random.Below(static_cast<int64_t>(i))]);
+  for (size_t i = 0; order == Order::kPadding && i < ids.size(); i += 21) ids[i] = 0;
+  return ids;
+}
+
+// T: the type of the table and of the gradients.
+template <typename T>
+void Run(Bench* bench, Order order) {
+  const int64_t dim = 128, rows = bench->quick() ? 20000 : 1680000;
+  const std::vector<int64_t> ids = Rows(order, rows);
+  const int64_t n = static_cast<int64_t>(ids.size());
+  const double distinct = static_cast<double>(CountDistinct(ids));
+  int error = 0;
+  const int64_t workspace_bytes = static_cast<int64_t>(RowUpdateWorkspaceCuda(n, sizeof(int64_t), &error));
+  BENCH_OK(error);
+  BenchArena memory(rows * dim * (2 * static_cast<int64_t>(sizeof(T)) + 8) + workspace_bytes + n * 8 +
+                    (int64_t{8} << 20));
+  T* table = BenchFilled<T>(&memory, rows * dim, 1, 0.1f);
+  T* values = BenchFilled<T>(&memory, n * dim, 2, 0.1f);
+  float* slots[] = {memory.Take<float>(rows * dim), memory.Take<float>(rows * dim)};
+  const int64_t* indices = BenchUpload(&memory, ids);
+  void* workspace = memory.Take<char>(workspace_bytes);
+  const std::vector<float> plain = {0.1f, 0.f, 0.1f, 0.1f, 0.1f, 0.1f},
+                           ftrl = {0.1f, 0.f, -0.5f, 0.1f, 0.1f, 0.1f};
+  const float *plain_hyper = BenchUpload(&memory, plain), *ftrl_hyper = BenchUpload(&memory, ftrl);
+  char name[128];
+  std::snprintf(name, sizeof(name), "%.2fM x %d %s, %.2fM %s", rows * 1e-6, static_cast<int>(dim),
+                BenchTypeName<T>(), n * 1e-6, kOrderNames[static_cast<int>(order)]);
+  for (int r = 0; r < kUpdateRules; ++r) {
+    const UpdateRule rule = static_cast<UpdateRule>(r);
+    const bool usual =
+        rule == UpdateRule::kSgd || rule == UpdateRule::kAdagrad || rule == UpdateRule::kLazyAdam;
+    if (!usual && (order != Order::kIncreasing || sizeof(T) == 2)) continue;
+    for (float* slot : slots) BENCH_OK(cudaMemset(slot, 0, rows * dim * sizeof(float)));
+    const Times t = bench->Time([&](int) {
+      BadIndex bad;
+      BENCH_OK(RowUpdateCuda(rule, table, rows, dim, slots, indices, n, values,
+                             rule == UpdateRule::kFtrl ? ftrl_hyper : plain_hyper, workspace,
+                             static_cast<size_t>(workspace_bytes), nullptr, &bad));
+    });
+    const UpdateRuleInfo& info = kUpdateRuleInfo[r];
+    const double slot_bytes = info.slot_per_row ? 8.0 * distinct : 8.0 * info.slots * distinct * dim;
+    bench->Report(name, info.name, t,
+                  n * (dim * sizeof(T) + 8.0) + 2.0 * distinct * dim * sizeof(T) + slot_bytes);
+  }
 }
 
 }  // namespace
+}  // namespace largeout
 
-int main() {
+int main(int argc, char** argv) {
   using namespace largeout;
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: no GPU\n");
-    return 77;
-  }
-  const int64_t rows = 1680000, dim = 128, bytes = rows * dim * 4;
-  float *table, *first, *second, *values, *hyper;
-  for (float** array : {&table, &first, &second, &values}) {
-    cudaMalloc(array, bytes);
-    cudaMemset(*array, 0, bytes);
-  }
-  std::vector<int64_t> ids;
-  Random random(1);
-  for (int64_t id = 0; id < rows; ++id) {
-    if (random.Unit() < 0.625) ids.push_back(id);
-  }
-  const int64_t n = static_cast<int64_t>(ids.size());
-  int64_t* indices;
-  cudaMalloc(&indices, n * 8);
-  cudaMemcpy(indices, ids.data(), n * 8, cudaMemcpyHostToDevice);
-  const float host_hyper[] = {0.1f, 0.f, 0.1f, 0.1f, 0.1f, 0.1f};
-  const float ftrl_hyper[] = {0.1f, 0.f, -0.5f, 0.1f, 0.1f, 0.1f};
-  cudaMalloc(&hyper, sizeof(host_hyper));
-  int error = 0;
-  const size_t workspace_bytes = RowUpdateWorkspaceCuda(n, 8, &error);
-  void* workspace;
-  cudaMalloc(&workspace, workspace_bytes);
-  if (error != 0 || cudaGetLastError() != cudaSuccess) {
-    std::printf("no memory for the bench\n");
-    return 1;
-  }
-  const float copy = Time([&] { cudaMemcpyAsync(first, table, bytes, cudaMemcpyDeviceToDevice); });
-  const double bandwidth = 2.0 * bytes / copy * 1e-6;
-  std::printf("copy: %.0f GB/s\n", bandwidth);
-  float* slots[] = {first, second};
-  for (int rule = 0; rule < kUpdateRules; ++rule) {
-    const bool is_ftrl = static_cast<UpdateRule>(rule) == UpdateRule::kFtrl;
-    cudaMemcpy(hyper, is_ftrl ? ftrl_hyper : host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice);
-    BadIndex bad;
-    const float milliseconds = Time([&] {
-      error |= RowUpdateCuda(static_cast<UpdateRule>(rule), table, rows, dim, slots, indices, n, values,
-                             hyper, workspace, workspace_bytes, nullptr, &bad);
-    });
-    const UpdateRuleInfo& info = kUpdateRuleInfo[rule];
-    const double moved = static_cast<double>(n) * dim * 4 * (3 + (info.slot_per_row ? 0 : 2 * info.slots));
-    std::printf("%-17s %.3f ms, %.0f GB/s, %.0f%% of copy\n", info.name, milliseconds,
-                moved / milliseconds * 1e-6, 100.0 * moved / milliseconds * 1e-6 / bandwidth);
-  }
-  return error;
+  if (!Bench::HasGpu()) return 77;
+  Bench bench("row_update", argc, argv);
+  for (const Order order : {Order::kIncreasing, Order::kShuffled, Order::kPadding}) Run<float>(&bench, order);
+  Run<bfloat16>(&bench, Order::kIncreasing);
+  return 0;
 }

@@ -1,5 +1,6 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. Smaller on a smaller GPU.
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. What does not fit is left
+// out.
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
@@ -10,21 +11,6 @@ namespace largeout {
 namespace {
 
 constexpr int64_t kSets = 3;
-
-class ArenaScratch final : public Scratch {
- public:
-  explicit ArenaScratch(BenchArena* arena) : arena_(arena) {}
-  void* Allocate(int64_t bytes) override { return arena_->Take(bytes); }
-
- private:
-  BenchArena* arena_;
-};
-
-int32_t* Upload(BenchArena* memory, const std::vector<int32_t>& values) {
-  int32_t* data = memory->Take<int32_t>(static_cast<int64_t>(values.size()));
-  BENCH_OK(cudaMemcpy(data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
-  return data;
-}
 
 // log of the weight of what is below a row: with this bias the model's distribution is the targets' own.
 std::vector<float> FrequencyBias(const TestTree& tree) {
@@ -42,8 +28,18 @@ std::vector<float> FrequencyBias(const TestTree& tree) {
   return bias;
 }
 
-void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t dim, int64_t tokens,
-         bool top_k) {
+struct Case {
+  std::string name;
+  int64_t dim, tokens;
+  std::vector<int64_t> queries;  // batches of top-k
+  int repeats = 30;
+};
+
+// T: the type of the table. Hidden vectors are float32.
+template <typename T>
+void Run(Bench* bench, const Case& what, const TestTree& tree) {
+  const int64_t dim = what.dim, tokens = what.tokens;
+  const std::string name = what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
   const TreeArrays sizes = tree.arrays();
   // The table, gradients of all rows at the most, hidden vectors, tree and scratch memory.
   const double table_bytes = sizes.rows * dim * 4.0;
@@ -54,21 +50,20 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
     return;
   }
   BenchArena memory(static_cast<int64_t>(need));
-  const TreeArrays arrays{Upload(&memory, tree.class_row),
-                          Upload(&memory, tree.node_start),
-                          Upload(&memory, tree.node_row),
-                          Upload(&memory, tree.node_parent),
-                          Upload(&memory, tree.row_hint),
+  const TreeArrays arrays{BenchUpload(&memory, tree.class_row),
+                          BenchUpload(&memory, tree.node_start),
+                          BenchUpload(&memory, tree.node_row),
+                          BenchUpload(&memory, tree.node_parent),
+                          BenchUpload(&memory, tree.row_hint),
                           sizes.classes,
                           sizes.nodes,
                           sizes.rows};
-  const int32_t* row_child = Upload(&memory, tree.row_child);
+  const int32_t* row_child = BenchUpload(&memory, tree.row_child);
   const std::vector<float> host_bias = FrequencyBias(tree);
-  float* table_data = memory.Take<float>(sizes.rows * dim);
+  T* table_data = BenchFilled<T>(&memory, sizes.rows * dim, 1, 0.05f);
   float* bias = memory.Take<float>(sizes.rows);
   BENCH_OK(cudaMemcpy(bias, host_bias.data(), host_bias.size() * sizeof(float), cudaMemcpyHostToDevice));
-  BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, table_data, sizes.rows * dim, 1, 0.05f));
-  const TreeTable<float> table{table_data, bias, dim};
+  const TreeTable<T> table{table_data, bias, dim};
   float *hidden[kSets], *grad_loss = memory.Take<float>(tokens), *d_hidden = memory.Take<float>(tokens * dim);
   float* loss = memory.Take<float>(tokens);
   int32_t* targets[kSets];
@@ -76,7 +71,7 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
     hidden[s] = memory.Take<float>(tokens * dim);
     BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, hidden[s], tokens * dim, 100 + s, 0.5f));
     const std::vector<int64_t> ids = PowerLawIds(tokens, sizes.classes, 1.0001, 7 + s, false);
-    targets[s] = Upload(&memory, std::vector<int32_t>(ids.begin(), ids.end()));
+    targets[s] = BenchUpload(&memory, std::vector<int32_t>(ids.begin(), ids.end()));
   }
   BENCH_OK(Launch(BenchFill, 256, 256, 0, nullptr, grad_loss, tokens, 3, 1.f / tokens));
   float* hyper = memory.Take<float>(8);
@@ -107,10 +102,11 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
     const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
                           out.pair_lse,   out.probs,    plan.pairs,     plan.groups};
     TreeGradPlan grad_plan;
-    BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, false, &scratch, nullptr, &grad_plan));
+    BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, sizeof(T) == 2, &scratch, nullptr, &grad_plan));
     const int64_t unique = grad_plan.work.rows;
     int64_t* rows = memory.Take<int64_t>(unique);
-    float *row_grads = memory.Take<float>(unique * dim), *bias_grads = memory.Take<float>(unique);
+    T* row_grads = memory.Take<T>(unique * dim);
+    float* bias_grads = memory.Take<float>(unique);
     BENCH_OK(TreeSoftmaxGradCuda(grad_plan, arrays, table, hidden[s], nullptr, grad_loss, tokens, saved,
                                  int64_t{256} << 20, d_hidden, rows, row_grads, bias_grads, &scratch,
                                  nullptr));
@@ -124,9 +120,9 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
     BENCH_OK(RowUpdateCuda(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
                            hyper, workspace, bytes, nullptr, &bad));
   };
-  const int repeats = sizes.classes >= 9000000 ? 15 : 30;
+  const int repeats = what.repeats;
   step(0, 2);  // counts
-  const double row_bytes = dim * 4.0, hidden_bytes = tokens * row_bytes;
+  const double row_bytes = dim * sizeof(T), hidden_bytes = tokens * dim * 4.0;
   std::printf("%-14s %-34s %.0f pairs, %.0f nodes, %.0f rows touched\n", "tree_softmax", name.c_str(), pairs,
               groups, touched);
   const double loss_bytes = touched * row_bytes + hidden_bytes,
@@ -137,9 +133,8 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
                 loss_bytes + grad_bytes, 3 * flops);
   bench->Report(name, "loss + gradient + SGD", bench->Time([&](int i) { step(i, 3); }, repeats),
                 loss_bytes + grad_bytes + 3 * touched * row_bytes, 3 * flops);
-  if (!top_k) return;
-  for (const int64_t batch : {int64_t{1}, int64_t{32}, std::min<int64_t>(256, tokens)}) {
-    const Times t = bench->Time(
+  for (const int64_t batch : what.queries) {
+    const Times top = bench->Time(
         [&](int i) {
           memory.Reset(base);
           ArenaScratch scratch(&memory);
@@ -150,9 +145,20 @@ void Run(Bench* bench, const std::string& name, const TestTree& tree, int64_t di
                                 ids, &scratch, static_cast<GpuStream>(nullptr), &ok));
         },
         repeats);
-    bench->Report(name, "top 10 of " + std::to_string(batch), t, 0.0);
+    // How much of a tree a query has to look at depends on the query; of one node, all.
+    const bool flat = sizes.nodes == 1;
+    bench->Report(name, "top 10 of " + std::to_string(batch), top, flat ? sizes.rows * row_bytes : 0.0,
+                  flat ? 2.0 * batch * sizes.rows * dim : 0.0);
   }
 }
+
+void RunBoth(Bench* bench, const Case& what, const TestTree& tree) {
+  Run<float>(bench, what, tree);
+  Run<bfloat16>(bench, what, tree);
+}
+
+// One node: what is below the root are the classes.
+TestTree FlatTree(int64_t classes) { return HeadTailTree(classes, classes, 0, 2); }
 
 }  // namespace
 }  // namespace largeout
@@ -162,15 +168,19 @@ int main(int argc, char** argv) {
   if (!Bench::HasGpu()) return 77;
   Bench bench("tree_softmax", argc, argv);
   if (bench.quick()) {
-    Run(&bench, "quick", HuffmanTree(1000, 8), 36, 100, true);
-    Run(&bench, "quick, wide", HeadTailTree(1000, 40, 8, 8), 36, 100, true);
+    RunBoth(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, HuffmanTree(1000, 8));
+    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}}, HeadTailTree(1000, 40, 8, 8));
+    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}}, FlatTree(1000));
     return 0;
   }
   const int64_t dim = 304, tokens = 40960;
-  Run(&bench, "100K words, Huffman 8", HuffmanTree(100000, 8), dim, tokens, false);
-  Run(&bench, "1M words, Huffman 8", HuffmanTree(1000000, 8), dim, tokens, true);
-  Run(&bench, "10M words, Huffman 8", HuffmanTree(10000000, 8), dim, tokens, true);
-  Run(&bench, "10M words, 448 + 64, then 16", HeadTailTree(10000000, 448, 64, 16), dim, tokens, true);
-  Run(&bench, "9M words, 3000 x 3000", TwoLevelTree(9000000, 3000), dim, tokens, false);
+  RunBoth(&bench, {"10M words, Huffman 8", dim, tokens, {1, 32, 256}, 15}, HuffmanTree(10000000, 8));
+  RunBoth(&bench, {"10M words, 448 + 64, then 16", dim, tokens, {1, 32, 256}, 15},
+          HeadTailTree(10000000, 448, 64, 16));
+  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15}, TwoLevelTree(9000000, 3000));
+  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7}, FlatTree(100000));
+  Run<float>(&bench, {"10M words, flat, 64 tokens", dim, 64, {1, 8}, 7}, FlatTree(10000000));
+  Run<float>(&bench, {"1M words, Huffman 8", dim, tokens, {1, 32, 256}}, HuffmanTree(1000000, 8));
+  Run<float>(&bench, {"100K words, Huffman 8", dim, tokens, {}}, HuffmanTree(100000, 8));
   return 0;
 }

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu import _machine, report
-from benchmarks.gpu._jobs import FAILED, Budget, CutOff, Runner
+from benchmarks.gpu._jobs import FAILED, STOPPED, Budget, CutOff, Runner
 from benchmarks.gpu._steps import DEFAULT, Folders, Steps
 
 NO_GPU = 77
@@ -28,7 +28,7 @@ class Records:
         self._path.write_text(json.dumps(self._all, indent=1) + "\n")
         name = f"{record['step']}: {record['name']}" if record["step"] != record["name"] else record["step"]
         print(f"{record['status']:8}{name:44} {record['seconds']:7.1f} s  {record['note']}", flush=True)
-        if record["status"] == FAILED:
+        if record["status"] in (FAILED, STOPPED):
             self.failed.append(name)
             self._print_end(f"{record['step']}-{record['name']}.log")
         self._renew()
@@ -113,7 +113,7 @@ def main(environment=os.environ):
         return 1
     print("\n" + (folders.out / "results.md").read_text())
     if records.failed:
-        print(f"failed: {', '.join(records.failed)}  (logs in {folders.out}/logs.tar.gz)")
+        print(f"failed or stopped: {', '.join(records.failed)}  (logs in {folders.out}/logs.tar.gz)")
         return 1
     print(f"every step passed or was skipped with a reason; results in {folders.out}")
     return 0

@@ -9,7 +9,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-OK, FAILED, SKIPPED = "ok", "FAILED", "skipped"
+# STOPPED: at a limit, or with the whole run. That is no success, and says nothing of the program.
+OK, FAILED, STOPPED, SKIPPED = "ok", "FAILED", "STOPPED", "skipped"
 _PAUSE = 0.02  # between two looks at the programs that run
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _GRACE = 3.0  # from "please end" to "end"
@@ -38,7 +39,7 @@ class Job:
         step: The step that it belongs to.
         name: Names its log and its record; unique within the step.
         command: The program and its arguments.
-        limit: Seconds after which it is stopped and has failed.
+        limit: Seconds after which it is stopped.
         needs: Seconds that it takes at the least: it isn't begun with less left.
         skips: `(exit code, why the program had nothing to do)`, of several codes.
         unless: `(text, what it means)`, of several texts. A failed job whose log has the text was skipped.
@@ -120,7 +121,7 @@ class Runner:
         except CutOff:
             for one in running:
                 _stop(one.process)
-                self._record(one.job, FAILED, time.monotonic() - one.began, "cut off")
+                self._record(one.job, STOPPED, time.monotonic() - one.began, "cut off")
             raise
         return records
 
@@ -145,7 +146,7 @@ class Runner:
             return None
         if code is None:
             _stop(one.process)
-            return self._record(job, FAILED, took, f"not done after {took:.0f} s")
+            return self._record(job, STOPPED, took, f"not done after {took:.0f} s")
         if code == 0:
             return self._record(job, OK, took)
         skips = dict(job.skips)

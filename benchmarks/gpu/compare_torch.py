@@ -153,7 +153,7 @@ class Peers:
         The logits of a cluster are one matrix [tokens in it, words in it]: tokens pass in as few pieces as
         memory allows.
         """
-        case = f"{words * 1e-6:.4g}M words"
+        case = f"{words // 1_000_000}M words" if words >= 1_000_000 else f"{words // 1000}K words"
         generator = torch.Generator().manual_seed(2)
         drawn = [_torch_embedding.power_law(tokens, words, 1.0001, generator, False) for _ in range(3)]
         targets = [one.to(self.device) for one in drawn]
@@ -199,21 +199,24 @@ def measure(peers):
     for make in tables:
         for kind, bag in (("power-law", BAG), ("uniform", BAG), ("tables", 1)):
             attempt(f"{make.library}, {kind}", peers.embedding, make, kind, bag)
-    losses = {"PyTorch": _torch_softmax.whole, "PyTorch, in chunks": _torch_softmax.chunked}
-    if peers.device == "cuda" and importlib.util.find_spec("triton") is not None:
-        losses["torch.compile"] = torch.compile(_torch_softmax.whole)
-    else:
-        print("left out: torch.compile: there is no Triton, or no GPU")
-    for dim in (36,) if quick else (304, 1024):
-        for dtype in (torch.float32, torch.bfloat16):
-            for library, loss in losses.items():
-                sizes = (1_000, 200, dim) if quick else (100_000, 3_200, dim)
-                attempt(f"softmax, {library}", peers.softmax, loss, library, *sizes, dtype)
+    softmax(peers, {"PyTorch": _torch_softmax.whole, "PyTorch, in chunks": _torch_softmax.chunked})
     if quick:
         attempt("adaptive softmax", peers.adaptive, 1_000, 100, [50, 200])
-    for words in () if quick else (100_000, 1_000_000, WORDS):
+    for words in () if quick else (WORDS, 1_000_000, 100_000):
         cutoffs = [c for c in CUTOFFS if c < words]
         attempt(f"adaptive softmax, {words} words", peers.adaptive, words, TOKENS, cutoffs)
+    if peers.device == "cuda" and importlib.util.find_spec("triton") is not None:
+        softmax(peers, {"torch.compile": torch.compile(_torch_softmax.whole, dynamic=False)})
+    else:
+        print("left out: torch.compile: there is no Triton, or no GPU")
+
+
+def softmax(peers, losses):
+    for dim in (36,) if peers.quick else (304, 1024):
+        for dtype in (torch.float32, torch.bfloat16):
+            for library, loss in losses.items():
+                sizes = (1_000, 200, dim) if peers.quick else (100_000, 3_200, dim)
+                peers.report.attempt(f"softmax, {library}", peers.softmax, loss, library, *sizes, dtype)
 
 
 def main(argv=None):

@@ -74,11 +74,14 @@ def test_goals():
                 {"step": "sanitizers", "name": "memcheck-a", "status": "ok"},
                 {"step": "sanitizers", "name": "memcheck-b", "status": "skipped"},
                 {"step": "sanitizers", "name": "racecheck-a", "status": "FAILED"},
+                {"step": "sanitizers", "name": "racecheck-b", "status": "STOPPED"},
+                {"step": "sanitizers", "name": "synccheck-a", "status": "STOPPED"},
             ],
         )
     )
     assert found["tests of CUDA kernels"] == ("1 passed", "reached")
     assert found["memcheck"] == (None, "not measured")  # one of them was skipped
+    assert found["synccheck"] == (None, "not measured")
     assert found["racecheck"] == ("failed: racecheck-a", "MISSED")
     assert found[f"{power_law}: lookup"] == ("65%", "reached")
     assert found[f"{uniform}: lookup"] == ("64%", "MISSED")

@@ -8,7 +8,7 @@ import pytest
 from gpu_benchmarks._fake_machine import Machine, limits, row, script
 
 FILES = ["logs.tar.gz", "machine.txt", "registers.txt", "results.json", "results.md"]
-OK, FAILED, SKIPPED = "ok", "FAILED", "skipped"
+OK, FAILED, STOPPED, SKIPPED = "ok", "FAILED", "STOPPED", "skipped"
 SLEEPS = "echo $$ > $FAKE/pid; exec sleep 60"
 
 
@@ -89,7 +89,11 @@ def test_a_failure_costs_no_other_result(machine):
     machine.bench("b_bench_cuda", [row("b", "whole", "second", 2.0)])
     code, output = machine.run(BIN=machine.programs, STEPS="bench")
     assert code == 1
-    assert "failed: bench: a_bench_cuda" in output and "    it broke" in output and "exit code 3" in output
+    assert (
+        "failed or stopped: bench: a_bench_cuda" in output
+        and "    it broke" in output
+        and "exit code 3" in output
+    )
     assert machine.statuses() == {
         ("bench", "embedding_bench_cuda"): OK,  # the important ones come first
         ("bench", "a_bench_cuda"): FAILED,
@@ -142,7 +146,7 @@ def test_told_to_end(machine):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1 and "cut off" in output
-    assert machine.statuses()["bench", "z_bench_cuda"] == FAILED
+    assert machine.statuses()["bench", "z_bench_cuda"] == STOPPED
     assert "z" in [r["bench"] for r in machine.results["rows"]]
     assert ("ctest", "embedding_test_cuda") not in machine.statuses()
 
@@ -161,6 +165,7 @@ def test_a_program_stops_at_the_budget(machine):
     machine.bench("embedding_bench_cuda", [limits(), row("embedding", "small", "lookup", 0.5)], SLEEPS)
     code, output = machine.run(BIN=machine.programs, STEPS="bench-quick", BUDGET=8.5)
     assert code == 1 and "not done after" in output
+    assert machine.statuses()["bench-quick", "embedding_bench_cuda"] == STOPPED
     assert [r["bench"] for r in machine.results["rows"]] == ["b", "embedding"]
 
 

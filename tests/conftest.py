@@ -22,6 +22,19 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def pytest_configure(config):
+    """TensorFlow's rewriting of graphs is off: it takes a third of the suite's time, and graphs run once or twice here.
+
+    It is on in the soak tests, and wherever a test, an example or a benchmark starts a process of its own: servers,
+    `benchmarks.same_numbers`.
+    """
+    _rewrite_graphs(config.option.markexpr == "soak")
+
+
+def _rewrite_graphs(on):
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not on})
+
+
 def pytest_collection_finish():
     """Python's collector goes through all objects again and again while graphs are traced.
 
@@ -35,6 +48,15 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _seeded():
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def rewritten_graphs():
+    """For a test whose tolerance holds for graphs as a user's program runs them."""
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    _rewrite_graphs(True)
+    yield
+    _rewrite_graphs(not before)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ tf.config.set_logical_device_configuration(
 def pytest_configure(config):
     """TensorFlow's rewriting of graphs is off: it takes longer than the few runs that a graph has here.
 
-    (The table of layers: 306 s without it, 444 with it.) It is on in the soak tests, and in the processes that
+    (The table of layers: 306 s without it, 444 with it.) It is on in the soak tests, and in processes that
     tests, examples and benchmarks start: servers, `benchmarks.same_numbers`.
     """
     _rewrite_graphs(config.option.markexpr == "soak")

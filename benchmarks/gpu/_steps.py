@@ -133,6 +133,8 @@ class Steps:
             seconds = float((re.findall(r"([\d.]+) sec", rest) or [0])[0])
             cause = rest.replace("*", " ").rpartition(" sec")[0].rpartition("  ")[0].strip()
             status = OK if "Passed" in rest else FAILED
+            if cause == "Skipped":
+                cause = "it found no GPU"
             self._note(step, name, status, "" if status == OK else cause or "failed", seconds)
         return None
 

@@ -89,8 +89,10 @@ def markdown(results):
     machine = results.machine
     parts = [f"# {machine.get('card', 'unknown card')}, {machine.get('date', 'unknown date')}"]
     told = [f"- {key}: {value}" for key, value in machine.items() if key not in ("card", "date")]
-    parts += ["\n".join(told), "## Goals", _table.markdown(*_goals_table(results)), "## Times"]
+    parts += ["\n".join(told), "## Goals", _table.markdown(*_goals_table(results))]
     limits = results.limits.lines()
+    if limits or results.measured():
+        parts.append("## Times")
     if limits:
         parts.append(f"The card's own limits, measured here: {'; '.join(limits)}.")
     if results.measured():

@@ -1,6 +1,5 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. What does not fit is left
-// out.
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. What does not fit is left out.
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
@@ -41,9 +40,13 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
   const int64_t dim = what.dim, tokens = what.tokens;
   const std::string name = what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
   const TreeArrays sizes = tree.arrays();
-  // The table, gradients of all rows at the most, hidden vectors, tree and scratch memory.
-  const double table_bytes = sizes.rows * dim * 4.0;
-  const double need = 2.1 * table_bytes + tokens * dim * 20.0 + (bench->quick() ? 1e8 : 3e9);
+  int32_t widest = 0;
+  for (size_t n = 1; n < tree.node_start.size(); ++n)
+    widest = std::max(widest, tree.node_start[n] - tree.node_start[n - 1]);
+  // The table, gradients of all rows at the most, hidden vectors, a slice of the widest node's logits in each
+  // direction, tree and other scratch memory.
+  const double need = 2.1 * sizes.rows * dim * 4.0 + tokens * dim * 20.0 + 2 * 64.0 * widest * 4.0 +
+                      (bench->quick() ? 1e8 : 3e9);
   if (need > 0.9 * bench->free_bytes()) {
     std::printf("%-14s %-34s left out: %.1f GB are free\n", "tree_softmax", name.c_str(),
                 bench->free_bytes() * 1e-9);

@@ -1,5 +1,6 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. What does not fit is left out.
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. A size that does not fit is
+// left out.
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
@@ -115,13 +116,9 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
                                  nullptr));
     touched = static_cast<double>(unique);
     if (parts < 3) return;
-    int error = 0;
-    const size_t bytes = RowUpdateWorkspaceCuda(unique, sizeof(int64_t), &error);
-    BENCH_OK(error);
-    void* workspace = memory.Take<char>(static_cast<int64_t>(bytes) + 1);
     BadIndex bad;
     BENCH_OK(RowUpdateCuda(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
-                           hyper, workspace, bytes, nullptr, &bad));
+                           hyper, &scratch, nullptr, &bad));
   };
   const int repeats = what.repeats;
   step(0, 2);  // counts

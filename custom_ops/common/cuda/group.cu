@@ -10,10 +10,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
+unsigned BlocksFor(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
+
 int BitsOf(uint64_t x) {
   int bits = 1;
   while (bits < 64 && (x >> bits) != 0) ++bits;
   return bits;
+}
+
+template <typename Id, typename Key>
+__global__ void WriteKeys(const Id* ids, int64_t n, int64_t limit, Key* keys, int32_t* positions) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= n) return;
+  const uint64_t id = static_cast<uint64_t>(ids[i]), end = static_cast<uint64_t>(limit);
+  keys[i] = static_cast<Key>(id < end ? id : end);
+  positions[i] = static_cast<int32_t>(i);
 }
 
 template <typename Key>
@@ -58,9 +69,14 @@ KeyGroups<Key>::KeyGroups(int64_t n, int64_t limit, Arena* arena) : n(n), limit(
   temp = arena->Take<char>(temp_bytes);
 }
 
+template <typename Id, typename Key>
+int KeysOfIdsCuda(const Id* ids, const KeyGroups<Key>& g, GpuStream stream) {
+  return Launch(WriteKeys<Id, Key>, BlocksFor(g.n), kThreads, 0, stream, ids, g.n, g.limit, g.keys, g.positions);
+}
+
 template <typename Key>
 int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
-  const unsigned blocks = static_cast<unsigned>((g.n + kThreads - 1) / kThreads);
+  const unsigned blocks = BlocksFor(g.n);
   size_t bytes = static_cast<size_t>(g.temp_bytes);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(g.counts, 0, sizeof(GroupCounts), stream));
   LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(g.temp, bytes, g.keys, g.sorted, g.positions, g.order,
@@ -76,6 +92,10 @@ int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
 
 template struct KeyGroups<uint32_t>;
 template struct KeyGroups<uint64_t>;
+template int KeysOfIdsCuda(const int32_t*, const KeyGroups<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const int64_t*, const KeyGroups<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const int32_t*, const KeyGroups<uint64_t>&, GpuStream);
+template int KeysOfIdsCuda(const int64_t*, const KeyGroups<uint64_t>&, GpuStream);
 template int GroupKeysCuda<uint32_t>(const KeyGroups<uint32_t>&, GpuStream);
 template int GroupKeysCuda<uint64_t>(const KeyGroups<uint64_t>&, GpuStream);
 

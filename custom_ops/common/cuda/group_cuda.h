@@ -3,7 +3,7 @@
 //
 //   Arena arena(workspace);                              // a null workspace only adds up: arena.bytes()
 //   KeyGroups<uint32_t> groups(n, limit, &arena);
-//   Launch(WriteKeys, ..., groups.keys, groups.positions);
+//   KeysOfIdsCuda(ids, groups, stream);                  // or another kernel that writes keys and positions
 //   GroupKeysCuda(groups, stream);
 #ifndef LARGEOUT_COMMON_GROUP_CUDA_H_
 #define LARGEOUT_COMMON_GROUP_CUDA_H_
@@ -38,6 +38,10 @@ struct KeyGroups {
 };
 
 inline bool ShortKeys(int64_t limit) { return limit < 0xffffffffll; }
+
+// The keys of ids [n], and positions. Ids out of [0, limit) become `limit`: they come last. Does not wait.
+template <typename Id, typename Key>
+int KeysOfIdsCuda(const Id* ids, const KeyGroups<Key>& groups, GpuStream stream);
 
 // Does not wait. n > 0.
 template <typename Key>

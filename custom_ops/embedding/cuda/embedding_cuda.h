@@ -51,10 +51,10 @@ int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows,
 // order. The others take a team of up to 32 lanes each and are summed in the order of their occurrences.
 int64_t EmbeddingGradScratchCuda(const EmbeddingGradPlanCuda& plan, int64_t dim);
 
-// Does not wait.
-template <typename T>
-int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch, int64_t* unique_ids,
-                          T* rows_out, GpuStream stream);
+// Does not wait. unique_ids may be null. Out: T, or float, so that sums of bfloat16 are not rounded.
+template <typename T, typename Out>
+int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch,
+                          int64_t* unique_ids, Out* rows_out, GpuStream stream);
 
 // Does not wait. A warp a bag.
 template <typename T, typename Id>

@@ -73,15 +73,15 @@ struct Occurrences {
 };
 
 // One team a row of up to kHot occurrences.
-template <typename T, int kPack, int kVectors>
-__global__ void __launch_bounds__(kThreads) SumRows(Occurrences occurrences, const T* grad, int64_t* unique_ids, T* out,
-                                                    int lanes) {
+template <typename T, typename Out, int kPack, int kVectors>
+__global__ void __launch_bounds__(kThreads)
+    SumRows(Occurrences occurrences, const T* grad, int64_t* unique_ids, Out* out, int lanes) {
   constexpr int kRows = (kFlight<kVectors> + 1) / 2;  // most rows occur once or twice: more teams instead
   const int lane = threadIdx.x % lanes;
   const int64_t group = Team(lanes), dim = occurrences.dim;
   const EmbeddingGradPlanCuda& plan = occurrences.plan;
   if (group >= plan.num_unique) return;
-  if (lane == 0) unique_ids[group] = plan.unique[group];
+  if (lane == 0 && unique_ids != nullptr) unique_ids[group] = plan.unique[group];
   const int32_t begin = plan.starts[group], end = plan.starts[group + 1];
   if (end - begin > kHot) return;
   const int64_t step = int64_t{lanes} * kPack;
@@ -171,14 +171,14 @@ int64_t EmbeddingGradScratchCuda(const EmbeddingGradPlanCuda& plan, int64_t dim)
   return ScratchMemory(plan, dim, nullptr).bytes;
 }
 
-template <typename T>
-int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch, int64_t* unique_ids,
-                          T* rows_out, GpuStream stream) {
+template <typename T, typename Out>
+int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch,
+                          int64_t* unique_ids, Out* rows_out, GpuStream stream) {
   if (plan.num_unique == 0) return 0;
   const Occurrences occurrences{plan, dim};
   const bool packs = Packs<T>(dim, grad, rows_out);
   const int error = WithTile<T>(dim, packs, [&](auto pack, auto vectors, int lanes) {
-    return Launch(SumRows<T, decltype(pack)::value, decltype(vectors)::value>,
+    return Launch(SumRows<T, Out, decltype(pack)::value, decltype(vectors)::value>,
                   BlocksFor(plan.num_unique * lanes), kThreads, 0, stream, occurrences, grad, unique_ids,
                   rows_out, lanes);
   });
@@ -200,12 +200,16 @@ int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int6
     LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T, 1>, blocks, kThreads, 0, stream, occurrences, grad,
                                     m.piece_start, m.piece_group, m.partials, TeamLanes(dim)));
   }
-  return Launch(AddPieces<T>, blocks, kThreads, 0, stream, m.partials, dim, m.piece_start, m.piece_group,
+  return Launch(AddPieces<Out>, blocks, kThreads, 0, stream, m.partials, dim, m.piece_start, m.piece_group,
                 rows_out, TeamLanes(dim));
 }
 
-template int EmbeddingGradRowsCuda<float>(const EmbeddingGradPlanCuda&, const float*, int64_t, void*, int64_t*, float*,
-                                          GpuStream);
-template int EmbeddingGradRowsCuda<bfloat16>(const EmbeddingGradPlanCuda&, const bfloat16*, int64_t, void*, int64_t*,
-                                             bfloat16*, GpuStream);
+#define LARGEOUT_INSTANTIATE(T, Out)                                                                        \
+  template int EmbeddingGradRowsCuda<T, Out>(const EmbeddingGradPlanCuda&, const T*, int64_t, void*, int64_t*, \
+                                             Out*, GpuStream);
+LARGEOUT_INSTANTIATE(float, float)
+LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
+LARGEOUT_INSTANTIATE(bfloat16, float)
+#undef LARGEOUT_INSTANTIATE
+
 }  // namespace largeout

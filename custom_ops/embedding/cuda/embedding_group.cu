@@ -24,16 +24,6 @@ struct PlanMemory {
   }
 };
 
-// Ids out of range become `rows`: they come last.
-template <typename Id, typename Key>
-__global__ void WriteKeys(const Id* ids, int64_t n, int64_t rows, Key* keys, int32_t* positions) {
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i >= n) return;
-  const uint64_t id = static_cast<uint64_t>(ids[i]), limit = static_cast<uint64_t>(rows);
-  keys[i] = static_cast<Key>(id < limit ? id : limit);
-  positions[i] = static_cast<int32_t>(i);
-}
-
 // kBagLanes lanes a bag: the bag and the factor of each of its positions. Either may be null.
 template <typename Id>
 __global__ void WriteBags(Bags<Id> bags, Combiner combiner, int64_t rows, int32_t* bag_of, float* factor) {
@@ -73,8 +63,7 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
          EmbeddingGradPlanCuda* plan) {
   const int64_t n = bags.num_ids;
   const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
-  LARGEOUT_RETURN_IF_ERROR(Launch(WriteKeys<Id, Key>, BlocksFor(n), kThreads, 0, stream, bags.ids, n, rows,
-                                  m.groups.keys, m.groups.positions));
+  LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(bags.ids, m.groups, stream));
   if (m.bag != nullptr || m.factor != nullptr) {
     LARGEOUT_RETURN_IF_ERROR(Launch(WriteBags<Id>, BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream,
                                     bags, combiner, rows, m.bag, m.factor));

@@ -45,14 +45,15 @@ struct Tile {
       for (int i = 0; i < kPack; ++i) sum[v][i] = fmaf(factor, GpuToFloat(piece[v].value[i]), sum[v][i]);
     }
   }
-  __device__ __forceinline__ void Store(T* row, int64_t step, int64_t left) const {
+  template <typename Out>
+  __device__ __forceinline__ void Store(Out* row, int64_t step, int64_t left) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (v * step >= left) continue;
-      Piece piece;
+      Pack<Out, kPack> piece;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) GpuFromFloat(sum[v][i], &piece.value[i]);
-      *reinterpret_cast<Piece*>(row + v * step) = piece;
+      *reinterpret_cast<Pack<Out, kPack>*>(row + v * step) = piece;
     }
   }
 };

@@ -1,38 +1,45 @@
 // Fuses summing duplicate gradients, the rule, and writing rows and slots: each touched row crosses the
 // memory bus once each way. Bound by that traffic: bytes = rows touched x dim x (gradient + 2 x row + 2 x
-// slots). Nothing is materialised but the sorted indices, and those only where indices do not increase
-// already.
-#include <algorithm>
-#include <cub/device/device_radix_sort.cuh>
+// slots). Nothing is materialised but groups of equal indices, where indices do not increase already, and
+// sums of gradients, where an index occurs often: one group of threads would add them for milliseconds.
+#include <type_traits>
 
+#include "common/cuda/group_cuda.h"
 #include "common/cuda/launch.cuh"
+#include "embedding/cuda/embedding_cuda.h"
 #include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_rows.cuh"
 
 namespace largeout {
 namespace {
 
-// First position of an index outside the table (all ones: none), and whether indices strictly increase (-1:
-// yes).
+constexpr int kSerial = 128;  // gradients of a row that its threads add one after another
+
+// What the host has to know of the indices.
 struct Found {
-  unsigned long long bad;
-  int increasing;
-  int unused;
+  unsigned long long bad;  // the first position of an index outside the table; all ones: none
+  int increasing;          // 0: not strictly
+  int longest;             // the most gradients of one row
 };
 
 template <typename Id>
 __global__ void LookAtIndices(const Id* indices, int64_t n, int64_t rows, Found* found) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  const int64_t id = indices[i];
-  // Minimum and a plain flag: the result does not depend on the order of threads.
-  if (id < 0 || id >= rows) atomicMin(&found->bad, static_cast<unsigned long long>(i));
-  if (i > 0 && indices[i - 1] >= indices[i]) found->increasing = 0;
+  bool falls = false;
+  if (i < n) {
+    const int64_t id = indices[i];
+    if (id < 0 || id >= rows) atomicMin(&found->bad, static_cast<unsigned long long>(i));
+    falls = i > 0 && indices[i - 1] >= indices[i];
+  }
+  // One thread of a warp tells, and a flag that is set needs no second one: all of them would stand in line.
+  if (__any_sync(0xffffffffu, falls) && threadIdx.x % 32 == 0) atomicExch(&found->increasing, 0);
 }
 
-__global__ void Count(int32_t* positions, int64_t n) {
+__global__ void FindLongest(const int32_t* starts, const GroupCounts* counts, Found* found) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) positions[i] = static_cast<int32_t>(i);
+  int length = i < counts->unique ? starts[i + 1] - starts[i] : 0;
+  for (int step = 16; step > 0; step /= 2) length = max(length, __shfl_xor_sync(0xffffffffu, length, step));
+  if (threadIdx.x % 32 == 0 && length > 0) atomicMax(&found->longest, length);
 }
 
 unsigned int Blocks(int64_t threads) {
@@ -72,57 +79,55 @@ int LaunchRule(UpdateRule rule, const gpu::Task& task, bool aligned, GpuStream s
   return static_cast<int>(cudaErrorInvalidValue);
 }
 
-// Workspace: Found, sorted ids, positions twice, cub's own; each aligned to 256 bytes.
-struct Workspace {
-  size_t sorted, unsorted_positions, positions, cub, total;
-  int error;
-  Workspace(int64_t n, int id_size) {
-    const auto align = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
-    sorted = align(sizeof(Found));
-    unsorted_positions = sorted + align(n * id_size);
-    positions = unsorted_positions + align(n * sizeof(int32_t));
-    cub = positions + align(n * sizeof(int32_t));
-    size_t bytes = 0;
-    int32_t* none = nullptr;
-    error = id_size == 8 ? Sort<int64_t>(nullptr, &bytes, nullptr, nullptr, none, none, n, 63, nullptr)
-                         : Sort<int32_t>(nullptr, &bytes, nullptr, nullptr, none, none, n, 31, nullptr);
-    total = cub + bytes;
-  }
-  template <typename Id>
-  static int Sort(void* temporary, size_t* bytes, const Id* in, Id* out, const int32_t* positions_in,
-                  int32_t* positions_out, int64_t n, int bits, GpuStream stream) {
-    return cub::DeviceRadixSort::SortPairs(temporary, *bytes, in, out, positions_in, positions_out,
-                                           static_cast<int>(n), 0, bits, stream);
-  }
-};
+// The groups of equal indices, in scratch memory, and the size of the largest one. Waits for the stream.
+template <typename Key, typename Id>
+int GroupIndices(const Id* indices, int64_t n, int64_t rows, Found* device_found, Scratch* scratch,
+                 GpuStream stream, EmbeddingGradPlanCuda* plan, int* longest) {
+  Arena sizes(nullptr);
+  KeyGroups<Key>(n, rows, &sizes);
+  char* memory = scratch->Take<char>(sizes.bytes());
+  if (memory == nullptr) return kNoMemory;
+  Arena arena(memory);
+  const KeyGroups<Key> groups(n, rows, &arena);
+  LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(indices, groups, stream));
+  LARGEOUT_RETURN_IF_ERROR(GroupKeysCuda(groups, stream));
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(&device_found->longest, 0, sizeof(int), stream));
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(FindLongest, Blocks(n), gpu::kThreads, 0, stream, groups.starts, groups.counts, device_found));
+  GroupCounts counts;
+  LARGEOUT_CUDA_RETURN(
+      cudaMemcpyAsync(&counts, groups.counts, sizeof(counts), cudaMemcpyDeviceToHost, stream));
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(&device_found->longest, sizeof(int), longest, stream));
+  plan->num_unique = counts.unique, plan->num_valid = counts.valid;
+  plan->unique = groups.unique, plan->starts = groups.starts, plan->order = groups.order;
+  return 0;
+}
+
+template <typename T, typename G>
+int UpdateAligned(UpdateRule rule, const gpu::Task& task, GpuStream stream) {
+  uintptr_t addresses = reinterpret_cast<uintptr_t>(task.table) | reinterpret_cast<uintptr_t>(task.values);
+  for (float* slot : task.slots) addresses |= reinterpret_cast<uintptr_t>(slot);
+  return LaunchRule<T, G>(rule, task, addresses % 16 == 0, stream);
+}
 
 }  // namespace
 
-size_t RowUpdateWorkspaceCuda(int64_t n, int id_size, int* error) {
-  const Workspace workspace(n, id_size);
-  *error = workspace.error;
-  return workspace.total;
-}
-
 template <typename T, typename G, typename Id>
 int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const Id* indices, int64_t n, const G* values, const float* hyper, void* workspace,
-                  size_t workspace_bytes, GpuStream stream, BadIndex* bad) {
+                  const Id* indices, int64_t n, const G* values, const float* hyper, Scratch* scratch,
+                  GpuStream stream, BadIndex* bad) {
   *bad = {-1, 0};
   if (n == 0) return 0;
-  char* memory = static_cast<char*>(workspace);
-  Found* device_found = reinterpret_cast<Found*>(memory);
+  Found* device_found = scratch->Take<Found>(1);
+  if (device_found == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_found, 0xff, sizeof(Found), stream));
   LARGEOUT_RETURN_IF_ERROR(
       Launch(LookAtIndices<Id>, Blocks(n), gpu::kThreads, 0, stream, indices, n, rows, device_found));
   Found found;
-  LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&found, device_found, sizeof(Found), cudaMemcpyDeviceToHost, stream));
-  LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(device_found, sizeof(found), &found, stream));
   if (found.bad != ~0ull) {
     Id id;
-    LARGEOUT_CUDA_RETURN(
-        cudaMemcpyAsync(&id, indices + found.bad, sizeof(Id), cudaMemcpyDeviceToHost, stream));
-    LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
+    LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(indices + found.bad, sizeof(id), &id, stream));
     *bad = {static_cast<int64_t>(found.bad), static_cast<int64_t>(id)};
     return 0;
   }
@@ -137,32 +142,34 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   task.n = n;
   task.dim = dim;
   task.wide = sizeof(Id) == 8;
-  if (found.increasing == 0) {
-    const Workspace layout(n, sizeof(Id));
-    LARGEOUT_CUDA_RETURN(static_cast<cudaError_t>(layout.error));
-    if (layout.total > workspace_bytes) return static_cast<int>(cudaErrorInvalidValue);
-    Id* sorted = reinterpret_cast<Id*>(memory + layout.sorted);
-    int32_t* counted = reinterpret_cast<int32_t*>(memory + layout.unsorted_positions);
-    int32_t* positions = reinterpret_cast<int32_t*>(memory + layout.positions);
-    LARGEOUT_RETURN_IF_ERROR(Launch(Count, Blocks(n), gpu::kThreads, 0, stream, counted, n));
-    int bits = 1;
-    while (bits < 63 && (rows - 1) >> bits != 0) ++bits;
-    size_t bytes = workspace_bytes - layout.cub;
-    const int error =
-        Workspace::Sort(memory + layout.cub, &bytes, indices, sorted, counted, positions, n, bits, stream);
-    LARGEOUT_CUDA_RETURN(static_cast<cudaError_t>(error));
-    task.ids = sorted;
-    task.positions = positions;
-  }
-  uintptr_t addresses = reinterpret_cast<uintptr_t>(table) | reinterpret_cast<uintptr_t>(values);
-  for (float* slot : task.slots) addresses |= reinterpret_cast<uintptr_t>(slot);
   if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
-  return LaunchRule<T, G>(rule, task, addresses % 16 == 0, stream);
+  if (found.increasing != 0) return UpdateAligned<T, G>(rule, task, stream);
+
+  EmbeddingGradPlanCuda plan;
+  int longest = 0;
+  LARGEOUT_RETURN_IF_ERROR(
+      ShortKeys(rows)
+          ? GroupIndices<uint32_t>(indices, n, rows, device_found, scratch, stream, &plan, &longest)
+          : GroupIndices<uint64_t>(indices, n, rows, device_found, scratch, stream, &plan, &longest));
+  task.ids = plan.unique;
+  task.wide = true;
+  task.n = plan.num_unique;
+  if (longest <= kSerial) {
+    task.starts = plan.starts;
+    task.order = plan.order;
+    return UpdateAligned<T, G>(rule, task, stream);
+  }
+  float* sums = scratch->Take<float>(plan.num_unique * dim);
+  void* pieces = scratch->Allocate(EmbeddingGradScratchCuda(plan, dim));
+  if (sums == nullptr || pieces == nullptr) return kNoMemory;
+  LARGEOUT_RETURN_IF_ERROR(EmbeddingGradRowsCuda(plan, values, dim, pieces, nullptr, sums, stream));
+  task.values = sums;
+  return UpdateAligned<T, float>(rule, task, stream);
 }
 
 #define INSTANTIATE(T, G, Id)                                                                               \
   template int RowUpdateCuda<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, \
-                                       const G*, const float*, void*, size_t, GpuStream, BadIndex*);
+                                       const G*, const float*, Scratch*, GpuStream, BadIndex*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

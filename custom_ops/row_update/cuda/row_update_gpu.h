@@ -14,14 +14,7 @@ class RowUpdateGpu {
   template <typename T, typename G, typename Id>
   int Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices,
              int64_t n, const G* values, const float* hyper, BadIndex* bad) {
-    *bad = {};
-    if (n == 0) return 0;
-    int error = 0;
-    const size_t bytes = RowUpdateWorkspaceCuda(n, sizeof(Id), &error);
-    LARGEOUT_RETURN_IF_ERROR(error);
-    void* workspace = call_.scratch->Allocate(static_cast<int64_t>(bytes));
-    if (workspace == nullptr) return kNoMemory;
-    return RowUpdateCuda(rule, table, rows, dim, slots, indices, n, values, hyper, workspace, bytes,
+    return RowUpdateCuda(rule, table, rows, dim, slots, indices, n, values, hyper, call_.scratch,
                          call_.stream, bad);
   }
 

@@ -23,8 +23,9 @@ struct Task {
   float* slots[kMaxSlots];
   const void* values;
   const float* hyper;
-  const void* ids;           // int32 or int64; sorted
-  const int32_t* positions;  // of the gradient of ids[i] in values; null: i, and no index occurs twice
+  const void* ids;        // [n] int32 or int64, all different
+  const int32_t* starts;  // [n + 1] into order: the gradients of ids[i]. Null: it has one, values[i]
+  const int32_t* order;   // positions in values
   int64_t n, dim;
   bool wide;       // ids are int64
   int group_bits;  // log2 of the threads that share a row
@@ -33,13 +34,13 @@ struct Task {
   }
 };
 
-// g of kWidth elements from column j: the values of positions [begin, end), summed in that order.
+// g of kWidth elements from column j: the values at order[begin, end), summed in that order.
 template <typename G, int kWidth>
 __device__ void SumGradients(const Task& task, int64_t begin, int64_t end, int64_t j, float* g) {
   const G* values = static_cast<const G*>(task.values);
   for (int k = 0; k < kWidth; ++k) g[k] = 0.f;
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t position = task.positions == nullptr ? i : task.positions[i];
+    const int64_t position = task.order == nullptr ? i : task.order[i];
     const auto pack = *reinterpret_cast<const Pack<G, kWidth>*>(values + position * task.dim + j);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) g[k] += GpuToFloat(pack.x[k]);
@@ -49,18 +50,13 @@ __device__ void SumGradients(const Task& task, int64_t begin, int64_t end, int64
 template <typename RuleT, typename T, typename G, int kWidth>
 __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t begin = thread >> task.group_bits;
+  const int64_t i = thread >> task.group_bits;
   const int group = 1 << task.group_bits, lane = static_cast<int>(thread & (group - 1));
   const int64_t dim = task.dim;
-  int64_t row = -1, end = begin;
-  if (begin < task.n) {
-    row = task.Id(begin);
-    if (task.positions != nullptr && begin > 0 && task.Id(begin - 1) == row) {
-      row = -1;  // the group at the first occurrence does it
-    } else {
-      end = begin + 1;
-      while (task.positions != nullptr && end < task.n && task.Id(end) == row) ++end;
-    }
+  int64_t row = -1, begin = i, end = i + 1;
+  if (i < task.n) {
+    row = task.Id(i);
+    if (task.starts != nullptr) begin = task.starts[i], end = task.starts[i + 1];
   }
   RuleT rule(task.hyper);
   if constexpr (std::is_same_v<RuleT, RowWiseAdagrad>) {

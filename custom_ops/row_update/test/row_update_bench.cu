@@ -30,22 +30,19 @@ void Run(Bench* bench, Order order) {
   const std::vector<int64_t> ids = Rows(order, rows);
   const int64_t n = static_cast<int64_t>(ids.size());
   const double distinct = static_cast<double>(CountDistinct(ids));
-  int error = 0;
-  const int64_t workspace_bytes = static_cast<int64_t>(RowUpdateWorkspaceCuda(n, sizeof(int64_t), &error));
-  BENCH_OK(error);
-  BenchArena memory(rows * dim * (2 * static_cast<int64_t>(sizeof(T)) + 8) + workspace_bytes + n * 8 +
-                    (int64_t{8} << 20));
+  // Table, gradients, two slots; of a call: groups of the indices, sums of the gradients.
+  BenchArena memory(rows * dim * (2 * static_cast<int64_t>(sizeof(T)) + 12) + n * 200 + (int64_t{16} << 20));
   T* table = BenchFilled<T>(&memory, rows * dim, 1, 0.1f);
   T* values = BenchFilled<T>(&memory, n * dim, 2, 0.1f);
   float* slots[] = {memory.Take<float>(rows * dim), memory.Take<float>(rows * dim)};
   const int64_t* indices = BenchUpload(&memory, ids);
-  void* workspace = memory.Take<char>(workspace_bytes);
   const std::vector<float> plain = {0.1f, 0.f, 0.1f, 0.1f, 0.1f, 0.1f},
                            ftrl = {0.1f, 0.f, -0.5f, 0.1f, 0.1f, 0.1f};
   const float *plain_hyper = BenchUpload(&memory, plain), *ftrl_hyper = BenchUpload(&memory, ftrl);
   char name[128];
   std::snprintf(name, sizeof(name), "%.2fM x %d %s, %.2fM %s", rows * 1e-6, static_cast<int>(dim),
                 BenchTypeName<T>(), n * 1e-6, kOrderNames[static_cast<int>(order)]);
+  const int64_t used = memory.used();
   for (int r = 0; r < kUpdateRules; ++r) {
     const UpdateRule rule = static_cast<UpdateRule>(r);
     const bool usual =
@@ -53,10 +50,12 @@ void Run(Bench* bench, Order order) {
     if (!usual && (order != Order::kIncreasing || sizeof(T) == 2)) continue;
     for (float* slot : slots) BENCH_OK(cudaMemset(slot, 0, rows * dim * sizeof(float)));
     const Times t = bench->Time([&](int) {
+      memory.Reset(used);
+      ArenaScratch scratch(&memory);
       BadIndex bad;
       BENCH_OK(RowUpdateCuda(rule, table, rows, dim, slots, indices, n, values,
-                             rule == UpdateRule::kFtrl ? ftrl_hyper : plain_hyper, workspace,
-                             static_cast<size_t>(workspace_bytes), nullptr, &bad));
+                             rule == UpdateRule::kFtrl ? ftrl_hyper : plain_hyper, &scratch, nullptr,
+                             &bad));
     });
     const UpdateRuleInfo& info = kUpdateRuleInfo[r];
     const double slot_bytes = info.slot_per_row ? 8.0 * distinct : 8.0 * info.slots * distinct * dim;

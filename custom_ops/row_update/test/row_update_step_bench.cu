@@ -24,13 +24,10 @@ void Run(Bench* bench, BenchIds kind, int64_t bag, bool steps) {
   BENCH_OK(cudaMemcpy(hyper, host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice));
   const auto backward = [&](int i, UpdateRule rule) {
     const auto found = problem.Gradient(i);
-    int error = 0;
-    const size_t bytes = RowUpdateWorkspaceCuda(found.count, sizeof(int64_t), &error);
-    BENCH_OK(error);
-    void* workspace = problem.memory()->template Take<char>(static_cast<int64_t>(bytes) + 1);
+    ArenaScratch scratch(problem.memory());
     BadIndex bad;
     BENCH_OK(RowUpdateCuda(rule, problem.table, problem.rows(), EmbeddingProblem<T>::kDim, problem.slot,
-                           found.rows, found.count, found.values, hyper, workspace, bytes, nullptr, &bad));
+                           found.rows, found.count, found.values, hyper, &scratch, nullptr, &bad));
   };
   for (const Rule& rule : kRules) {
     // Backward at the least: the gradient of the output read, rows and slots read and written. What a step

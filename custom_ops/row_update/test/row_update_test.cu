@@ -34,4 +34,22 @@ LARGEOUT_TEST(EveryRuleEqualsTheCpu) {
   }
 }
 
+// More than 128 gradients of a row are summed by many blocks, beside rows that have few.
+LARGEOUT_TEST(ARowThatOccursThousandsOfTimes) {
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    for (int64_t dim : {1, 8, 17}) {
+      UpdateProblem<float, float, int64_t> p(rule, 57, dim, 700, false, 0.01f);
+      for (int64_t k = 0; k < 700; ++k) p.ids[k] = k % 10 == 0 ? p.ids[k] : 31;
+      const UpdateState<float> got = RunUpdate<RowUpdateGpu>(p);
+      CheckTruth<RowUpdateGpu>(p, got);
+      CHECK_TRUE(RunUpdate<RowUpdateGpu>(p) == got);
+      // Gradients in bfloat16: their sum is not rounded to one.
+      UpdateProblem<float, bfloat16, int32_t> q(rule, 57, dim, 700, false, 0.f);
+      for (int64_t k = 0; k < 700; ++k) q.ids[k] = k % 10 == 0 ? q.ids[k] : 56;
+      CheckTruth<RowUpdateGpu>(q, RunUpdate<RowUpdateGpu>(q));
+    }
+  }
+}
+
 }  // namespace largeout

@@ -1,5 +1,6 @@
 // Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
 // -> group.
+#include <algorithm>
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda/launch.cuh"
@@ -9,7 +10,6 @@ namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLevelThreads = 1024;
 
 struct AddOffsets {
   __host__ __device__ TreeOffsets operator()(const TreeOffsets& a, const TreeOffsets& b) const {
@@ -29,9 +29,9 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
                             int64_t max_groups, int64_t dim, bool keep_partials, TreeTotals* totals,
                             TreeOffsets* sizes) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g > max_groups) return;
   TreeOffsets s = {};
-  if (g < totals->groups && totals->bad == 0) {
+  long long children = 0;
+  if (g < max_groups && g < totals->groups && totals->bad == 0) {
     const int node = group_node[g];
     const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
     const int64_t n = group_start[g + 1] - group_start[g];
@@ -49,10 +49,23 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
       s.partial_rows = slices > 1 ? slices * c : 0;
     }
     s.sum_rows = s.partial_rows > 0 ? c : 0;
-    atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children),
-              static_cast<unsigned long long>(c));
+    children = c;
   }
-  sizes[g] = s;
+  if (g <= max_groups) sizes[g] = s;
+  // The largest of a warp, then of the block: one atomic of a block on the one address.
+  __shared__ long long largest[kThreads / 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    children = max(children, __shfl_xor_sync(0xffffffffu, children, step));
+  }
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = children;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int warp = 1; warp < kThreads / 32; ++warp) children = max(children, largest[warp]);
+  if (children > 0) {
+    atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children),
+              static_cast<unsigned long long>(children));
+  }
 }
 
 __global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTotals* totals) {
@@ -81,34 +94,36 @@ __global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t 
   parent_group[g] = low < g && group_node[low] == parent ? static_cast<int32_t>(low) : -1;
 }
 
-// Cuts the groups, in their order, into levels: a new one begins at the first group whose parent is in the
+struct Maximum {
+  __host__ __device__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
+};
+
+// Groups are cut, in their order, into levels: a new one begins at the first group whose parent is in the
 // present one (TreeWaves says the same on the CPU). With breadth-first numbers these are the depths of a
-// tree; the roots of a forest need not have one depth. One block: what it costs is a look at each group's
-// parent.
-__global__ void __launch_bounds__(kLevelThreads)
-    CutLevels(const int32_t* parent_group, int64_t groups, TreeTotals* totals, int32_t* level_start) {
-  __shared__ int cut;
+// tree; the roots of a forest need not have one depth. deepest[g]: the largest parent_group up to g, which
+// does not fall. So the first group with a parent from `begin` on, next[begin], is found by halving.
+__global__ void FindNextLevels(const int32_t* deepest, int64_t groups, const TreeTotals* totals, int32_t* next) {
+  const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (begin >= groups || totals->bad != 0) return;
+  int64_t low = begin + 1, high = groups;  // a parent lies before its children
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (deepest[middle] < begin) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  next[begin] = static_cast<int32_t>(low);
+}
+
+// One thread: there are as many steps as levels.
+__global__ void CutLevels(const int32_t* next, int64_t groups, TreeTotals* totals, int32_t* level_start) {
   if (totals->bad != 0) return;
   int64_t levels = 0;
-  for (int begin = 0; begin < groups; ++levels) {
-    if (threadIdx.x == 0) {
-      level_start[levels] = begin;
-      cut = static_cast<int>(groups);
-    }
-    __syncthreads();
-    for (int64_t from = begin; from < groups; from += kLevelThreads) {
-      const int64_t g = from + threadIdx.x;
-      const bool below = g < groups && parent_group[g] >= begin;
-      if (below) atomicMin(&cut, static_cast<int>(g));
-      if (__syncthreads_or(below)) break;
-    }
-    begin = cut;
-    __syncthreads();  // before `cut` is set again
-  }
-  if (threadIdx.x == 0) {
-    level_start[levels] = static_cast<int32_t>(groups);
-    totals->levels = levels;
-  }
+  for (int64_t begin = 0; begin < groups; begin = next[begin]) level_start[levels++] = static_cast<int32_t>(begin);
+  level_start[levels] = static_cast<int32_t>(groups);
+  totals->levels = levels;
 }
 
 // Which levels have narrow nodes, and which wide ones.
@@ -217,17 +232,25 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   TreeOffsets* none = nullptr;
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(),
                                                       TreeOffsets{}, n, stream));
+  size_t scan_bytes = 0;
+  int32_t* no_parents = nullptr;
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveScan(nullptr, scan_bytes, no_parents, no_parents, Maximum(),
+                                                      static_cast<int>(max_groups), stream));
+  temp_bytes = std::max(temp_bytes, scan_bytes);
   auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
   if (sizes == nullptr || offsets == nullptr || temp == nullptr) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  int32_t *level_start = nullptr, *parent_group = nullptr;
+  int32_t *level_start = nullptr, *parent_group = nullptr, *deepest = nullptr;
   if (with_levels) {
     level_start = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
     parent_group = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
-    if (level_start == nullptr || parent_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    deepest = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
+    if (level_start == nullptr || parent_group == nullptr || deepest == nullptr) {
+      return static_cast<int>(cudaErrorMemoryAllocation);
+    }
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, blocks, kThreads, 0, stream, tree, group_node, group_start,
                                   max_groups, dim, keep_partials, device_totals, sizes));
@@ -237,8 +260,12 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   if (with_levels) {
     LARGEOUT_RETURN_IF_ERROR(Launch(FindParents, blocks, kThreads, 0, stream, tree, group_node, max_groups,
                                     device_totals, parent_group));
+    LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveScan(temp, scan_bytes, parent_group, deepest, Maximum(),
+                                                        static_cast<int>(max_groups), stream));
+    int32_t* next = parent_group;  // which is not needed any more
     LARGEOUT_RETURN_IF_ERROR(
-        Launch(CutLevels, 1, kLevelThreads, 0, stream, parent_group, max_groups, device_totals, level_start));
+        Launch(FindNextLevels, blocks, kThreads, 0, stream, deepest, max_groups, device_totals, next));
+    LARGEOUT_RETURN_IF_ERROR(Launch(CutLevels, 1, 1, 0, stream, next, max_groups, device_totals, level_start));
     LARGEOUT_RETURN_IF_ERROR(Launch(MarkLevels, blocks, kThreads, 0, stream, tree, group_node, group_start,
                                     max_groups, level_start, device_totals));
   }

@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
+      __syncthreads();  // `state` has been read by all, also where a broken node left no logits to wait for
       if (threadIdx.x == 0) {
         if (my_state == kGoOn) {
           // Equal scores go on: a class below may tie and have the smaller id. At -inf that would walk the

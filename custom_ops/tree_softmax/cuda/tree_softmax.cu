@@ -105,10 +105,22 @@ __global__ void Round(const float* in, int64_t n, bfloat16* out) {
   if (i < n) GpuFromFloat(in[i], out + i);
 }
 
-// How many chunks of at most scratch_bytes the probabilities are computed in, and how long a chunk is. A
-// chunk takes the slices that begin in it, so its memory is up to a slice longer.
+// How many chunks the probabilities are computed in, and how long a chunk is. A chunk takes the slices that
+// begin in it, so its memory is up to a slice longer: scratch_bytes, or two of the largest slices.
 struct Chunks {
   int64_t count, length, bytes;
+  ProbChunk At(int64_t i, float* data, const ChunkStart* starts) const {
+    return {data, i * length, (i + 1) * length, starts == nullptr ? nullptr : starts + i};
+  }
+  // *starts stays null where there is one chunk.
+  int Start(const TreeArrays& tree, const TreeWork& work, Scratch* scratch, GpuStream stream,
+            const ChunkStart** starts) const {
+    if (count <= 1) return 0;
+    auto* all = scratch->Take<ChunkStart>(count + 1);
+    if (all == nullptr) return kNoMemory;
+    *starts = all;
+    return FindChunkStarts(tree, work, length, count, all, stream);
+  }
   Chunks(const TreeWork& work, int64_t scratch_bytes) {
     const int64_t most = scratch_bytes / static_cast<int64_t>(sizeof(float)),
                   slice = kSlice * work.max_children;
@@ -169,7 +181,7 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
                              plan.work.group_start,
                              plan.work.offsets,
                              outputs.pair_lse};
-    const ProbChunk all{outputs.probs, 0, plan.probs};
+    const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
     LARGEOUT_RETURN_ERROR(
         NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
     if (plan.work.wide_slices > 0 && outputs.probs != nullptr) {
@@ -177,9 +189,11 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
     } else if (plan.work.wide_slices > 0) {
       const Chunks chunks(plan.work, scratch_bytes);
       float* data = static_cast<float*>(scratch->Allocate(chunks.bytes));
+      const ChunkStart* starts = nullptr;
       if (data == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+      LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, plan.work, scratch, stream, &starts));
       for (int64_t i = 0; i < chunks.count; ++i) {
-        const ProbChunk chunk{data, i * chunks.length, (i + 1) * chunks.length};
+        const ProbChunk chunk = chunks.At(i, data, starts);
         LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, chunk, false, pair_loss, stream));
       }
     }
@@ -232,20 +246,21 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                            work.offsets,
                            const_cast<float*>(saved.pair_lse)};
   const TreeGradOutputs<T> out{pair_scale, d_hidden, row_grads, bias_grads, partials, bias_partials};
-  int64_t chunk_count = 1, chunk_length = work.probs;
+  Chunks chunks(work, scratch_bytes);
+  if (saved.probs != nullptr) chunks.count = 1, chunks.length = work.probs;
   float* data = const_cast<float*>(saved.probs);
   int32_t* pair_group = nullptr;
+  const ChunkStart* starts = nullptr;
   if (data == nullptr) {
-    const Chunks chunks(work, scratch_bytes);
-    chunk_count = chunks.count, chunk_length = chunks.length;
     data = static_cast<float*>(scratch->Allocate(chunks.bytes));
     pair_group = static_cast<int32_t*>(scratch->Allocate(saved.pairs * sizeof(int32_t)));
     if (data == nullptr || pair_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
     LARGEOUT_RETURN_IF_ERROR(Launch(ListGroupsOfPairs, Blocks(saved.pairs), kThreads, 0, stream,
                                     saved.group_start, work.groups, saved.pairs, pair_group));
+    LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, work, scratch, stream, &starts));
   }
-  for (int64_t i = 0; i < chunk_count; ++i) {
-    const ProbChunk chunk{data, i * chunk_length, (i + 1) * chunk_length};
+  for (int64_t i = 0; i < chunks.count; ++i) {
+    const ProbChunk chunk = chunks.At(i, data, starts);
     if (saved.probs == nullptr) {
       LARGEOUT_RETURN_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
       LARGEOUT_RETURN_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));

@@ -167,6 +167,29 @@ __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, 
   owner[i] = static_cast<int32_t>(low);
 }
 
+// One thread a chunk, and one for the end of the last.
+__global__ void ListChunkStarts(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets,
+                                int64_t groups, int64_t length, int64_t chunks, ChunkStart* starts) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i > chunks) return;
+  const int64_t prob = i * length;
+  int64_t low = 0, high = groups;  // offsets[low].probs <= prob, and offsets[high].probs > prob or high is the end
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (offsets[middle].probs <= prob) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const TreeOffsets &at = offsets[low], &next = offsets[low + 1];
+  const int node = group_node[low];
+  const int64_t children = tree.node_start[node + 1] - tree.node_start[node];
+  // A slice belongs to the chunk in which it begins.
+  const int64_t before = min(CeilDiv(prob - at.probs, kSlice * children), next.wide_slices - at.wide_slices);
+  starts[i] = {at.wide_slices + before, at.tiles + before * CeilDiv(children, kTileChildren)};
+}
+
 int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, Scratch* scratch, GpuStream stream,
              const int32_t** list) {
   if (pieces == 0) return 0;
@@ -221,6 +244,12 @@ __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens
 }
 
 }  // namespace
+
+int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length, int64_t chunks,
+                    ChunkStart* starts, GpuStream stream) {
+  return Launch(ListChunkStarts, static_cast<unsigned>(CeilDiv(chunks + 1, kThreads)), kThreads, 0, stream, tree,
+                work.group_node, work.offsets, work.groups, length, chunks, starts);
+}
 
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,

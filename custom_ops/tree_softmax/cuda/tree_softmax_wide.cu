@@ -1,6 +1,8 @@
 // Wide nodes, forward: logits as tiled matrix products over slices of pairs, then softmax in place. The
 // logits of a chunk of slices are in memory once; nothing is gathered but the hidden vectors on their way to
 // shared memory.
+#include <algorithm>
+
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_mma_tile.cuh"
 
@@ -39,19 +41,22 @@ template <typename T, bool kExp>
 __global__ void __launch_bounds__(kTileThreads, 3)
     WideLogits(TreeBatch<T> batch, const int32_t* tile_group, ProbChunk chunk, bool aligned) {
   __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
-  const int group = tile_group[blockIdx.x];
-  const int node = batch.group_node[group];
-  const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
-  const int64_t wide = CeilDiv(children, kTileChildren);
-  const int64_t local = blockIdx.x - batch.offsets[group].tiles;
-  const TreeSlice s = SliceOf(batch, group, local / wide);
-  if (!Inside(chunk, s.prob)) return;
-  const int child = static_cast<int>(local % wide) * kTileChildren;
-  float* data = chunk.data + (s.prob - chunk.begin);
-  if (s.count > kFlatRows) {
-    LogitTile<T, typename Tiles<T>::Tall, kExp>(batch, s, child, data, shared, aligned);
-  } else {
-    LogitTile<T, typename Tiles<T>::Flat, kExp>(batch, s, child, data, shared, aligned);
+  const int64_t begin = chunk.starts == nullptr ? 0 : chunk.starts[0].tiles;
+  const int64_t end = chunk.starts == nullptr ? gridDim.x : chunk.starts[1].tiles;
+  for (int64_t tile = begin + blockIdx.x; tile < end; tile += gridDim.x) {
+    const int group = tile_group[tile];
+    const int node = batch.group_node[group];
+    const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
+    const int64_t wide = CeilDiv(children, kTileChildren);
+    const int64_t local = tile - batch.offsets[group].tiles;
+    const TreeSlice s = SliceOf(batch, group, local / wide);
+    const int child = static_cast<int>(local % wide) * kTileChildren;
+    float* data = chunk.data + (s.prob - chunk.begin);
+    if (s.count > kFlatRows) {
+      LogitTile<T, typename Tiles<T>::Tall, kExp>(batch, s, child, data, shared, aligned);
+    } else {
+      LogitTile<T, typename Tiles<T>::Flat, kExp>(batch, s, child, data, shared, aligned);
+    }
   }
 }
 
@@ -74,27 +79,30 @@ __global__ void __launch_bounds__(kTileThreads)
     WideSoftmax(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* pair_slot, ProbChunk chunk,
                 bool keep, float* pair_loss) {
   __shared__ float shared[kTileThreads / 32];
-  const int64_t slice = blockIdx.x / kSoftmaxBlocks;
-  const int group = wide_group[slice];
-  const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices);
-  if (!Inside(chunk, s.prob)) return;
-  for (int t = blockIdx.x % kSoftmaxBlocks; t < s.count; t += kSoftmaxBlocks) {
-    float* x = chunk.data + (s.prob - chunk.begin) + static_cast<int64_t>(t) * s.children;
-    const int p = s.first + t;
-    const float target = x[batch.pair_row[p] - s.row];
-    float top = -INFINITY, sum = 0.f;
-    for (int j = threadIdx.x; j < s.children; j += kTileThreads) top = MaxOrNan(top, x[j]);
-    top = Across<true>(top, shared);
-    for (int j = threadIdx.x; j < s.children; j += kTileThreads) sum += expf(x[j] - top);
-    const float log_sum = logf(Across<false>(sum, shared));  // a barrier: every thread has read `target`
-    const float lse = top + log_sum;
-    if (threadIdx.x == 0) {
-      batch.pair_lse[p] = lse;
-      // Not lse - target, which rounds a small loss to nothing where logits are large.
-      pair_loss[pair_slot[p]] = (top - target) + log_sum;
-    }
-    if (keep) {
-      for (int j = threadIdx.x; j < s.children; j += kTileThreads) x[j] = expf(x[j] - lse);
+  const int64_t begin = (chunk.starts == nullptr ? 0 : chunk.starts[0].slices) * kSoftmaxBlocks;
+  const int64_t end = chunk.starts == nullptr ? gridDim.x : chunk.starts[1].slices * kSoftmaxBlocks;
+  for (int64_t unit = begin + blockIdx.x; unit < end; unit += gridDim.x) {
+    const int64_t slice = unit / kSoftmaxBlocks;
+    const int group = wide_group[slice];
+    const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices);
+    for (int t = static_cast<int>(unit % kSoftmaxBlocks); t < s.count; t += kSoftmaxBlocks) {
+      float* x = chunk.data + (s.prob - chunk.begin) + static_cast<int64_t>(t) * s.children;
+      const int p = s.first + t;
+      const float target = x[batch.pair_row[p] - s.row];
+      float top = -INFINITY, sum = 0.f;
+      for (int j = threadIdx.x; j < s.children; j += kTileThreads) top = MaxOrNan(top, x[j]);
+      top = Across<true>(top, shared);
+      for (int j = threadIdx.x; j < s.children; j += kTileThreads) sum += expf(x[j] - top);
+      const float log_sum = logf(Across<false>(sum, shared));  // a barrier: every thread has read `target`
+      const float lse = top + log_sum;
+      if (threadIdx.x == 0) {
+        batch.pair_lse[p] = lse;
+        // Not lse - target, which rounds a small loss to nothing where logits are large.
+        pair_loss[pair_slot[p]] = (top - target) + log_sum;
+      }
+      if (keep) {
+        for (int j = threadIdx.x; j < s.children; j += kTileThreads) x[j] = expf(x[j] - lse);
+      }
     }
   }
 }
@@ -106,15 +114,18 @@ int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pa
               const ProbChunk& chunk, bool keep, float* pair_loss, GpuStream stream) {
   if (work.tiles == 0) return 0;
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden);
-  const unsigned tiles = static_cast<unsigned>(work.tiles);
+  // How many pieces a chunk has is known on the device alone: blocks take turns.
+  const auto grid = [&](int64_t pieces) {
+    return static_cast<unsigned>(chunk.starts == nullptr ? pieces : std::min<int64_t>(pieces, 132 * 24));
+  };
   if (pair_loss == nullptr) {
-    return Launch(WideLogits<T, true>, tiles, kTileThreads, 0, stream, batch, work.tile_group, chunk,
+    return Launch(WideLogits<T, true>, grid(work.tiles), kTileThreads, 0, stream, batch, work.tile_group, chunk,
                   aligned);
   }
-  LARGEOUT_RETURN_IF_ERROR(
-      Launch(WideLogits<T, false>, tiles, kTileThreads, 0, stream, batch, work.tile_group, chunk, aligned));
-  return Launch(WideSoftmax<T>, static_cast<unsigned>(work.wide_slices * kSoftmaxBlocks), kTileThreads, 0,
-                stream, batch, work.wide_group, pair_slot, chunk, keep, pair_loss);
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideLogits<T, false>, grid(work.tiles), kTileThreads, 0, stream, batch,
+                                  work.tile_group, chunk, aligned));
+  return Launch(WideSoftmax<T>, grid(work.wide_slices * kSoftmaxBlocks), kTileThreads, 0, stream, batch,
+                work.wide_group, pair_slot, chunk, keep, pair_loss);
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                           \

@@ -73,13 +73,14 @@ __global__ void __launch_bounds__(kTileThreads, 3)
                ProbChunk chunk, TreeGradOutputs<T> out, bool aligned) {
   __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
   const int64_t parts = CeilDiv(batch.table.dim, kTileDims);
-  const int64_t begin = batch.offsets[level_start[level]].wide_slices * parts;
-  const int64_t end = batch.offsets[level_start[level + 1]].wide_slices * parts;
+  int64_t begin = batch.offsets[level_start[level]].wide_slices;
+  int64_t end = batch.offsets[level_start[level + 1]].wide_slices;
+  if (chunk.starts != nullptr) begin = max(begin, chunk.starts[0].slices), end = min(end, chunk.starts[1].slices);
+  begin *= parts, end *= parts;
   for (int64_t unit = begin + blockIdx.x; unit < end; unit += gridDim.x) {
     const int64_t slice = unit / parts, column = (unit - slice * parts) * kTileDims;
     const int group = wide_group[slice];
     const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices);
-    if (!Inside(chunk, s.prob)) continue;
     if (s.count > kFlatRows) {
       HiddenTile<T, typename Tiles<T>::Tall>(batch, s, column, level > 0, chunk, out, shared, aligned);
     } else {

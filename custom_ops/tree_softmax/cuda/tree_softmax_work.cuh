@@ -44,10 +44,17 @@ __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t d
   return CeilDiv(CeilDiv(n, splits), kSlice) * kSlice;
 }
 
-// Probabilities [begin, end) are in memory, at `data`.
+// How many slices and tiles of wide nodes come before a chunk.
+struct ChunkStart {
+  int64_t slices, tiles;
+};
+
+// Probabilities [begin, end) are in memory, at `data`. starts: of this chunk and of the next one, on the device; null: the
+// chunk is the whole.
 struct ProbChunk {
   float* data;
   int64_t begin, end;
+  const ChunkStart* starts;
 };
 
 // Everything that describes one batch to a kernel.
@@ -196,6 +203,10 @@ inline bool RowsAligned(int64_t dim, const void* a, const void* b, const void* c
 }
 
 // ---- Launchers between the files.
+
+// starts [chunks + 1], of chunks of `length` probabilities.
+int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length, int64_t chunks,
+                    ChunkStart* starts, GpuStream stream);
 
 // Writes the running sums of the groups and the lists of pieces. The number of groups is on the device
 // (device_totals->groups, at most max_groups); all totals are read back: one wait.

@@ -100,12 +100,16 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
 
 template <typename T, typename Id>
 int AddInputs(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const GradientChunk& chunk,
-              const InputSums& sums, GpuStream stream) {
+              const ChunkMemory& memory, const InputSums& sums, GpuStream stream) {
+  LARGEOUT_RETURN_IF_ERROR(ListActiveRows(batch, chunk, memory, stream));
   dim3 grid = Grid(static_cast<unsigned>(sums.owners / kWarps), batch);
   grid.z = static_cast<unsigned>(sums.ranges);
-  return Launch(reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0 ? AddToInputs<16 / sizeof(Id), T, Id>
-                                                                     : AddToInputs<1, T, Id>,
-                grid, kThreads, 0, stream, layer, batch, chunk, sums);
+  constexpr int kFull = 16 / sizeof(Id);
+  const bool aligned = reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0;
+  const auto kernel = aligned && layer.fan_in % kFull == 0 ? AddToInputs<kFull, T, Id>
+                      : aligned && layer.fan_in % 2 == 0   ? AddToInputs<2, T, Id>
+                                                           : AddToInputs<1, T, Id>;
+  return Launch(kernel, grid, kThreads, 0, stream, layer, batch, chunk, sums);
 }
 
 }  // namespace
@@ -142,7 +146,7 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
     const GradientChunk chunk = memory.At(first, layer.classes);
     error = ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream);
     // The inputs' gradient first: it takes the weights as they were.
-    if (error == 0 && input_gradient) error = AddInputs(layer, batch, chunk, sums, stream);
+    if (error == 0 && input_gradient) error = AddInputs(layer, batch, chunk, memory, sums, stream);
     if (error == 0) error = ApplyStep(layer, batch, blocks, chunk, step, verdict, stream);
     if (error != 0) return error;
   }

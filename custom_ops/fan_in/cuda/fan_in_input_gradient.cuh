@@ -63,23 +63,29 @@ struct alignas(sizeof(Id) * kPack) IndexPack {
   Id x[kPack];
 };
 
-// The indices from e on; what lies beyond `end` is undefined.
+// kPack connections of one row.
+template <typename Id, int kPack>
+struct RowPack {
+  IndexPack<Id, kPack> index;
+  int32_t row;  // of the chunk
+  int64_t at;   // the number of the first one, among the chunk's
+};
+
+// Connections e, e + 1, ... of the rows in `active`; nothing from `end` on.
 template <int kPack, typename Id>
-__device__ __forceinline__ IndexPack<Id, kPack> LoadIndices(const Id* indices, int64_t e, int64_t end) {
-  IndexPack<Id, kPack> pack = {};
-  if (e + kPack <= end) {
-    pack = *reinterpret_cast<const IndexPack<Id, kPack>*>(indices + e);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      if (e + i < end) pack.x[i] = indices[e + i];
-    }
-  }
+__device__ __forceinline__ RowPack<Id, kPack> LoadPack(const Id* indices, const int32_t* active, int64_t fan_in,
+                                                       int64_t e, int64_t end) {
+  RowPack<Id, kPack> pack = {};
+  if (e >= end) return pack;
+  const int64_t i = e / fan_in;
+  pack.row = active[i];
+  pack.at = pack.row * fan_in + (e - i * fan_in);
+  pack.index = *reinterpret_cast<const IndexPack<Id, kPack>*>(indices + pack.at);
   return pack;
 }
 
-// x: owners, y: blocks of examples, z: ranges of the chunk's classes. A lane looks at kPack connections at a
-// time.
+// x: owners, y: blocks of examples, z: ranges of the chunk's active classes. A lane looks at kPack connections
+// at a time, which divides the fan-in.
 template <int kPack, typename T, typename Id>
 __global__ void __launch_bounds__(kThreads)
     AddToInputs(FanInLayer<T, Id> layer, FanInBatch batch, GradientChunk chunk, InputSums to) {
@@ -88,35 +94,32 @@ __global__ void __launch_bounds__(kThreads)
   Pending* pending = stage[Warp()];
   const uint32_t owner = blockIdx.x * kWarps + Warp(), mask = static_cast<uint32_t>(to.owners) - 1;
   const int64_t range = blockIdx.z, fan_in = layer.fan_in;
-  const int64_t each = ((chunk.rows + to.ranges - 1) / to.ranges + 7) / 8 * 8;  // of packs
-  const int64_t begin = min(range * each, chunk.rows) * fan_in,
-                end = min(range * each + each, chunk.rows) * fan_in;
   const Id* indices = layer.indices + chunk.first * fan_in;
   const T* weights = layer.weights + chunk.first * fan_in;
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const float* gradients = chunk.values + block * chunk.rows * width;
-    const uint8_t* state = chunk.state + block * chunk.rows;
+    const int32_t* active = chunk.active + block * chunk.rows;
+    const int64_t rows = chunk.ActiveRows(block), each = (rows + to.ranges - 1) / to.ranges;
+    const int64_t begin = min(range * each, rows) * fan_in, end = min(range * each + each, rows) * fan_in;
     float* sums = to.sums + range * to.floats + block * batch.inputs * width;
     int count = 0;
-    auto next = LoadIndices<kPack>(indices, begin + lane * kPack, end);
+    auto next = LoadPack<kPack>(indices, active, fan_in, begin + lane * kPack, end);
     for (int64_t base = begin; base < end; base += 32 * kPack) {
       const int64_t e = base + lane * kPack;
       const auto own = next;
-      next = LoadIndices<kPack>(indices, e + 32 * kPack, end);
+      next = LoadPack<kPack>(indices, active, fan_in, e + 32 * kPack, end);
       unsigned mine = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        if (e + i < end && (static_cast<uint32_t>(own.x[i]) & mask) == owner) mine |= 1u << i;
+        if (e < end && (static_cast<uint32_t>(own.index.x[i]) & mask) == owner) mine |= 1u << i;
       }
       while (__any_sync(kAll, mine != 0)) {  // one of each lane
         Pending one{};
-        bool has = mine != 0;
+        const bool has = mine != 0;
         if (has) {
-          const int64_t at = e + __ffs(mine) - 1;
+          const int64_t at = own.at + __ffs(mine) - 1;
           mine &= mine - 1;
-          one.row = static_cast<int32_t>(at / fan_in);
-          has = state[one.row] == kHasGradient;
-          if (has) one.input = static_cast<int32_t>(indices[at]), one.weight = GpuToFloat(weights[at]);
+          one = {static_cast<int32_t>(indices[at]), own.row, GpuToFloat(weights[at])};
         }
         const unsigned all = __ballot_sync(kAll, has);
         if (has) pending[count + __popc(all & ((1u << lane) - 1))] = one;

@@ -5,6 +5,7 @@
 #   cuda/*.cu          CUDA kernels (LARGEOUT_WITH_CUDA)                       -> the same library
 #   op/*_op.cc         TensorFlow glue, collected for the op library           -> LARGEOUT_OP_SOURCES
 #   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU; their mains: common/test/*_main.*
+#   the same .cu files as C++, for tests without a GPU: cmake/largeout_emulation.cmake
 #   test/*_bench.cc    a program each; *_bench.cu likewise
 set(LARGEOUT_KERNELS "" CACHE INTERNAL "")
 set(LARGEOUT_OP_SOURCES "" CACHE INTERNAL "")

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/host_device.h"
 #include "common/parallel.h"
 #include "common/sort.h"
 
@@ -39,10 +40,7 @@ struct Bags {
   int64_t bag_size;           // read where row_splits is null; num_ids == num_bags * bag_size
   int64_t num_bags;
   const float* weights;       // [num_ids], or null: all 1
-#ifdef __CUDACC__
-  __host__ __device__
-#endif
-  int64_t begin(int64_t bag) const { return row_splits != nullptr ? row_splits[bag] : bag * bag_size; }
+  LARGEOUT_HOST_DEVICE int64_t begin(int64_t bag) const { return row_splits != nullptr ? row_splits[bag] : bag * bag_size; }
 };
 
 // The position of the first id outside [0, rows), or -1.

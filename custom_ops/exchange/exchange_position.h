@@ -2,13 +2,8 @@
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_POSITION_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_POSITION_H_
 
+#include "common/host_device.h"
 #include "exchange/exchange.h"
-
-#ifdef __CUDACC__
-#define LARGEOUT_HOST_DEVICE __host__ __device__
-#else
-#define LARGEOUT_HOST_DEVICE
-#endif
 
 namespace largeout {
 

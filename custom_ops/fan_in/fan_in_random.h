@@ -5,11 +5,9 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LARGEOUT_ANYWHERE __host__ __device__ __forceinline__
-#else
-#define LARGEOUT_ANYWHERE inline
-#endif
+#include "common/host_device.h"
+
+#define LARGEOUT_ANYWHERE LARGEOUT_HOST_DEVICE inline
 
 namespace largeout {
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/host_device.h"
 #include "common/scratch.h"
 
 struct CUstream_st;
@@ -38,7 +39,7 @@ int CopyOnDeviceCuda(const void* from, int64_t bytes, void* to, GpuStream stream
 
 }  // namespace largeout
 
-#ifdef __CUDACC__
+#ifdef LARGEOUT_CUDA_CODE
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -59,7 +60,17 @@ __device__ __forceinline__ void GpuFromFloat(float value, bfloat16* out) {
   out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
 
+// For words that threads write while others write or read them, such as a flag that all set alike.
+template <typename T>
+__device__ __forceinline__ T LoadRelaxed(const T* address) {
+  return *reinterpret_cast<const volatile T*>(address);
+}
+template <typename T>
+__device__ __forceinline__ void StoreRelaxed(T* address, T value) {
+  *reinterpret_cast<volatile T*>(address) = value;
+}
+
 }  // namespace largeout
-#endif  // __CUDACC__
+#endif  // LARGEOUT_CUDA_CODE
 
 #endif  // LARGEOUT_COMMON_CUDA_H_

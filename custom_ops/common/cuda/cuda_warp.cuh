@@ -2,6 +2,8 @@
 #ifndef LARGEOUT_COMMON_CUDA_WARP_CUH_
 #define LARGEOUT_COMMON_CUDA_WARP_CUH_
 
+#include "common/cuda/cuda.h"
+
 namespace largeout {
 
 // The sum over the lanes, in every lane: the same order, so the same bits, each time.

@@ -1,4 +1,4 @@
-// The main of every test of CUDA kernels: skips (77) without a GPU.
+// The main of every test of CUDA kernels: skips (77) without a GPU. The emulation has one.
 #include <cuda_runtime.h>
 
 #include <cstdio>

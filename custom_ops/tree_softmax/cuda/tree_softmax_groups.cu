@@ -76,10 +76,12 @@ __global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTot
 __global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t groups, TreeTotals* totals,
                             int32_t* parent_group) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g >= groups || totals->bad != 0) return;
+  if (g >= groups) return;
+  parent_group[g] = -1;  // of a bad tree too: a scan reads all of them
+  if (LoadRelaxed(&totals->bad) != 0) return;
   const int node = group_node[g], parent = tree.node_parent[node];
   if (parent >= node) {  // the order of the nodes is not one from the roots down
-    totals->bad = 1;
+    StoreRelaxed(&totals->bad, int64_t{1});
     return;
   }
   int64_t low = 0, high = g;  // the first group of a node that is not before the parent
@@ -91,7 +93,7 @@ __global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t 
       high = middle;
     }
   }
-  parent_group[g] = low < g && group_node[low] == parent ? static_cast<int32_t>(low) : -1;
+  if (low < g && group_node[low] == parent) parent_group[g] = static_cast<int32_t>(low);
 }
 
 struct Maximum {
@@ -145,7 +147,7 @@ __global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int
   const bool wide = IsWide(group_start[g + 1] - group_start[g], c);
   const unsigned long long bit = 1ull << (low < 63 ? low : 63);
   unsigned long long* mask = wide ? &totals->wide_levels : &totals->narrow_levels;
-  if ((*mask & bit) == 0) atomicOr(mask, bit);  // the plain read only saves atomics
+  if ((LoadRelaxed(mask) & bit) == 0) atomicOr(mask, bit);  // the read only saves atomics
 }
 
 // owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride]
@@ -207,7 +209,7 @@ __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals)
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i == 0) {
     totals->groups = saved.groups;
-    if (saved.group_start[0] != 0 || saved.group_start[saved.groups] != saved.pairs) totals->bad = 1;
+    if (saved.group_start[0] != 0 || saved.group_start[saved.groups] != saved.pairs) StoreRelaxed(&totals->bad, int64_t{1});
   }
   if (i >= saved.groups) return;
   const int64_t node = saved.group_node[i], begin = saved.group_start[i], end = saved.group_start[i + 1];
@@ -220,12 +222,12 @@ __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals)
       good = tree.node_start[saved.group_node[i - 1] + 1] <= row;
     }
   }
-  if (!good) totals->bad = 1;
+  if (!good) StoreRelaxed(&totals->bad, int64_t{1});
 }
 
 __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens, TreeTotals* totals) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (p >= saved.pairs || totals->bad != 0) return;
+  if (p >= saved.pairs || LoadRelaxed(&totals->bad) != 0) return;
   int64_t low = 0, high = saved.groups;  // the group of p
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
@@ -240,7 +242,7 @@ __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens
   const bool good = token >= 0 && token < tokens && row >= tree.node_start[node] &&
                     row < tree.node_start[node + 1] &&
                     (p == saved.group_start[low] || saved.pair_token[p - 1] < token);
-  if (!good) totals->bad = 1;
+  if (!good) StoreRelaxed(&totals->bad, int64_t{1});
 }
 
 }  // namespace

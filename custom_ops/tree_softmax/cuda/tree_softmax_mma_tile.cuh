@@ -4,7 +4,7 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_MMA_TILE_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_MMA_TILE_CUH_
 
-#include "tree_softmax/cuda/tree_softmax_mma.cuh"
+#include "common/cuda/tensor_cores.cuh"
 #include "tree_softmax/cuda/tree_softmax_tile.cuh"
 
 namespace largeout {

@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(kThreads)
                 candidate = words.count < task.k || Key(child.score) >= Key(words.entries[0].score);
               }
               unsigned mask = __ballot_sync(0xffffffffu, candidate);
+              __syncwarp();  // the worst word has been read
               while (mask != 0) {
                 const int from = __ffs(mask) - 1;
                 mask &= mask - 1;
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
       if (state == kOverflow && !fallback) {
         task.overflowed[atomicAdd(&task.status->overflows, 1)] = static_cast<int32_t>(query);
       } else if (state != kFinished) {
-        task.status->bad = 1;
+        StoreRelaxed(&task.status->bad, 1);
       } else {
         for (int j = task.k - 1; j >= 0; --j) {
           const Entry worst = words.Pop();

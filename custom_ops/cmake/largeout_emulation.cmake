@@ -1,0 +1,63 @@
+# largeout_emulated_family(NAME): the CUDA kernels of custom_ops/NAME compiled by the C++ compiler, and their tests on a CPU
+# (common/test/emulation/emulation.h), whether there is a GPU or not.
+#
+#   cuda/*.cu                          -> library NAME_emulated
+#   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
+set(LARGEOUT_EMULATED "" CACHE INTERNAL "")
+set(LARGEOUT_EMULATES OFF)
+# ThreadSanitizer knows nothing of the races of a GPU, and does not follow fibers.
+if(LARGEOUT_TESTS AND NOT LARGEOUT_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(LARGEOUT_EMULATES ON)
+endif()
+
+# The sources as C++: a .cc in the build folder that includes each, since a file has one language in CMake, and nvcc may be
+# there too. -O1: half of the time of -O2 to compile, and a report names the line.
+function(largeout_as_cpp target)
+  foreach(source IN LISTS ARGN)
+    file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${source})
+    set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/emulation/${target}/${name}.cc)
+    file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
+    target_sources(${target} PRIVATE ${wrapper})
+  endforeach()
+  target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/include)
+  target_compile_definitions(${target} PRIVATE LARGEOUT_EMULATE_CUDA=1)
+  target_compile_options(${target} PRIVATE -O1 -g1 -Wno-unknown-pragmas -Wno-psabi)
+  if(NOT LARGEOUT_SANITIZE)
+    # Calls of functions that accesses.cc has; the libraries of the sanitizers are not linked.
+    target_compile_options(${target} PRIVATE -fsanitize=thread,alignment,bounds --param=tsan-instrument-func-entry-exit=0
+                           --param=tsan-distinguish-volatile=1)
+  endif()
+endfunction()
+
+if(LARGEOUT_EMULATES)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*.cc)
+  add_library(largeout_emulation STATIC ${sources})
+  target_include_directories(largeout_emulation BEFORE PRIVATE
+                             ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/include)
+endif()
+
+function(largeout_emulated_family family)
+  if(NOT LARGEOUT_EMULATES)
+    return()
+  endif()
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${family})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/cuda/*.cu)
+  file(GLOB tests CONFIGURE_DEPENDS ${folder}/test/*_test.cu ${folder}/test/*_emulated.cu)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(${family}_emulated STATIC)
+  largeout_as_cpp(${family}_emulated ${sources})
+  set(LARGEOUT_EMULATED ${family}_emulated ${LARGEOUT_EMULATED} CACHE INTERNAL "")
+  foreach(test IN LISTS tests)
+    get_filename_component(name ${test} NAME_WE)
+    string(REGEX REPLACE "_emulated$" "" name ${name})
+    add_executable(${name}_emulated)
+    largeout_as_cpp(${name}_emulated ${test} ${CMAKE_CURRENT_SOURCE_DIR}/common/test/cuda_test_main.cu)
+    # First, so that none of the kernels that nvcc compiled is looked for.
+    find_package(Threads REQUIRED)
+    target_link_libraries(${name}_emulated PRIVATE ${LARGEOUT_EMULATED} largeout_emulation ${LARGEOUT_KERNELS}
+                          Threads::Threads ${CMAKE_DL_LIBS})
+    add_test(NAME ${name}_emulated COMMAND ${name}_emulated)
+  endforeach()
+endfunction()

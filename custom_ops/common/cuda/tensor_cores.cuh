@@ -1,0 +1,72 @@
+// The instructions of tensor cores and of copies that do not wait (sm_80 and later), as functions. All lanes of a warp
+// call those of tensor cores together.
+#ifndef LARGEOUT_COMMON_CUDA_TENSOR_CORES_CUH_
+#define LARGEOUT_COMMON_CUDA_TENSOR_CORES_CUH_
+
+#include "common/cuda/cuda.h"
+
+#ifdef LARGEOUT_EMULATE_CUDA
+#include "common/test/emulation/tensor_cores.h"
+#else
+namespace largeout {
+
+// Four 8 x 8 blocks of bfloat16 from shared memory. Lane l names row l % 8 of block l / 8 (16 bytes,
+// aligned). Register i: of block i, row lane / 4 and columns 2 * (lane % 4) and the next; with kTranspose of
+// the transposed block.
+template <bool kTranspose>
+__device__ __forceinline__ void LoadBlocks(const bfloat16* row, uint32_t (&r)[4]) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// c (16 x 8) += a (16 x 16) * b (16 x 8). c: rows lane / 4 and 8 more, columns 2 * (lane % 4) and the next.
+// a: as LoadBlocks of (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15); b: of
+// the columns, (k 0-7) and (k 8-15).
+__device__ __forceinline__ void MultiplyBlocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c (16 x 8) += a (16 x 8) * b (8 x 8) in TF32: of the bits of a float32 the upper 19 count. c: as above.
+// a: of rows lane / 4 and 8 more, first k = lane % 4, then 4 more; b: of column lane / 4, the same k.
+__device__ __forceinline__ void MultiplyTf32Blocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                   uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Begins to copy 16 aligned bytes from global to shared memory. The thread that began it sees them after
+// WaitForCopies, others after a barrier more.
+__device__ __forceinline__ void BeginCopy16(void* shared, const void* global) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+}
+// What this thread began since the last call is one group.
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all groups of this thread but the last kLeft are there.
+template <int kLeft>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+}  // namespace largeout
+#endif  // LARGEOUT_EMULATE_CUDA
+
+#endif  // LARGEOUT_COMMON_CUDA_TENSOR_CORES_CUH_

@@ -1,0 +1,50 @@
+// In the place of cub's, as a stable sort.
+#ifndef LARGEOUT_COMMON_TEST_EMULATION_INCLUDE_CUB_DEVICE_DEVICE_RADIX_SORT_CUH_
+#define LARGEOUT_COMMON_TEST_EMULATION_INCLUDE_CUB_DEVICE_DEVICE_RADIX_SORT_CUH_
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <type_traits>
+
+#include "common/test/emulation/cub_memory.h"
+
+namespace cub {
+
+struct DeviceRadixSort {
+  // By the bits [begin_bit, end_bit) of integer keys; in and out do not overlap.
+  template <typename Key, typename Value, typename N>
+  static cudaError_t SortPairs(void* temp, size_t& temp_bytes, const Key* keys_in, Key* keys_out, const Value* values_in,
+                               Value* values_out, N n, int begin_bit = 0, int end_bit = sizeof(Key) * 8,
+                               cudaStream_t = nullptr) {
+    using Bits = std::make_unsigned_t<Key>;
+    const cudaError_t error = largeout::emulation::CubTemp(
+        temp, &temp_bytes, static_cast<size_t>(n) * (sizeof(Key) + sizeof(Value)) + 4096);
+    if (temp == nullptr || error != cudaSuccess || n == 0) return error;
+    if (begin_bit < 0 || end_bit > static_cast<int>(sizeof(Key) * 8)) return cudaErrorInvalidValue;
+    if (keys_in == keys_out || values_in == values_out) return cudaErrorInvalidValue;
+    const std::vector<Key> keys = largeout::emulation::FromDevice(keys_in, n);
+    const std::vector<Value> values = largeout::emulation::FromDevice(values_in, n);
+    const auto digits = [&](int64_t i) {
+      Bits bits = static_cast<Bits>(keys[i]);
+      if (std::is_signed<Key>::value) bits ^= Bits{1} << (sizeof(Key) * 8 - 1);
+      bits = static_cast<Bits>(bits >> begin_bit);
+      const int count = end_bit - begin_bit;
+      return count < static_cast<int>(sizeof(Key) * 8) ? static_cast<Bits>(bits & ((Bits{1} << count) - 1)) : bits;
+    };
+    std::vector<int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return digits(a) < digits(b); });
+    std::vector<Key> sorted_keys(n);
+    std::vector<Value> sorted_values(n);
+    for (int64_t i = 0; i < static_cast<int64_t>(n); ++i) {
+      sorted_keys[i] = keys[order[i]], sorted_values[i] = values[order[i]];
+    }
+    const cudaError_t copied = largeout::emulation::ToDevice(sorted_keys, keys_out);
+    return copied != cudaSuccess ? copied : largeout::emulation::ToDevice(sorted_values, values_out);
+  }
+};
+
+}  // namespace cub
+
+#endif  // LARGEOUT_COMMON_TEST_EMULATION_INCLUDE_CUB_DEVICE_DEVICE_RADIX_SORT_CUH_

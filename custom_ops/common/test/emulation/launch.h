@@ -1,0 +1,54 @@
+// Launch and DynamicShared of common/cuda/launch.cuh, in the emulation.
+#ifndef LARGEOUT_COMMON_TEST_EMULATION_LAUNCH_H_
+#define LARGEOUT_COMMON_TEST_EMULATION_LAUNCH_H_
+
+#include <cuda_runtime.h>
+
+#include <tuple>
+#include <utility>
+
+#include "common/test/emulation/block.h"
+
+namespace largeout {
+namespace emulation {
+
+template <typename... Parameters>
+class JobOf final : public Job {
+ public:
+  using Kernel = void (*)(Parameters...);
+  JobOf(Kernel kernel, Parameters... values) : kernel_(kernel), values_(std::move(values)...) {}
+  const void* kernel() const override { return reinterpret_cast<const void*>(kernel_); }
+  void Call() const override {
+    std::apply([this](const Parameters&... values) { CallWith(kernel_, values...); }, values_);
+  }
+
+ private:
+  // By value: each thread has parameters of its own, on its own stack.
+  static void CallWith(Kernel kernel, Parameters... values) {
+    EnterKernel();
+    kernel(values...);
+    LeaveKernel();
+  }
+
+  Kernel kernel_;
+  std::tuple<Parameters...> values_;
+};
+
+}  // namespace emulation
+
+template <typename... Parameters, typename... Arguments>
+int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* /*stream*/,
+           Arguments&&... arguments) {
+  return emulation::Run(
+      emulation::JobOf<Parameters...>(kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...), grid,
+      block, shared_bytes);
+}
+
+template <typename T>
+T* DynamicShared() {
+  return reinterpret_cast<T*>(emulation::running.shared);
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_COMMON_TEST_EMULATION_LAUNCH_H_

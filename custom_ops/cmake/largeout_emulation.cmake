@@ -5,8 +5,10 @@
 #   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
 set(LARGEOUT_EMULATED "" CACHE INTERNAL "")
 set(LARGEOUT_EMULATES OFF)
+option(LARGEOUT_SANITIZE_EMULATED "Emulated kernels under the address sanitizer too" OFF)  # minutes; untried as a whole
 # ThreadSanitizer knows nothing of the races of a GPU, and does not follow fibers.
-if(LARGEOUT_TESTS AND NOT LARGEOUT_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(LARGEOUT_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
+   (NOT LARGEOUT_SANITIZE OR (LARGEOUT_SANITIZE_EMULATED AND NOT LARGEOUT_SANITIZE MATCHES "thread")))
   set(LARGEOUT_EMULATES ON)
 endif()
 

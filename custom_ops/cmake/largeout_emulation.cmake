@@ -32,7 +32,8 @@ function(largeout_as_cpp target)
 endfunction()
 
 if(LARGEOUT_EMULATES)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*.cc
+       ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*/*.cc)
   add_library(largeout_emulation STATIC ${sources})
   target_include_directories(largeout_emulation BEFORE PRIVATE
                              ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/include)

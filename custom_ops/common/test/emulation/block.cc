@@ -8,7 +8,7 @@
 #include "common/test/emulation/emulation.h"
 #include "common/test/emulation/memory.h"
 #include "common/test/emulation/report.h"
-#include "common/test/emulation/tensor_cores.h"
+#include "common/test/emulation/warp/tensor_cores.h"
 #include "common/test/emulation/include/cuda_runtime.h"
 
 namespace largeout {
@@ -116,14 +116,18 @@ void ReportStuck() {
 bool WarpMeets(Thread* thread) {
   Thread* const threads = machine().threads;
   const int first = thread->linear / 32 * 32;
+  Warp* warp = &running.warps[thread->warp()];
+  const unsigned wanted = thread->wait.mask & warp->lanes;
+  if ((warp->waiting & wanted) != wanted) return false;
   Thread* at[32] = {};
-  for (int lane = 0; lane < 32; ++lane) {
-    if ((thread->wait.mask >> lane & 1) == 0 || first + lane >= running.count) continue;
+  for (unsigned left = wanted; left != 0; left &= left - 1) {
+    const int lane = __builtin_ctz(left);
     Thread* that = &threads[first + lane];
-    if (that->state != Thread::kWaits || !SameMeeting(that->wait, thread->wait)) return false;
+    if (!SameMeeting(that->wait, thread->wait)) return false;
     at[lane] = that;
   }
   Finish(at);
+  warp->waiting &= ~wanted;
   for (Thread* that : at) {
     if (that != nullptr) that->state = Thread::kReady;
   }
@@ -195,6 +199,9 @@ void RunBlock(uint64_t index, const Dim3& grid, const Dim3& block) {
   for (int w = 0; w < warps; ++w) {
     if (running.warps[w].ticked) std::memset(running.warps[w].clock, 0, sizeof(running.warps[w].clock));
     running.warps[w].ticked = false;
+    const int lanes = std::min(32, running.count - w * 32);
+    running.warps[w].lanes = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    running.warps[w].waiting = 0;
   }
   const Order warp_order(warps, index), lane_order(32, index);
   do {
@@ -219,6 +226,7 @@ void Meet(const Wait& wait) {
       ReportAndStop(Format("divergence: thread %d is not among the lanes %#x that it names at %s:%d", thread->linear,
                            wait.mask, wait.file, wait.line), nullptr);
     }
+    running.warps[thread->warp()].waiting |= 1u << thread->lane();
     if (WarpMeets(thread)) {
       inside_kernel = true;
       return;

@@ -49,6 +49,7 @@ struct Warp {
   // clock[b][a]: up to which time of lane a lane b has been ordered behind it, by __syncwarp since the last barrier.
   uint32_t clock[32][32];
   bool ticked = true;
+  unsigned lanes = 0, waiting = 0;  // that there are; that wait for others of the warp
 };
 
 // The launch that runs; one at a time.

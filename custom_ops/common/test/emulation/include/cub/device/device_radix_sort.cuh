@@ -7,7 +7,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "common/test/emulation/cub_memory.h"
+#include "common/test/emulation/cub/memory.h"
 
 namespace cub {
 

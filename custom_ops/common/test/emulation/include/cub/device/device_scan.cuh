@@ -2,7 +2,7 @@
 #ifndef LARGEOUT_COMMON_TEST_EMULATION_INCLUDE_CUB_DEVICE_DEVICE_SCAN_CUH_
 #define LARGEOUT_COMMON_TEST_EMULATION_INCLUDE_CUB_DEVICE_DEVICE_SCAN_CUH_
 
-#include "common/test/emulation/cub_memory.h"
+#include "common/test/emulation/cub/memory.h"
 
 namespace cub {
 

@@ -1,6 +1,6 @@
 // The functions of common/cuda/tensor_cores.cuh, in the emulation.
-#ifndef LARGEOUT_COMMON_TEST_EMULATION_TENSOR_CORES_H_
-#define LARGEOUT_COMMON_TEST_EMULATION_TENSOR_CORES_H_
+#ifndef LARGEOUT_COMMON_TEST_EMULATION_WARP_TENSOR_CORES_H_
+#define LARGEOUT_COMMON_TEST_EMULATION_WARP_TENSOR_CORES_H_
 
 #include <cstdint>
 
@@ -39,4 +39,4 @@ inline void WaitForCopies() {
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_COMMON_TEST_EMULATION_TENSOR_CORES_H_
+#endif  // LARGEOUT_COMMON_TEST_EMULATION_WARP_TENSOR_CORES_H_

@@ -1,4 +1,4 @@
-#include "common/test/emulation/cub_memory.h"
+#include "common/test/emulation/cub/memory.h"
 
 #include "common/test/emulation/memory.h"
 #include "common/test/emulation/report.h"

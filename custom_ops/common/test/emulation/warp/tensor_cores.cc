@@ -1,4 +1,4 @@
-#include "common/test/emulation/tensor_cores.h"
+#include "common/test/emulation/warp/tensor_cores.h"
 
 #include <cstring>
 #include <utility>

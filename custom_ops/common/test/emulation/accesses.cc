@@ -1,9 +1,9 @@
-// Looks at each access to memory in the .cu files. They are compiled with -fsanitize=thread, which calls the functions at
-// the end of this file; GCC's own library of them is not linked.
+// Looks at each access to memory in the .cu files. They are compiled with -fsanitize=thread, which calls the
+// functions at the end of this file; GCC's own library of them is not linked.
 //
-// Two accesses of one launch to the same byte race where one is a plain write (or one atomic and one plain) unless they
-// are of one thread, of one block with a __syncthreads between them, or of one warp with a __syncwarp between them that
-// both lanes took part in. Shuffles and votes order nothing.
+// Two accesses of one launch to the same byte race where one is a plain write (or one atomic and one plain)
+// unless they are of one thread, of one block with a __syncthreads between them, or of one warp with a
+// __syncwarp between them that both lanes took part in. Shuffles and votes order nothing.
 #ifndef __SANITIZE_ADDRESS__
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,8 @@
 #include "common/test/emulation/report.h"
 #include "common/test/emulation/shadow.h"
 
-extern "C" char __data_start, _end;  // of the program: where __shared__ arrays are, which are static variables here
+extern "C" char __data_start,
+    _end;  // of the program: where __shared__ arrays are, which are static variables here
 extern "C" char __executable_start, etext;
 
 namespace largeout {
@@ -32,8 +33,9 @@ std::string What(const char* kind, Access access, uintptr_t address, size_t byte
 
 Stamp StampOf(bool atomic) {
   const Thread* t = running.thread;
-  const uint64_t time = running.warps[t->warp()].clock[t->lane()][t->lane()];
-  return uint64_t{running.phase} << 32 | time << 12 | static_cast<uint64_t>(t->linear) << 2 | (atomic ? 2 : 0) | 1;
+  const uint64_t time = running.warps[t->warp()].clock[t->lane()][t->lane()] + 1;  // until it syncs again
+  return uint64_t{running.phase} << 32 | time << 12 | static_cast<uint64_t>(t->linear) << 2 |
+         (atomic ? 2 : 0) | 1;
 }
 uint32_t PhaseOf(Stamp stamp) { return static_cast<uint32_t>(stamp >> 32); }
 int ThreadOf(Stamp stamp) { return static_cast<int>(stamp >> 2 & 1023); }
@@ -65,7 +67,8 @@ void Race(Access access, Stamp with, const char* which, uintptr_t address, size_
 bool Look(Cell* cell, Access access, Stamp now, uintptr_t address, size_t bytes, const void* code) {
   const bool atomic = access >= Access::kAtomic;
   if (cell->write != 0 && !(atomic && (cell->write & 2) != 0) && !Ordered(cell->write)) {
-    Race(access, cell->write, (cell->write & 2) != 0 ? "an atomic operation" : "a write", address, bytes, code);
+    Race(access, cell->write, (cell->write & 2) != 0 ? "an atomic operation" : "a write", address, bytes,
+         code);
     return false;
   }
   if (!atomic && OfAnotherBlock(cell->other_atomic)) {
@@ -112,7 +115,8 @@ void InRegion(const Region& region, uintptr_t address, size_t bytes, Access acce
   if (region.shared && line->block != running.block) {
     line->block = running.block;
     line->written = 0;
-    if (line->cells != nullptr) std::memset(static_cast<void*>(line->cells), 0, (64 >> line->shift) * sizeof(Cell));
+    if (line->cells != nullptr)
+      std::memset(static_cast<void*>(line->cells), 0, (64 >> line->shift) * sizeof(Cell));
   }
   if ((line->live & mask) != mask) {
     return ReportAndStop(What("out of bounds", access, address, bytes), code);
@@ -144,7 +148,8 @@ void PrepareStatic() {
 void Elsewhere(uintptr_t address, size_t bytes, Access access, const void* code) {
   // Constants of the program.
   const uintptr_t begin = reinterpret_cast<uintptr_t>(&__executable_start);
-  if (access == Access::kRead && address >= begin && address < reinterpret_cast<uintptr_t>(&__data_start)) return;
+  if (access == Access::kRead && address >= begin && address < reinterpret_cast<uintptr_t>(&__data_start))
+    return;
   ReportAndStop(What("out of bounds", access, address, bytes), code);
 }
 
@@ -198,13 +203,13 @@ void CheckAccess(const void* data, size_t bytes, Access access, const void* code
 extern "C" {
 
 #define LARGEOUT_SEEN(bytes, access) Seen(data, bytes, Access::access, __builtin_return_address(0))
-#define LARGEOUT_ACCESSES(n)                                                  \
-  void __tsan_read##n(void* data) { LARGEOUT_SEEN(n, kRead); }                \
-  void __tsan_write##n(void* data) { LARGEOUT_SEEN(n, kWrite); }              \
-  void __tsan_unaligned_read##n(void* data) { LARGEOUT_SEEN(n, kRead); }      \
-  void __tsan_unaligned_write##n(void* data) { LARGEOUT_SEEN(n, kWrite); }    \
-  void __tsan_volatile_read##n(void* data) { LARGEOUT_SEEN(n, kVolatileRead); } \
-  void __tsan_volatile_write##n(void* data) { LARGEOUT_SEEN(n, kVolatileWrite); } \
+#define LARGEOUT_ACCESSES(n)                                                              \
+  void __tsan_read##n(void* data) { LARGEOUT_SEEN(n, kRead); }                            \
+  void __tsan_write##n(void* data) { LARGEOUT_SEEN(n, kWrite); }                          \
+  void __tsan_unaligned_read##n(void* data) { LARGEOUT_SEEN(n, kRead); }                  \
+  void __tsan_unaligned_write##n(void* data) { LARGEOUT_SEEN(n, kWrite); }                \
+  void __tsan_volatile_read##n(void* data) { LARGEOUT_SEEN(n, kVolatileRead); }           \
+  void __tsan_volatile_write##n(void* data) { LARGEOUT_SEEN(n, kVolatileWrite); }         \
   void __tsan_unaligned_volatile_read##n(void* data) { LARGEOUT_SEEN(n, kVolatileRead); } \
   void __tsan_unaligned_volatile_write##n(void* data) { LARGEOUT_SEEN(n, kVolatileWrite); }
 LARGEOUT_ACCESSES(1)
@@ -221,20 +226,32 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
 // Of host code: std::atomic in headers.
-#define LARGEOUT_ATOMIC(bits, T)                                                                                      \
-  T __tsan_atomic##bits##_load(const volatile T* a, int) { return __atomic_load_n(a, __ATOMIC_SEQ_CST); }             \
-  void __tsan_atomic##bits##_store(volatile T* a, T v, int) { __atomic_store_n(a, v, __ATOMIC_SEQ_CST); }             \
-  T __tsan_atomic##bits##_exchange(volatile T* a, T v, int) { return __atomic_exchange_n(a, v, __ATOMIC_SEQ_CST); }   \
-  T __tsan_atomic##bits##_fetch_add(volatile T* a, T v, int) { return __atomic_fetch_add(a, v, __ATOMIC_SEQ_CST); }   \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* a, T v, int) { return __atomic_fetch_sub(a, v, __ATOMIC_SEQ_CST); }   \
-  T __tsan_atomic##bits##_fetch_and(volatile T* a, T v, int) { return __atomic_fetch_and(a, v, __ATOMIC_SEQ_CST); }   \
-  T __tsan_atomic##bits##_fetch_or(volatile T* a, T v, int) { return __atomic_fetch_or(a, v, __ATOMIC_SEQ_CST); }     \
-  T __tsan_atomic##bits##_fetch_xor(volatile T* a, T v, int) { return __atomic_fetch_xor(a, v, __ATOMIC_SEQ_CST); }   \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* a, T* c, T v, int, int) {                             \
-    return __atomic_compare_exchange_n(a, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                           \
-  }                                                                                                                   \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* a, T* c, T v, int, int) {                               \
-    return __atomic_compare_exchange_n(a, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                           \
+#define LARGEOUT_ATOMIC(bits, T)                                                                          \
+  T __tsan_atomic##bits##_load(const volatile T* a, int) { return __atomic_load_n(a, __ATOMIC_SEQ_CST); } \
+  void __tsan_atomic##bits##_store(volatile T* a, T v, int) { __atomic_store_n(a, v, __ATOMIC_SEQ_CST); } \
+  T __tsan_atomic##bits##_exchange(volatile T* a, T v, int) {                                             \
+    return __atomic_exchange_n(a, v, __ATOMIC_SEQ_CST);                                                   \
+  }                                                                                                       \
+  T __tsan_atomic##bits##_fetch_add(volatile T* a, T v, int) {                                            \
+    return __atomic_fetch_add(a, v, __ATOMIC_SEQ_CST);                                                    \
+  }                                                                                                       \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* a, T v, int) {                                            \
+    return __atomic_fetch_sub(a, v, __ATOMIC_SEQ_CST);                                                    \
+  }                                                                                                       \
+  T __tsan_atomic##bits##_fetch_and(volatile T* a, T v, int) {                                            \
+    return __atomic_fetch_and(a, v, __ATOMIC_SEQ_CST);                                                    \
+  }                                                                                                       \
+  T __tsan_atomic##bits##_fetch_or(volatile T* a, T v, int) {                                             \
+    return __atomic_fetch_or(a, v, __ATOMIC_SEQ_CST);                                                     \
+  }                                                                                                       \
+  T __tsan_atomic##bits##_fetch_xor(volatile T* a, T v, int) {                                            \
+    return __atomic_fetch_xor(a, v, __ATOMIC_SEQ_CST);                                                    \
+  }                                                                                                       \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* a, T* c, T v, int, int) {                 \
+    return __atomic_compare_exchange_n(a, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
+  }                                                                                                       \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* a, T* c, T v, int, int) {                   \
+    return __atomic_compare_exchange_n(a, c, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
   }
 LARGEOUT_ATOMIC(8, uint8_t)
 LARGEOUT_ATOMIC(16, uint16_t)
@@ -260,8 +277,8 @@ void __ubsan_handle_type_mismatch_v1(Mismatch* mismatch, uintptr_t address) {
   Report(what + Place(address), __builtin_return_address(0));
 }
 void __ubsan_handle_out_of_bounds(SourceLocation* at, uintptr_t index) {
-  const std::string what = Format("out of bounds: index %lld of an array at %s:%u", static_cast<long long>(index),
-                                  at->file, at->line);
+  const std::string what = Format("out of bounds: index %lld of an array at %s:%u",
+                                  static_cast<long long>(index), at->file, at->line);
   if (inside_kernel) {
     inside_kernel = false;
     ReportAndStop(what, __builtin_return_address(0));

@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "common/test/emulation/emulation.h"
+#include "common/test/emulation/include/cuda_runtime.h"
 #include "common/test/emulation/memory.h"
 #include "common/test/emulation/report.h"
 #include "common/test/emulation/warp/tensor_cores.h"
-#include "common/test/emulation/include/cuda_runtime.h"
 
 namespace largeout {
 namespace emulation {
@@ -73,11 +73,16 @@ bool SameMeeting(const Wait& a, const Wait& b) {
 
 const char* Name(Meeting meeting) {
   switch (meeting) {
-    case Meeting::kBarrier: return "__syncthreads";
-    case Meeting::kSyncWarp: return "__syncwarp";
-    case Meeting::kShuffle: return "a shuffle";
-    case Meeting::kVote: return "a vote";
-    default: return "a tensor core instruction";
+    case Meeting::kBarrier:
+      return "__syncthreads";
+    case Meeting::kSyncWarp:
+      return "__syncwarp";
+    case Meeting::kShuffle:
+      return "a shuffle";
+    case Meeting::kVote:
+      return "a vote";
+    default:
+      return "a tensor core instruction";
   }
 }
 
@@ -96,7 +101,8 @@ void ReportStuck() {
     if (thread.state != Thread::kWaits) continue;
     // Somebody whom the thread waits for: in its warp where it waits for a warp.
     const bool warp = thread.wait.meeting != Meeting::kBarrier;
-    const int begin = warp ? i / 32 * 32 : 0, end = warp ? std::min(begin + 32, running.count) : running.count;
+    const int begin = warp ? i / 32 * 32 : 0,
+              end = warp ? std::min(begin + 32, running.count) : running.count;
     for (int j = begin; j < end && other == nullptr; ++j) {
       const Thread& that = machine().threads[j];
       if (warp && (thread.wait.mask >> that.lane() & 1) == 0) continue;
@@ -107,7 +113,8 @@ void ReportStuck() {
       break;
     }
   }
-  if (first == nullptr || other == nullptr) return ReportAndStop("divergence: threads wait for ever", nullptr);
+  if (first == nullptr || other == nullptr)
+    return ReportAndStop("divergence: threads wait for ever", nullptr);
   running.thread = nullptr;
   ReportAndStop("divergence: " + Doing(*first) + ", " + Doing(*other), nullptr);
 }
@@ -141,7 +148,8 @@ bool PassBarrier() {
   for (int i = 0; i < running.count; ++i) {
     if (threads[i].state == Thread::kDone) {
       ++done;
-    } else if (threads[i].wait.meeting == Meeting::kBarrier && SameMeeting(threads[i].wait, threads[0].wait)) {
+    } else if (threads[i].wait.meeting == Meeting::kBarrier &&
+               SameMeeting(threads[i].wait, threads[0].wait)) {
       ++waiting, any |= threads[i].wait.argument;
     }
   }
@@ -223,8 +231,9 @@ void Meet(const Wait& wait) {
   thread->state = Thread::kWaits;
   if (wait.meeting != Meeting::kBarrier) {
     if ((wait.mask >> thread->lane() & 1) == 0) {
-      ReportAndStop(Format("divergence: thread %d is not among the lanes %#x that it names at %s:%d", thread->linear,
-                           wait.mask, wait.file, wait.line), nullptr);
+      ReportAndStop(Format("divergence: thread %d is not among the lanes %#x that it names at %s:%d",
+                           thread->linear, wait.mask, wait.file, wait.line),
+                    nullptr);
     }
     running.warps[thread->warp()].waiting |= 1u << thread->lane();
     if (WarpMeets(thread)) {
@@ -257,8 +266,8 @@ int Run(const Job& what, const Dim3& grid, const Dim3& block, size_t shared_byte
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z, blocks = uint64_t{grid.x} * grid.y * grid.z;
-  if (threads == 0 || threads > kMostThreads || block.z > 64 || blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
-      grid.z > 65535) {
+  if (threads == 0 || threads > kMostThreads || block.z > 64 || blocks == 0 || grid.x > 0x7fffffffu ||
+      grid.y > 65535 || grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
   if (shared_bytes > DynamicSharedLimit(what.kernel())) return cudaErrorInvalidValue;

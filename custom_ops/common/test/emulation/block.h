@@ -14,7 +14,16 @@ namespace largeout {
 namespace emulation {
 
 // What a thread waits for. Threads meet where all of these are equal, but for in, out, argument and ok.
-enum class Meeting : uint8_t { kNone, kBarrier, kSyncWarp, kShuffle, kVote, kMultiply, kMultiplyTf32, kLoadBlocks };
+enum class Meeting : uint8_t {
+  kNone,
+  kBarrier,
+  kSyncWarp,
+  kShuffle,
+  kVote,
+  kMultiply,
+  kMultiplyTf32,
+  kLoadBlocks
+};
 struct Wait {
   Meeting meeting = Meeting::kNone;
   unsigned mask = 0;  // lanes
@@ -46,7 +55,8 @@ struct Thread {
 };
 
 struct Warp {
-  // clock[b][a]: up to which time of lane a lane b has been ordered behind it, by __syncwarp since the last barrier.
+  // clock[b][a]: up to which time of lane a lane b has been ordered behind it, by __syncwarp since the last
+  // barrier.
   uint32_t clock[32][32];
   bool ticked = true;
   unsigned lanes = 0, waiting = 0;  // that there are; that wait for others of the warp
@@ -57,8 +67,8 @@ struct Running {
   Thread* thread = nullptr;
   Warp* warps = nullptr;
   int count = 0;
-  // Every block and every barrier begins a phase. Phases before `launch` belong to earlier launches, those before `block`
-  // to other blocks of this one.
+  // Every block and every barrier begins a phase. Phases before `launch` belong to earlier launches, those
+  // before `block` to other blocks of this one.
   uint32_t phase = 1, launch = 1, block = 1;
   char* shared = nullptr;
   size_t shared_bytes = 0;
@@ -79,7 +89,8 @@ class Job {
 void EnterKernel();
 void LeaveKernel();
 
-// Runs all of it. Returns 0 or a CUDA error: of the configuration at once, of the kernel from the next call that waits.
+// Runs all of it. Returns 0 or a CUDA error: of the configuration at once, of the kernel from the next call
+// that waits.
 int Run(const Job& job, const Dim3& grid, const Dim3& block, size_t shared_bytes);
 
 // Waits for the others, and for what comes of it.

@@ -37,15 +37,23 @@ unsigned Ballot(unsigned mask, int vote, const char* file, int line) {
   return ballot;
 }
 
-void Shuffle(From from, unsigned mask, const void* in, void* out, size_t bytes, int by, int width, const char* file,
-             int line) {
+void Shuffle(From from, unsigned mask, const void* in, void* out, size_t bytes, int by, int width,
+             const char* file, int line) {
   const int lane = running.thread->lane(), begin = lane / width * width, end = begin + width;
   int source = lane;
   switch (from) {
-    case From::kLane: source = begin + (by & (width - 1)); break;
-    case From::kXor: source = lane ^ by; break;
-    case From::kUp: source = lane - by; break;
-    case From::kDown: source = lane + by; break;
+    case From::kLane:
+      source = begin + (by & (width - 1));
+      break;
+    case From::kXor:
+      source = lane ^ by;
+      break;
+    case From::kUp:
+      source = lane - by;
+      break;
+    case From::kDown:
+      source = lane + by;
+      break;
   }
   if (source >= end || (from == From::kUp && source < begin)) source = lane;
   Wait wait = At(Meeting::kShuffle, mask, file, line);
@@ -62,10 +70,18 @@ T Atomically(Atomic what, T* address, T value, T compare) {
   CheckAccess(address, sizeof(T), Access::kAtomic, __builtin_return_address(0));
   const T old = *address;
   switch (what) {
-    case Atomic::kAdd: *address = old + value; break;
-    case Atomic::kMin: *address = std::min(old, value); break;
-    case Atomic::kMax: *address = std::max(old, value); break;
-    case Atomic::kExchange: *address = value; break;
+    case Atomic::kAdd:
+      *address = old + value;
+      break;
+    case Atomic::kMin:
+      *address = std::min(old, value);
+      break;
+    case Atomic::kMax:
+      *address = std::max(old, value);
+      break;
+    case Atomic::kExchange:
+      *address = value;
+      break;
     case Atomic::kCompare:
       if (old == compare) *address = value;
       break;

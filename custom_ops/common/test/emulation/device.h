@@ -22,8 +22,8 @@ int Barrier(int vote, const char* file, int line);
 void SyncWarp(unsigned mask, const char* file, int line);
 unsigned Ballot(unsigned mask, int vote, const char* file, int line);
 enum class From { kLane, kXor, kUp, kDown };
-void Shuffle(From from, unsigned mask, const void* in, void* out, size_t bytes, int by, int width, const char* file,
-             int line);
+void Shuffle(From from, unsigned mask, const void* in, void* out, size_t bytes, int by, int width,
+             const char* file, int line);
 unsigned ActiveMask();
 
 // old = *address; *address = the result. T: int, unsigned, unsigned long long, float, double.
@@ -44,8 +44,12 @@ T ShuffleOf(From from, unsigned mask, T value, int by, int width, const char* fi
 #define LARGEOUT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(LARGEOUT_SITE) { largeout::emulation::Barrier(0, file, line); }
-inline int __syncthreads_or(int vote, LARGEOUT_SITE) { return largeout::emulation::Barrier(vote != 0, file, line); }
-inline void __syncwarp(unsigned mask = 0xffffffffu, LARGEOUT_SITE) { largeout::emulation::SyncWarp(mask, file, line); }
+inline int __syncthreads_or(int vote, LARGEOUT_SITE) {
+  return largeout::emulation::Barrier(vote != 0, file, line);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, LARGEOUT_SITE) {
+  largeout::emulation::SyncWarp(mask, file, line);
+}
 inline unsigned __ballot_sync(unsigned mask, int vote, LARGEOUT_SITE) {
   return largeout::emulation::Ballot(mask, vote != 0, file, line);
 }
@@ -57,10 +61,11 @@ inline int __all_sync(unsigned mask, int vote, LARGEOUT_SITE) {
 }
 inline unsigned __activemask() { return largeout::emulation::ActiveMask(); }
 
-#define LARGEOUT_SHUFFLE(name, from)                                                        \
-  template <typename T>                                                                     \
-  T name(unsigned mask, T value, int by, int width = 32, LARGEOUT_SITE) {                   \
-    return largeout::emulation::ShuffleOf(largeout::emulation::From::from, mask, value, by, width, file, line); \
+#define LARGEOUT_SHUFFLE(name, from)                                                                     \
+  template <typename T>                                                                                  \
+  T name(unsigned mask, T value, int by, int width = 32, LARGEOUT_SITE) {                                \
+    return largeout::emulation::ShuffleOf(largeout::emulation::From::from, mask, value, by, width, file, \
+                                          line);                                                         \
   }
 LARGEOUT_SHUFFLE(__shfl_sync, kLane)
 LARGEOUT_SHUFFLE(__shfl_xor_sync, kXor)
@@ -70,10 +75,10 @@ LARGEOUT_SHUFFLE(__shfl_down_sync, kDown)
 #undef LARGEOUT_SITE
 
 // The value is converted to the type of the memory.
-#define LARGEOUT_ATOMIC(name, what)                                                                        \
-  template <typename T>                                                                                    \
-  T name(T* address, std::common_type_t<T> value) {                                                        \
-    return largeout::emulation::Atomically(largeout::emulation::Atomic::what, address, value);             \
+#define LARGEOUT_ATOMIC(name, what)                                                            \
+  template <typename T>                                                                        \
+  T name(T* address, std::common_type_t<T> value) {                                            \
+    return largeout::emulation::Atomically(largeout::emulation::Atomic::what, address, value); \
   }
 LARGEOUT_ATOMIC(atomicAdd, kAdd)
 LARGEOUT_ATOMIC(atomicMin, kMin)
@@ -101,11 +106,11 @@ T __ldg(const T* address) {
   return *address;
 }
 
-#define LARGEOUT_BITS(name, From, To)     \
-  inline To name(From x) {                \
-    To y;                                 \
-    std::memcpy(&y, &x, sizeof(y));       \
-    return y;                             \
+#define LARGEOUT_BITS(name, From, To) \
+  inline To name(From x) {            \
+    To y;                             \
+    std::memcpy(&y, &x, sizeof(y));   \
+    return y;                         \
   }
 LARGEOUT_BITS(__float_as_uint, float, unsigned)
 LARGEOUT_BITS(__uint_as_float, unsigned, float)
@@ -120,9 +125,13 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 
-#define LARGEOUT_MIN_MAX(A, B, R)                                                                        \
-  inline R min(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); } \
-  inline R max(A a, B b) { return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); }
+#define LARGEOUT_MIN_MAX(A, B, R)                                                         \
+  inline R min(A a, B b) {                                                                \
+    return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+  }                                                                                       \
+  inline R max(A a, B b) {                                                                \
+    return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+  }
 LARGEOUT_MIN_MAX(int, int, int)
 LARGEOUT_MIN_MAX(unsigned, unsigned, unsigned)
 LARGEOUT_MIN_MAX(int, unsigned, unsigned)

@@ -55,7 +55,9 @@ void (*body_to_start)();
 #endif
 
 #ifdef __SANITIZE_ADDRESS__
-void Leave(void** fake_stack, const void* to, size_t bytes) { __sanitizer_start_switch_fiber(fake_stack, to, bytes); }
+void Leave(void** fake_stack, const void* to, size_t bytes) {
+  __sanitizer_start_switch_fiber(fake_stack, to, bytes);
+}
 void Arrive(void* fake_stack, const void** from, size_t* bytes) {
   __sanitizer_finish_switch_fiber(fake_stack, from, bytes);
 }
@@ -73,7 +75,8 @@ void Begin() {
 }  // namespace
 
 Fiber::Fiber() {
-  void* stack = mmap(nullptr, kStackBytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* stack = mmap(nullptr, kStackBytes + 4096, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stack == MAP_FAILED) {
     std::printf("emulation: no memory for a stack\n");
     std::abort();
@@ -85,10 +88,12 @@ Fiber::Fiber() {
 void Fiber::Start(void (*body)()) {
   body_to_start = body;
 #ifdef __SANITIZE_ADDRESS__
-  __asan_unpoison_memory_region(reinterpret_cast<void*>(stack_), kStackBytes);  // of a launch that was stopped
+  __asan_unpoison_memory_region(reinterpret_cast<void*>(stack_),
+                                kStackBytes);  // of a launch that was stopped
 #endif
 #if defined(__x86_64__)
-  // As LargeoutSwitchStack leaves it, with Begin as the caller; there the stack is 8 more than a multiple of 16.
+  // As LargeoutSwitchStack leaves it, with Begin as the caller; there the stack is 8 more than a multiple
+  // of 16.
   void** top = reinterpret_cast<void**>(stack_ + kStackBytes) - 2;
   top[0] = reinterpret_cast<void*>(&Begin);
   top[1] = nullptr;

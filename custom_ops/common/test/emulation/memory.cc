@@ -45,7 +45,8 @@ const std::pair<const uintptr_t, Allocation>* Before(uintptr_t address) {
 }  // namespace
 
 void* Reserve(size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     std::printf("emulation: no address space\n");
     std::abort();
@@ -166,8 +167,8 @@ bool OnDevice(const void* data, size_t bytes) {
 std::string Place(uintptr_t address) {
   if (static_region.Has(address)) return "static shared memory";
   if (dynamic_region.Has(address)) {
-    return Format("byte %zu of %zu bytes of dynamic shared memory", static_cast<size_t>(address - dynamic_region.base),
-                  running.shared_bytes);
+    return Format("byte %zu of %zu bytes of dynamic shared memory",
+                  static_cast<size_t>(address - dynamic_region.base), running.shared_bytes);
   }
   const auto* before = device_region.Has(address) ? Before(address) : nullptr;
   if (before == nullptr) return Format("host memory (%#zx)", static_cast<size_t>(address));

@@ -9,7 +9,8 @@
 namespace largeout {
 namespace emulation {
 
-// ---- Device memory. Contents are all ones (NaN) at first; 256 bytes around each allocation belong to nobody.
+// ---- Device memory. Contents are all ones (NaN) at first; 256 bytes around each allocation belong to
+// nobody.
 void* AllocateDevice(size_t bytes);  // null: none is left
 bool FreeDevice(void* data);         // false: not an allocation
 // Whether [data, data + bytes) lies in one live allocation.
@@ -28,8 +29,8 @@ int SetDynamicSharedLimit(const void* kernel, int bytes);
 // ---- Accesses.
 // The last three do not race with one another.
 enum class Access : uint8_t { kRead, kWrite, kAtomic, kVolatileRead, kVolatileWrite };
-// Of the thread that runs, or (outside of kernels) of a call of the runtime: bounds, and in the plain build what
-// accesses.cc looks at. `code`: where it is.
+// Of the thread that runs, or (outside of kernels) of a call of the runtime: bounds, and in the plain build
+// what accesses.cc looks at. `code`: where it is.
 void CheckAccess(const void* data, size_t bytes, Access access, const void* code);
 // A copy of the runtime: `from` null: a fill.
 void CopiedTo(const void* to, const void* from, size_t bytes);

@@ -29,14 +29,18 @@ std::string Short(std::string line) {
   for (const char* what : {"void ", "(anonymous namespace)::", "largeout::", "emulation::"}) {
     for (size_t at; (at = line.find(what)) != std::string::npos;) line.erase(at, std::string(what).size());
   }
-  const size_t begin = line.find('(', line.compare(0, 12, " (inlined by") == 0 ? 12 : 0), end = line.rfind(" at ");
+  const size_t begin = line.find('(', line.compare(0, 12, " (inlined by") == 0 ? 12 : 0),
+               end = line.rfind(" at ");
   if (begin != std::string::npos && end != std::string::npos && begin < end) line.erase(begin, end - begin);
   return line;
 }
 
 }  // namespace
 
-Collected::Collected() { collected = new std::vector<std::string>; }
+Collected::Collected() {
+  collected = new std::vector<std::string>;
+  Told().clear();
+}
 Collected::~Collected() {
   delete collected;
   collected = nullptr;
@@ -69,7 +73,8 @@ std::string Symbol(const void* code) {
   uintptr_t address = reinterpret_cast<uintptr_t>(code);
   const auto* header = static_cast<const Elf64_Ehdr*>(info.dli_fbase);
   if (header->e_type == ET_DYN) address -= reinterpret_cast<uintptr_t>(info.dli_fbase);
-  const std::string command = Format("addr2line -Cfsip -e '%s' %#zx 2>/dev/null", path, static_cast<size_t>(address));
+  const std::string command =
+      Format("addr2line -Cfsip -e '%s' %#zx 2>/dev/null", path, static_cast<size_t>(address));
   std::string text;
   if (std::FILE* pipe = popen(command.c_str(), "r")) {
     for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text.push_back(static_cast<char>(c));
@@ -77,7 +82,8 @@ std::string Symbol(const void* code) {
   }
   std::string lines;
   int count = 0;
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos && count < 4; begin = end + 1) {
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos && count < 4;
+       begin = end + 1) {
     const std::string line = text.substr(begin, end - begin);
     if (line.find("launch.h:") != std::string::npos) continue;
     lines += (lines.empty() ? "" : "\n  ") + Short(line);
@@ -89,7 +95,7 @@ std::string Symbol(const void* code) {
 void Report(const std::string& what, const void* code) {
   const std::string kind = what.substr(0, what.find(':'));
   if (collected == nullptr) ++Failures();
-  if (code != nullptr && !Told().emplace(kind, code).second && collected == nullptr) return;
+  if (code != nullptr && !Told().emplace(kind, code).second) return;
   std::string text = what + "\n  in " + WhoRuns();
   if (code != nullptr) text += "\n  " + Symbol(code);
   if (collected != nullptr) {

@@ -7,11 +7,12 @@
 namespace largeout {
 namespace emulation {
 
-// A failure of the test, or one of Collected. `what` is told once for a place: the kernel, block and thread that run are
-// named, and the line of `code`, an address in this program (null: none).
+// A failure of the test, or one of Collected. `what` is told once for a place: the kernel, block and thread
+// that run are named, and the line of `code`, an address in this program (null: none).
 void Report(const std::string& what, const void* code);
 
-// The same, and the launch ends here: what came next would not be as on a card. Inside a kernel it does not return.
+// The same, and the launch ends here: what came next would not be as on a card. Inside a kernel it does not
+// return.
 void ReportAndStop(const std::string& what, const void* code);
 
 // "function at file:line", and the functions that it was inlined into.

@@ -1,4 +1,5 @@
-// The calls of the CUDA runtime. Streams and events have nothing to do: everything has run when a launch returns.
+// The calls of the CUDA runtime. Streams and events have nothing to do: everything has run when a launch
+// returns.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -44,7 +45,8 @@ cudaError_t CopyBytes(void* to, const void* from, size_t bytes, cudaMemcpyKind k
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (to_device && !Inside(to, bytes, "a copy to")) return Return(cudaErrorInvalidValue);
   if (from_device && !Inside(from, bytes, "a copy from")) return Return(cudaErrorInvalidValue);
-  if ((!to_device && OnDevice(to, 1)) || (!from_device && OnDevice(from, 1))) return Return(cudaErrorInvalidValue);
+  if ((!to_device && OnDevice(to, 1)) || (!from_device && OnDevice(from, 1)))
+    return Return(cudaErrorInvalidValue);
   std::memmove(to, from, bytes);
   CopiedTo(to, from, bytes);
   return cudaSuccess;
@@ -68,12 +70,18 @@ void SetPendingError(cudaError_t error) { pending_error = error; }
 
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorInvalidDevicePointer: return "invalid device pointer";
-    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidDevicePointer:
+      return "invalid device pointer";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
   }
   return "unknown error";
 }
@@ -100,7 +108,8 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 cudaError_t cudaFree(void* data) {
   if (data == nullptr || FreeDevice(data)) return Waited();
-  Report("freed twice, or never allocated: " + Place(reinterpret_cast<uintptr_t>(data)), __builtin_return_address(0));
+  Report("freed twice, or never allocated: " + Place(reinterpret_cast<uintptr_t>(data)),
+         __builtin_return_address(0));
   return Return(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
@@ -115,7 +124,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return CopyBytes(to, from, bytes, kind);
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return Fill(to, value, bytes); }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return Fill(to, value, bytes); }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  return Fill(to, value, bytes);
+}
 cudaError_t cudaDeviceSynchronize() { return Waited(); }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = new CUstream_st, cudaSuccess; }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }

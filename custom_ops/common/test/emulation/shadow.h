@@ -1,5 +1,5 @@
-// What accesses.cc knows of memory: a Line for every 64 bytes, and a Cell for every 1, 2 or 4 bytes of a line that
-// kernels have touched.
+// What accesses.cc knows of memory: a Line for every 64 bytes, and a Cell for every 1, 2 or 4 bytes of a line
+// that kernels have touched.
 #ifndef LARGEOUT_COMMON_TEST_EMULATION_SHADOW_H_
 #define LARGEOUT_COMMON_TEST_EMULATION_SHADOW_H_
 
@@ -14,7 +14,7 @@ using Stamp = uint64_t;
 
 struct Cell {
   Stamp write;
-  Stamp read, read2;                  // the last one, and one of another thread (of another warp, if there was one)
+  Stamp read, read2;  // the last one, and one of another thread (of another warp, if there was one)
   uint32_t other_read, other_atomic;  // the phase of the last one that another block made
 };
 

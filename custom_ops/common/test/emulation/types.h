@@ -2,12 +2,12 @@
 #ifndef LARGEOUT_COMMON_TEST_EMULATION_TYPES_H_
 #define LARGEOUT_COMMON_TEST_EMULATION_TYPES_H_
 
-#define LARGEOUT_VECTORS(T, name, wide)                                              \
-  struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                 \
-  struct name##3 { T x, y, z; };                                                     \
-  struct alignas(wide) name##4 { T x, y, z, w; };                                    \
-  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                         \
-  inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                 \
+#define LARGEOUT_VECTORS(T, name, wide)                              \
+  struct alignas(2 * sizeof(T)) name##2 { T x, y; };                 \
+  struct name##3 { T x, y, z; };                                     \
+  struct alignas(wide) name##4 { T x, y, z, w; };                    \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; }         \
+  inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 LARGEOUT_VECTORS(int, int, 16)
 LARGEOUT_VECTORS(unsigned, uint, 16)

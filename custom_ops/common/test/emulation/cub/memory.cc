@@ -14,7 +14,8 @@ cudaError_t CubTemp(void* temp, size_t* temp_bytes, size_t wanted) {
 
 cudaError_t ReadDevice(const void* device, size_t bytes, void* host) {
   if (!AllWritten(device, bytes)) {
-    Report(Format("not written: a call of cub reads %zu bytes at ", bytes) + Place(reinterpret_cast<uintptr_t>(device)),
+    Report(Format("not written: a call of cub reads %zu bytes at ", bytes) +
+               Place(reinterpret_cast<uintptr_t>(device)),
            __builtin_return_address(0));
   }
   return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost);

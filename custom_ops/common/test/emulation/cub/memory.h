@@ -1,4 +1,5 @@
-// What the emulated calls of cub share: the contract of their temporary memory, and arrays to the host and back.
+// What the emulated calls of cub share: the contract of their temporary memory, and arrays to the host and
+// back.
 #ifndef LARGEOUT_COMMON_TEST_EMULATION_CUB_MEMORY_H_
 #define LARGEOUT_COMMON_TEST_EMULATION_CUB_MEMORY_H_
 
@@ -28,7 +29,8 @@ std::vector<T> FromDevice(const T* device, int64_t n) {
 template <typename T, typename Out>
 cudaError_t ToDevice(const std::vector<T>& values, Out* device) {
   const std::vector<Out> out(values.begin(), values.end());
-  return cudaMemcpyAsync(device, static_cast<const void*>(out.data()), out.size() * sizeof(Out), cudaMemcpyHostToDevice);
+  return cudaMemcpyAsync(device, static_cast<const void*>(out.data()), out.size() * sizeof(Out),
+                         cudaMemcpyHostToDevice);
 }
 
 }  // namespace emulation

@@ -18,8 +18,8 @@ float FromBits(uint32_t bits) {
 }
 float Bfloat16(uint32_t word, int half) { return FromBits(half == 0 ? word << 16 : word & 0xffff0000u); }
 
-// ldmatrix.m8n8.x4: lane l names row l % 8 of block l / 8; register i of a lane is row lane / 4 of block i, columns
-// 2 * (lane % 4) and the next.
+// ldmatrix.m8n8.x4: lane l names row l % 8 of block l / 8; register i of a lane is row lane / 4 of block i,
+// columns 2 * (lane % 4) and the next.
 void FinishLoad(Thread* const (&at)[32]) {
   for (int lane = 0; lane < 32; ++lane) {
     uint32_t out[4];
@@ -36,8 +36,8 @@ void FinishLoad(Thread* const (&at)[32]) {
   }
 }
 
-// c (16 x 8) += a (16 x kDepth) * b (kDepth x 8), of m16n8k16 bfloat16 and m16n8k8 tf32. Sums are float64: a card keeps
-// fewer bits of them.
+// c (16 x 8) += a (16 x kDepth) * b (kDepth x 8), of m16n8k16 bfloat16 and m16n8k8 tf32. Sums are float64: a
+// card keeps fewer bits of them.
 template <int kDepth>
 void FinishMultiply(Thread* const (&at)[32]) {
   float a[16][kDepth], b[kDepth][8];
@@ -84,13 +84,17 @@ void Aligned16(const void* data, const void* code) {
 void FinishTensorCores(Thread* const (&at)[32]) {
   Meeting meeting = Meeting::kNone;
   for (const Thread* t : at) {
-    if (t == nullptr) return ReportAndStop("divergence: a tensor core instruction without a whole warp", nullptr);
+    if (t == nullptr)
+      return ReportAndStop("divergence: a tensor core instruction without a whole warp", nullptr);
     meeting = t->wait.meeting;
   }
   switch (meeting) {
-    case Meeting::kLoadBlocks: return FinishLoad(at);
-    case Meeting::kMultiply: return FinishMultiply<16>(at);
-    default: return FinishMultiply<8>(at);
+    case Meeting::kLoadBlocks:
+      return FinishLoad(at);
+    case Meeting::kMultiply:
+      return FinishMultiply<16>(at);
+    default:
+      return FinishMultiply<8>(at);
   }
 }
 

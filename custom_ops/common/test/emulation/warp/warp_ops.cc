@@ -13,12 +13,12 @@ void SyncWarp(Thread* const (&at)[32], Warp* warp) {
   uint32_t joined[32] = {};
   for (const Thread* t : at) {
     if (t == nullptr) continue;
+    ++warp->clock[t->lane()][t->lane()];  // what it did until now
     for (int a = 0; a < 32; ++a) joined[a] = std::max(joined[a], warp->clock[t->lane()][a]);
   }
   for (const Thread* t : at) {
     if (t == nullptr) continue;
     std::memcpy(warp->clock[t->lane()], joined, sizeof(joined));
-    ++warp->clock[t->lane()][t->lane()];
   }
   warp->ticked = true;
 }
@@ -28,8 +28,10 @@ void Shuffle(Thread* const (&at)[32]) {
     if (t == nullptr) continue;
     const int from = t->wait.argument;
     if (at[from] == nullptr) {
-      return ReportAndStop(Format("divergence: a shuffle at %s:%d reads from lane %d, which takes no part (lanes %#x)",
-                                  t->wait.file, t->wait.line, from, t->wait.mask), nullptr);
+      return ReportAndStop(
+          Format("divergence: a shuffle at %s:%d reads from lane %d, which takes no part (lanes %#x)",
+                 t->wait.file, t->wait.line, from, t->wait.mask),
+          nullptr);
     }
     std::memcpy(t->wait.out, at[from]->wait.in, t->wait.bytes);
   }
@@ -53,11 +55,16 @@ void Finish(Thread* const (&at)[32]) {
     if (t != nullptr) any = t;
   }
   switch (any->wait.meeting) {
-    case Meeting::kSyncWarp: return SyncWarp(at, &running.warps[any->warp()]);
-    case Meeting::kShuffle: return Shuffle(at);
-    case Meeting::kVote: return Vote(at);
-    case Meeting::kBarrier: return;
-    default: return FinishTensorCores(at);
+    case Meeting::kSyncWarp:
+      return SyncWarp(at, &running.warps[any->warp()]);
+    case Meeting::kShuffle:
+      return Shuffle(at);
+    case Meeting::kVote:
+      return Vote(at);
+    case Meeting::kBarrier:
+      return;
+    default:
+      return FinishTensorCores(at);
   }
 }
 

@@ -14,9 +14,9 @@ namespace cub {
 struct DeviceRadixSort {
   // By the bits [begin_bit, end_bit) of integer keys; in and out do not overlap.
   template <typename Key, typename Value, typename N>
-  static cudaError_t SortPairs(void* temp, size_t& temp_bytes, const Key* keys_in, Key* keys_out, const Value* values_in,
-                               Value* values_out, N n, int begin_bit = 0, int end_bit = sizeof(Key) * 8,
-                               cudaStream_t = nullptr) {
+  static cudaError_t SortPairs(void* temp, size_t& temp_bytes, const Key* keys_in, Key* keys_out,
+                               const Value* values_in, Value* values_out, N n, int begin_bit = 0,
+                               int end_bit = sizeof(Key) * 8, cudaStream_t = nullptr) {
     using Bits = std::make_unsigned_t<Key>;
     const cudaError_t error = largeout::emulation::CubTemp(
         temp, &temp_bytes, static_cast<size_t>(n) * (sizeof(Key) + sizeof(Value)) + 4096);
@@ -30,7 +30,8 @@ struct DeviceRadixSort {
       if (std::is_signed<Key>::value) bits ^= Bits{1} << (sizeof(Key) * 8 - 1);
       bits = static_cast<Bits>(bits >> begin_bit);
       const int count = end_bit - begin_bit;
-      return count < static_cast<int>(sizeof(Key) * 8) ? static_cast<Bits>(bits & ((Bits{1} << count) - 1)) : bits;
+      return count < static_cast<int>(sizeof(Key) * 8) ? static_cast<Bits>(bits & ((Bits{1} << count) - 1))
+                                                       : bits;
     };
     std::vector<int64_t> order(n);
     std::iota(order.begin(), order.end(), 0);

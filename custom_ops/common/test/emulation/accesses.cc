@@ -31,12 +31,6 @@ std::string What(const char* kind, Access access, uintptr_t address, size_t byte
   return Format("%s: %s of %zu bytes at ", kind, Name(access), bytes) + Place(address);
 }
 
-Stamp StampOf(bool atomic) {
-  const Thread* t = running.thread;
-  const uint64_t time = running.warps[t->warp()].clock[t->lane()][t->lane()] + 1;  // until it syncs again
-  return uint64_t{running.phase} << 32 | time << 12 | static_cast<uint64_t>(t->linear) << 2 |
-         (atomic ? 2 : 0) | 1;
-}
 uint32_t PhaseOf(Stamp stamp) { return static_cast<uint32_t>(stamp >> 32); }
 int ThreadOf(Stamp stamp) { return static_cast<int>(stamp >> 2 & 1023); }
 uint32_t TimeOf(Stamp stamp) { return static_cast<uint32_t>(stamp >> 12 & 0xfffff); }
@@ -64,9 +58,10 @@ void Race(Access access, Stamp with, const char* which, uintptr_t address, size_
 }
 
 // Returns false after a report.
-bool Look(Cell* cell, Access access, Stamp now, uintptr_t address, size_t bytes, const void* code) {
+inline bool Look(Cell* cell, Access access, Stamp now, uintptr_t address, size_t bytes, const void* code) {
   const bool atomic = access >= Access::kAtomic;
-  if (cell->write != 0 && !(atomic && (cell->write & 2) != 0) && !Ordered(cell->write)) {
+  if (PhaseOf(cell->write) >= running.launch && !(atomic && (cell->write & 2) != 0) &&
+      !Ordered(cell->write)) {
     Race(access, cell->write, (cell->write & 2) != 0 ? "an atomic operation" : "a write", address, bytes,
          code);
     return false;
@@ -94,7 +89,7 @@ bool Look(Cell* cell, Access access, Stamp now, uintptr_t address, size_t bytes,
     return true;
   }
   for (const Stamp read : {cell->read, cell->read2}) {
-    if (read != 0 && !(atomic && (read & 2) != 0) && !Ordered(read)) {
+    if (PhaseOf(read) >= running.launch && !(atomic && (read & 2) != 0) && !Ordered(read)) {
       Race(access, read, "a read", address, bytes, code);
       return false;
     }
@@ -108,7 +103,8 @@ bool Look(Cell* cell, Access access, Stamp now, uintptr_t address, size_t bytes,
   return true;
 }
 
-void InRegion(const Region& region, uintptr_t address, size_t bytes, Access access, const void* code) {
+// `bytes` end where the line of `address` does, or before.
+inline void InRegion(const Region& region, uintptr_t address, size_t bytes, Access access, const void* code) {
   Line* line = region.At(address);
   const size_t offset = address % 64;
   const uint64_t mask = (bytes == 64 ? ~uint64_t{0} : (uint64_t{1} << bytes) - 1) << offset;
@@ -129,7 +125,7 @@ void InRegion(const Region& region, uintptr_t address, size_t bytes, Access acce
   if (!reads || access == Access::kAtomic) line->written |= mask;
   const int shift = ((address | bytes) & 3) == 0 ? 2 : ((address | bytes) & 1) == 0 ? 1 : 0;
   if (line->cells == nullptr || line->shift > shift) MakeCells(line, shift);
-  const Stamp now = StampOf(access >= Access::kAtomic);
+  const Stamp now = running.stamp | (access >= Access::kAtomic ? 2 : 0);
   const size_t last = (offset + bytes - 1) >> line->shift;
   for (size_t i = offset >> line->shift; i <= last; ++i) {
     if (!Look(&line->cells[i], access, now, address, bytes, code)) return;
@@ -167,14 +163,12 @@ void Piece(uintptr_t address, size_t bytes, Access access, const void* code) {
 }
 
 __attribute__((noinline)) void InKernel(uintptr_t address, size_t bytes, Access access, const void* code) {
-  inside_kernel = false;
   while (bytes > 0) {
     const size_t piece = std::min(bytes, 64 - address % 64);
     Piece(address, piece, access, code);
     address += piece;
     bytes -= piece;
   }
-  inside_kernel = true;
 }
 
 __attribute__((noinline)) void OnHost(uintptr_t address, size_t bytes, Access access, const void* code) {
@@ -188,6 +182,9 @@ inline void Seen(const void* data, size_t bytes, Access access, const void* code
     return;
   }
   if (running.thread->fiber.Owns(address)) return;
+  if (__builtin_expect(device_region.Has(address) && address % 64 + bytes <= 64, 1)) {
+    return InRegion(device_region, address, bytes, access, code);
+  }
   InKernel(address, bytes, access, code);
 }
 
@@ -195,9 +192,7 @@ inline void Seen(const void* data, size_t bytes, Access access, const void* code
 
 void CheckAccess(const void* data, size_t bytes, Access access, const void* code) {
   if (running.thread == nullptr || running.thread->fiber.Owns(reinterpret_cast<uintptr_t>(data))) return;
-  const bool inside = inside_kernel;
   InKernel(reinterpret_cast<uintptr_t>(data), bytes, access, code);
-  inside_kernel = inside;
 }
 
 extern "C" {
@@ -270,20 +265,12 @@ struct Mismatch {
 };
 void __ubsan_handle_type_mismatch_v1(Mismatch* mismatch, uintptr_t address) {
   const std::string what = Format("misaligned: an access at %s:%u to ", mismatch->at.file, mismatch->at.line);
-  if (inside_kernel) {
-    inside_kernel = false;
-    ReportAndStop(what + Place(address), __builtin_return_address(0));
-  }
-  Report(what + Place(address), __builtin_return_address(0));
+  ReportAndStop(what + Place(address), __builtin_return_address(0));
 }
 void __ubsan_handle_out_of_bounds(SourceLocation* at, uintptr_t index) {
   const std::string what = Format("out of bounds: index %lld of an array at %s:%u",
                                   static_cast<long long>(index), at->file, at->line);
-  if (inside_kernel) {
-    inside_kernel = false;
-    ReportAndStop(what, __builtin_return_address(0));
-  }
-  Report(what, __builtin_return_address(0));
+  ReportAndStop(what, __builtin_return_address(0));
 }
 
 }  // extern "C"

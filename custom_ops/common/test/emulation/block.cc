@@ -51,6 +51,7 @@ class Order {
     while (step_ == 0 || std::gcd(step_, n) != 1) step_ = (step_ + 1) % n;
   }
   uint64_t operator()(uint64_t i) const {
+    if (order_seed == 0) return i;
     return static_cast<uint64_t>((static_cast<unsigned __int128>(i) * step_ + start_) % n_);
   }
 
@@ -170,18 +171,19 @@ bool PassBarrier() {
   return true;
 }
 
-void RunWarp(int warp, const Order& lanes) {
+void RunWarp(int warp, const int (&lanes)[32]) {
   const int first = warp * 32, count = std::min(32, running.count - first);
   for (bool any = true; any && !stopped;) {
     any = false;
     for (int i = 0; i < 32 && !stopped; ++i) {
-      const int lane = static_cast<int>(lanes(i));
+      const int lane = lanes[i];
       if (lane >= count) continue;
       Thread* thread = &machine().threads[first + lane];
       if (thread->state != Thread::kReady) continue;
       any = true;
       running.thread = thread;
       now.thread = thread->indices.thread;
+      Restamp();
       thread->fiber.Resume();
       inside_kernel = false;
     }
@@ -212,8 +214,10 @@ void RunBlock(uint64_t index, const Dim3& grid, const Dim3& block) {
     running.warps[w].waiting = 0;
   }
   const Order warp_order(warps, index), lane_order(32, index);
+  int lanes[32];
+  for (int i = 0; i < 32; ++i) lanes[i] = static_cast<int>(lane_order(i));
   do {
-    for (int w = 0; w < warps && !stopped; ++w) RunWarp(static_cast<int>(warp_order(w)), lane_order);
+    for (int w = 0; w < warps && !stopped; ++w) RunWarp(static_cast<int>(warp_order(w)), lanes);
   } while (!stopped && PassBarrier());
   running.thread = nullptr;
 }
@@ -224,10 +228,17 @@ void SetOrder(unsigned seed) { order_seed = seed; }
 void EnterKernel() { inside_kernel = true; }
 void LeaveKernel() { inside_kernel = false; }
 
-void Meet(const Wait& wait) {
+Wait& Waiting(Meeting meeting, unsigned mask, const char* file, int line) {
+  Wait& wait = running.thread->wait;
+  wait.meeting = meeting, wait.mask = mask, wait.file = file, wait.line = line;
+  wait.bytes = 0;
+  return wait;
+}
+
+void Meet() {
   inside_kernel = false;
   Thread* const thread = running.thread;
-  thread->wait = wait;
+  const Wait& wait = thread->wait;
   thread->state = Thread::kWaits;
   if (wait.meeting != Meeting::kBarrier) {
     if ((wait.mask >> thread->lane() & 1) == 0) {
@@ -237,6 +248,7 @@ void Meet(const Wait& wait) {
     }
     running.warps[thread->warp()].waiting |= 1u << thread->lane();
     if (WarpMeets(thread)) {
+      Restamp();
       inside_kernel = true;
       return;
     }

@@ -70,6 +70,7 @@ struct Running {
   // Every block and every barrier begins a phase. Phases before `launch` belong to earlier launches, those
   // before `block` to other blocks of this one.
   uint32_t phase = 1, launch = 1, block = 1;
+  uint64_t stamp = 0;  // of a plain access that the thread makes now: shadow.h
   char* shared = nullptr;
   size_t shared_bytes = 0;
   const void* kernel = nullptr;
@@ -85,6 +86,14 @@ class Job {
   virtual void Call() const = 0;
 };
 
+// Sets running.stamp; after a change of the thread, the phase, or the thread's clock.
+inline void Restamp() {
+  const Thread* t = running.thread;
+  const uint64_t time = running.warps[t->warp()].clock[t->lane()][t->lane()] + 1;  // until it syncs again
+  running.stamp =
+      uint64_t{running.phase} << 32 | (time & 0xfffff) << 12 | static_cast<uint64_t>(t->linear) << 2 | 1;
+}
+
 // Around the code of a kernel: what accesses.cc looks at.
 void EnterKernel();
 void LeaveKernel();
@@ -94,7 +103,8 @@ void LeaveKernel();
 int Run(const Job& job, const Dim3& grid, const Dim3& block, size_t shared_bytes);
 
 // Waits for the others, and for what comes of it.
-void Meet(const Wait& wait);
+Wait& Waiting(Meeting meeting, unsigned mask, const char* file, int line);  // of the thread, for what follows
+void Meet();
 
 // Ends the launch from inside of a kernel, with cudaErrorLaunchFailure. On the host: nothing.
 void StopLaunch();

@@ -7,33 +7,26 @@
 
 namespace largeout {
 namespace emulation {
-namespace {
-
-Wait At(Meeting meeting, unsigned mask, const char* file, int line) {
-  Wait wait;
-  wait.meeting = meeting, wait.mask = mask, wait.file = file, wait.line = line;
-  return wait;
-}
-
-}  // namespace
-
 int Barrier(int vote, const char* file, int line) {
   int any = 0;
-  Wait wait = At(Meeting::kBarrier, 0, file, line);
+  Wait& wait = Waiting(Meeting::kBarrier, 0, file, line);
   wait.argument = vote;
   wait.out = &any;
-  Meet(wait);
+  Meet();
   return any;
 }
 
-void SyncWarp(unsigned mask, const char* file, int line) { Meet(At(Meeting::kSyncWarp, mask, file, line)); }
+void SyncWarp(unsigned mask, const char* file, int line) {
+  Waiting(Meeting::kSyncWarp, mask, file, line);
+  Meet();
+}
 
 unsigned Ballot(unsigned mask, int vote, const char* file, int line) {
   unsigned ballot = 0;
-  Wait wait = At(Meeting::kVote, mask, file, line);
+  Wait& wait = Waiting(Meeting::kVote, mask, file, line);
   wait.argument = vote;
   wait.out = &ballot;
-  Meet(wait);
+  Meet();
   return ballot;
 }
 
@@ -56,10 +49,10 @@ void Shuffle(From from, unsigned mask, const void* in, void* out, size_t bytes, 
       break;
   }
   if (source >= end || (from == From::kUp && source < begin)) source = lane;
-  Wait wait = At(Meeting::kShuffle, mask, file, line);
+  Wait& wait = Waiting(Meeting::kShuffle, mask, file, line);
   wait.in = in, wait.out = out, wait.bytes = bytes;
   wait.argument = source & 31;
-  Meet(wait);
+  Meet();
 }
 
 // Any lanes that happen to run together, as far as a kernel may know: this one.

@@ -27,7 +27,7 @@ class Fiber {
   bool Owns(uintptr_t address) const { return address - stack_ < kStackBytes; }
 
  private:
-  uintptr_t stack_;
+  uintptr_t stack_, top_;
 #if defined(__x86_64__)
   void* stopped_ = nullptr;
 #else

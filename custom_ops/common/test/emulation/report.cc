@@ -93,9 +93,14 @@ std::string Symbol(const void* code) {
 }
 
 void Report(const std::string& what, const void* code) {
+  const bool inside = inside_kernel;
+  inside_kernel = false;
   const std::string kind = what.substr(0, what.find(':'));
   if (collected == nullptr) ++Failures();
-  if (code != nullptr && !Told().emplace(kind, code).second) return;
+  if (code != nullptr && !Told().emplace(kind, code).second) {
+    inside_kernel = inside;
+    return;
+  }
   std::string text = what + "\n  in " + WhoRuns();
   if (code != nullptr) text += "\n  " + Symbol(code);
   if (collected != nullptr) {
@@ -104,6 +109,7 @@ void Report(const std::string& what, const void* code) {
     std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   }
+  inside_kernel = inside;
 }
 
 void ReportAndStop(const std::string& what, const void* code) {

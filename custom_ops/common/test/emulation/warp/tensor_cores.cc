@@ -102,19 +102,16 @@ void LoadBlocks(const void* row, uint32_t* r, bool transpose, const char* file, 
   const void* code = __builtin_return_address(0);
   Aligned16(row, code);
   CheckAccess(row, 16, Access::kRead, code);
-  Wait wait;
-  wait.meeting = Meeting::kLoadBlocks, wait.mask = 0xffffffffu, wait.file = file, wait.line = line;
+  Wait& wait = Waiting(Meeting::kLoadBlocks, 0xffffffffu, file, line);
   wait.in = row, wait.out = r, wait.argument = transpose;
-  Meet(wait);
+  Meet();
 }
 
 void Multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1, bool tf32, const char* file, int line) {
   const uint32_t in[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  Wait wait;
-  wait.meeting = tf32 ? Meeting::kMultiplyTf32 : Meeting::kMultiply, wait.mask = 0xffffffffu;
-  wait.file = file, wait.line = line;
+  Wait& wait = Waiting(tf32 ? Meeting::kMultiplyTf32 : Meeting::kMultiply, 0xffffffffu, file, line);
   wait.in = in, wait.out = c;
-  Meet(wait);
+  Meet();
 }
 
 void BeginSharedCopy(void* shared, const void* global, int bytes) {

@@ -65,6 +65,7 @@ struct Warp {
 // The launch that runs; one at a time.
 struct Running {
   Thread* thread = nullptr;
+  const Thread* threads = nullptr;  // [count]
   Warp* warps = nullptr;
   int count = 0;
   // Every block and every barrier begins a phase. Phases before `launch` belong to earlier launches, those
@@ -111,6 +112,11 @@ void StopLaunch();
 
 // The kernel, block and thread that run.
 std::string WhoRuns();
+
+// divergence.cc: whether both wait for the same; reports threads of which none can go on, and ends the
+// launch.
+bool SameMeeting(const Wait& a, const Wait& b);
+void ReportStuck();
 
 // For the threads of a warp that have met (warp_ops.cc). `at`: by lane, null where it takes no part.
 void Finish(Thread* const (&at)[32]);

@@ -14,6 +14,14 @@ __device__ __forceinline__ T WarpSum(T x) {
   return x;
 }
 
+// The largest of the lanes' integers, in every lane.
+template <typename T>
+__device__ __forceinline__ T WarpLargest(T x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, distance));
+  return x;
+}
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_COMMON_CUDA_WARP_CUH_

@@ -19,6 +19,14 @@
 
 namespace largeout {
 
+// Random numbers that bfloat16 has exactly.
+inline std::vector<float> RoundNumbers(int n) {
+  Random random(3);
+  std::vector<float> values(n);
+  for (float& x : values) x = static_cast<float>(random.Below(64) - 32) / 8.f;
+  return values;
+}
+
 template <typename X>
 class OnGpu {
  public:

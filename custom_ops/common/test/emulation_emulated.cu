@@ -134,13 +134,6 @@ __global__ void Transpose(const float* in, int rows, int columns, float* out) {
             to_column = static_cast<int>(blockIdx.y * 16 + threadIdx.x);
   if (to_row < columns && to_column < rows) out[to_row * rows + to_column] = tile[threadIdx.x][threadIdx.y];
 }
-std::vector<float> Numbers(int n) {
-  Random random(3);
-  std::vector<float> values(n);
-  for (float& x : values) x = static_cast<float>(random.Below(64) - 32) / 8.f;  // exact in bfloat16
-  return values;
-}
-
 }  // namespace
 
 #ifndef __SANITIZE_ADDRESS__  // which ends the program at the first one, and knows nothing of races
@@ -234,7 +227,7 @@ LARGEOUT_TEST(ConfigurationsAndErrors) {
 LARGEOUT_TEST(CleanKernels) {
   for (const unsigned order : {0u, 1u, 2u}) {
     emulation::SetOrder(order);
-    const std::vector<float> numbers = Numbers(512);
+    const std::vector<float> numbers = RoundNumbers(512);
     const OnGpu<float> in(numbers), out(512);
     CUDA_OK(Launch(Turn<true>, 1, 64, 0, nullptr, out.get()));
     CUDA_OK(Launch(TurnInWarp<true>, 1, 64, 0, nullptr, out.get()));

@@ -44,19 +44,12 @@ __global__ void CopyAhead(const float4* in, float4* out) {
   out[threadIdx.x] = stage[threadIdx.x];
 }
 
-std::vector<float> Numbers(int n) {
-  Random random(3);
-  std::vector<float> values(n);
-  for (float& x : values) x = static_cast<float>(random.Below(64) - 32) / 8.f;  // exact in bfloat16
-  return values;
-}
-
 }  // namespace
 
 LARGEOUT_TEST(TensorCoresAndCopies) {
   for (const unsigned order : {0u, 1u, 2u}) {
     emulation::SetOrder(order);
-    const std::vector<float> numbers = Numbers(512);
+    const std::vector<float> numbers = RoundNumbers(512);
     const OnGpu<float> in(numbers), out(512);
     std::vector<bfloat16> low(512);
     for (int i = 0; i < 512; ++i) FromFloat(numbers[i], &low[i]);

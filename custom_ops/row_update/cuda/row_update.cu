@@ -4,6 +4,7 @@
 // sums of gradients, where an index occurs often: one group of threads would add them for milliseconds.
 #include <type_traits>
 
+#include "common/cuda/cuda_warp.cuh"
 #include "common/cuda/group_cuda.h"
 #include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
@@ -37,8 +38,7 @@ __global__ void LookAtIndices(const Id* indices, int64_t n, int64_t rows, Found*
 
 __global__ void FindLongest(const int32_t* starts, const GroupCounts* counts, Found* found) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  int length = i < counts->unique ? starts[i + 1] - starts[i] : 0;
-  for (int step = 16; step > 0; step /= 2) length = max(length, __shfl_xor_sync(0xffffffffu, length, step));
+  const int length = WarpLargest(i < counts->unique ? starts[i + 1] - starts[i] : 0);
   if (threadIdx.x % 32 == 0 && length > 0) atomicMax(&found->longest, length);
 }
 

@@ -47,16 +47,7 @@ __global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, in
                                   int32_t* pair_group) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
-  int64_t low = 0, high = groups;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (group_start[middle] <= p) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  pair_group[p] = static_cast<int32_t>(low);
+  pair_group[p] = static_cast<int32_t>(LastStart(groups, p, [&](int64_t g) { return group_start[g]; }));
 }
 
 constexpr int kSumWarps = 8;
@@ -142,12 +133,6 @@ int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) 
   return Launch(Round, Blocks(n), kThreads, 0, stream, in, n, out);
 }
 
-#define LARGEOUT_RETURN_ERROR(call) \
-  do {                              \
-    const int error_ = (call);      \
-    if (error_ != 0) return error_; \
-  } while (0)
-
 template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream) {
@@ -182,10 +167,10 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
                              plan.work.offsets,
                              outputs.pair_lse};
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
-    LARGEOUT_RETURN_ERROR(
+    LARGEOUT_RETURN_IF_ERROR(
         NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
     if (plan.work.wide_slices > 0 && outputs.probs != nullptr) {
-      LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, all, true, pair_loss, stream));
+      LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, plan.work, plan.pair_slot, all, true, pair_loss, stream));
     } else if (plan.work.wide_slices > 0) {
       const Chunks chunks(plan.work, scratch_bytes);
       float* data = static_cast<float*>(scratch->Allocate(chunks.bytes));
@@ -194,7 +179,7 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
       LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, plan.work, scratch, stream, &starts));
       for (int64_t i = 0; i < chunks.count; ++i) {
         const ProbChunk chunk = chunks.At(i, data, starts);
-        LARGEOUT_RETURN_ERROR(WideProbs(batch, plan.work, plan.pair_slot, chunk, false, pair_loss, stream));
+        LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, plan.work, plan.pair_slot, chunk, false, pair_loss, stream));
       }
     }
     if (outputs.pair_token != nullptr) {
@@ -246,8 +231,7 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                            work.offsets,
                            const_cast<float*>(saved.pair_lse)};
   const TreeGradOutputs<T> out{pair_scale, d_hidden, row_grads, bias_grads, partials, bias_partials};
-  Chunks chunks(work, scratch_bytes);
-  if (saved.probs != nullptr) chunks.count = 1, chunks.length = work.probs;
+  const Chunks chunks(work, saved.probs == nullptr ? scratch_bytes : INT64_MAX);
   float* data = const_cast<float*>(saved.probs);
   int32_t* pair_group = nullptr;
   const ChunkStart* starts = nullptr;
@@ -262,19 +246,19 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   for (int64_t i = 0; i < chunks.count; ++i) {
     const ProbChunk chunk = chunks.At(i, data, starts);
     if (saved.probs == nullptr) {
-      LARGEOUT_RETURN_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
-      LARGEOUT_RETURN_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
+      LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
+      LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
     }
     // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and
     // each waits for the level before it.
     for (int64_t level = 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
       if ((work.narrow_levels & bit) != 0)
-        LARGEOUT_RETURN_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
+        LARGEOUT_RETURN_IF_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
       if ((work.wide_levels & bit) != 0)
-        LARGEOUT_RETURN_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
+        LARGEOUT_RETURN_IF_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
     }
-    LARGEOUT_RETURN_ERROR(WideRowGrad(batch, work, chunk, out, stream));
+    LARGEOUT_RETURN_IF_ERROR(WideRowGrad(batch, work, chunk, out, stream));
   }
   return SumPartials(batch, work, out, stream);
 }

@@ -1,6 +1,5 @@
 // Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
 // -> group.
-#include <algorithm>
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda/launch.cuh"
@@ -54,10 +53,7 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
   if (g <= max_groups) sizes[g] = s;
   // The largest of a warp, then of the block: one atomic of a block on the one address.
   __shared__ long long largest[kThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    children = max(children, __shfl_xor_sync(0xffffffffu, children, step));
-  }
+  children = WarpLargest(children);
   if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = children;
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -72,84 +68,6 @@ __global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTot
   totals->sums = offsets[max_groups];
 }
 
-// The group of every group's parent; -1 at the roots of a forest, whose nodes have no parent.
-__global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t groups, TreeTotals* totals,
-                            int32_t* parent_group) {
-  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g >= groups) return;
-  parent_group[g] = -1;  // of a bad tree too: a scan reads all of them
-  if (LoadRelaxed(&totals->bad) != 0) return;
-  const int node = group_node[g], parent = tree.node_parent[node];
-  if (parent >= node) {  // the order of the nodes is not one from the roots down
-    StoreRelaxed(&totals->bad, int64_t{1});
-    return;
-  }
-  int64_t low = 0, high = g;  // the first group of a node that is not before the parent
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (group_node[middle] < parent) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  if (low < g && group_node[low] == parent) parent_group[g] = static_cast<int32_t>(low);
-}
-
-struct Maximum {
-  __host__ __device__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
-};
-
-// Groups are cut, in their order, into levels: a new one begins at the first group whose parent is in the
-// present one (TreeWaves says the same on the CPU). With breadth-first numbers these are the depths of a
-// tree; the roots of a forest need not have one depth. deepest[g]: the largest parent_group up to g, which
-// does not fall. So the first group with a parent from `begin` on, next[begin], is found by halving.
-__global__ void FindNextLevels(const int32_t* deepest, int64_t groups, const TreeTotals* totals, int32_t* next) {
-  const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (begin >= groups || totals->bad != 0) return;
-  int64_t low = begin + 1, high = groups;  // a parent lies before its children
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (deepest[middle] < begin) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  next[begin] = static_cast<int32_t>(low);
-}
-
-// One thread: there are as many steps as levels.
-__global__ void CutLevels(const int32_t* next, int64_t groups, TreeTotals* totals, int32_t* level_start) {
-  if (totals->bad != 0) return;
-  int64_t levels = 0;
-  for (int64_t begin = 0; begin < groups; begin = next[begin]) level_start[levels++] = static_cast<int32_t>(begin);
-  level_start[levels] = static_cast<int32_t>(groups);
-  totals->levels = levels;
-}
-
-// Which levels have narrow nodes, and which wide ones.
-__global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
-                           int64_t groups, const int32_t* level_start, TreeTotals* totals) {
-  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g >= groups || totals->bad != 0) return;
-  int64_t low = 0, high = totals->levels;  // level_start[low] <= g < level_start[high]
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (level_start[middle] <= g) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const int node = group_node[g];
-  const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
-  const bool wide = IsWide(group_start[g + 1] - group_start[g], c);
-  const unsigned long long bit = 1ull << (low < 63 ? low : 63);
-  unsigned long long* mask = wide ? &totals->wide_levels : &totals->narrow_levels;
-  if ((LoadRelaxed(mask) & bit) == 0) atomicOr(mask, bit);  // the read only saves atomics
-}
-
 // owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride]
 // pieces come before group g.
 constexpr int64_t kStride = sizeof(TreeOffsets) / sizeof(int64_t);
@@ -157,16 +75,7 @@ constexpr int64_t kStride = sizeof(TreeOffsets) / sizeof(int64_t);
 __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, int32_t* owner) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= pieces) return;
-  int64_t low = 0, high = groups;  // sums[low] <= i < sums[high]
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (sums[middle * kStride] <= i) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  owner[i] = static_cast<int32_t>(low);
+  owner[i] = static_cast<int32_t>(LastStart(groups, i, [&](int64_t g) { return sums[g * kStride]; }));
 }
 
 // One thread a chunk, and one for the end of the last.
@@ -175,17 +84,9 @@ __global__ void ListChunkStarts(TreeArrays tree, const int32_t* group_node, cons
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i > chunks) return;
   const int64_t prob = i * length;
-  int64_t low = 0, high = groups;  // offsets[low].probs <= prob, and offsets[high].probs > prob or high is the end
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (offsets[middle].probs <= prob) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const TreeOffsets &at = offsets[low], &next = offsets[low + 1];
-  const int node = group_node[low];
+  const int64_t group = LastStart(groups, prob, [&](int64_t g) { return offsets[g].probs; });
+  const TreeOffsets &at = offsets[group], &next = offsets[group + 1];
+  const int node = group_node[group];
   const int64_t children = tree.node_start[node + 1] - tree.node_start[node];
   // A slice belongs to the chunk in which it begins.
   const int64_t before = min(CeilDiv(prob - at.probs, kSlice * children), next.wide_slices - at.wide_slices);
@@ -228,20 +129,12 @@ __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals)
 __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens, TreeTotals* totals) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= saved.pairs || LoadRelaxed(&totals->bad) != 0) return;
-  int64_t low = 0, high = saved.groups;  // the group of p
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (saved.group_start[middle] <= p) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const int64_t node = saved.group_node[low], row = saved.pair_row[p], token = saved.pair_token[p];
+  const int64_t group = LastStart(saved.groups, p, [&](int64_t g) { return saved.group_start[g]; });
+  const int64_t node = saved.group_node[group], row = saved.pair_row[p], token = saved.pair_token[p];
   // Tokens of a node increase: no token is twice in it, so no two warps add to one element of d_hidden.
   const bool good = token >= 0 && token < tokens && row >= tree.node_start[node] &&
                     row < tree.node_start[node + 1] &&
-                    (p == saved.group_start[low] || saved.pair_token[p - 1] < token);
+                    (p == saved.group_start[group] || saved.pair_token[p - 1] < token);
   if (!good) StoreRelaxed(&totals->bad, int64_t{1});
 }
 
@@ -263,42 +156,21 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   TreeOffsets* none = nullptr;
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(),
                                                       TreeOffsets{}, n, stream));
-  size_t scan_bytes = 0;
-  int32_t* no_parents = nullptr;
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveScan(nullptr, scan_bytes, no_parents, no_parents, Maximum(),
-                                                      static_cast<int>(max_groups), stream));
-  temp_bytes = std::max(temp_bytes, scan_bytes);
   auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
   if (sizes == nullptr || offsets == nullptr || temp == nullptr) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
-  int32_t *level_start = nullptr, *parent_group = nullptr, *deepest = nullptr;
-  if (with_levels) {
-    level_start = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
-    parent_group = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
-    deepest = static_cast<int32_t*>(scratch->Allocate(n * sizeof(int32_t)));
-    if (level_start == nullptr || parent_group == nullptr || deepest == nullptr) {
-      return static_cast<int>(cudaErrorMemoryAllocation);
-    }
-  }
   LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, blocks, kThreads, 0, stream, tree, group_node, group_start,
                                   max_groups, dim, keep_partials, device_totals, sizes));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
                                                       TreeOffsets{}, n, stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(ReadSums, 1, 1, 0, stream, offsets, max_groups, device_totals));
+  const int32_t* level_start = nullptr;
   if (with_levels) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(FindParents, blocks, kThreads, 0, stream, tree, group_node, max_groups,
-                                    device_totals, parent_group));
-    LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveScan(temp, scan_bytes, parent_group, deepest, Maximum(),
-                                                        static_cast<int>(max_groups), stream));
-    int32_t* next = parent_group;  // which is not needed any more
-    LARGEOUT_RETURN_IF_ERROR(
-        Launch(FindNextLevels, blocks, kThreads, 0, stream, deepest, max_groups, device_totals, next));
-    LARGEOUT_RETURN_IF_ERROR(Launch(CutLevels, 1, 1, 0, stream, next, max_groups, device_totals, level_start));
-    LARGEOUT_RETURN_IF_ERROR(Launch(MarkLevels, blocks, kThreads, 0, stream, tree, group_node, group_start,
-                                    max_groups, level_start, device_totals));
+    LARGEOUT_RETURN_IF_ERROR(CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch, stream,
+                                           &level_start));
   }
   LARGEOUT_CUDA_RETURN(
       cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));

@@ -70,9 +70,7 @@ __global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weig
     }
   }
   if (token <= tokens) lengths[token] = length;  // [tokens]: 0, so that the scan ends in the total
-  long long sum = length;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  const long long sum = WarpSum(static_cast<long long>(length));
   if ((threadIdx.x & 31) == 0 && sum > 0) atomicAdd(&totals->pairs, static_cast<unsigned long long>(sum));
 }
 

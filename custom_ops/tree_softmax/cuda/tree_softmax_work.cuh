@@ -145,6 +145,26 @@ __device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
   }
 }
 
+// The first i of [low, high) that is not `before`, or high. Those that are come first.
+template <typename Before>
+__device__ __forceinline__ int64_t FirstNot(int64_t low, int64_t high, const Before& before) {
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (before(middle)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The last i of [0, count) with starts(i) <= x. Starts do not fall, and starts(0) <= x.
+template <typename Starts>
+__device__ __forceinline__ int64_t LastStart(int64_t count, int64_t x, const Starts& starts) {
+  return FirstNot(1, count, [&](int64_t i) { return starts(i) <= x; }) - 1;
+}
+
 // NaN wins, so that it is not lost.
 __device__ __forceinline__ float MaxOrNan(float a, float b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ float WarpMax(float x) {
@@ -219,6 +239,10 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
                   bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
                   TreeTotals* totals);
+
+// Cuts `groups` groups into levels: level_start, and in totals how many there are and what nodes they have.
+int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start, int64_t groups,
+                  TreeTotals* totals, Scratch* scratch, GpuStream stream, const int32_t** level_start);
 
 // Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities
 // where chunk.data is not null; without: reads pair_lse and writes probabilities.

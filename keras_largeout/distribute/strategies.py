@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import from_environment
+from keras_largeout.distribute.cluster.config import from_environment, hosts_in_environment
+from keras_largeout.distribute.hosts.connect import connect as connect_hosts
 
 
 def strategy(devices=None):
@@ -44,6 +45,10 @@ def strategy(devices=None):
     cluster = from_environment()
     if cluster is not None:
         return _take_part(cluster)
+    if hosts_in_environment():
+        if devices and not tf.config.list_physical_devices("GPU"):
+            _make_logical_cpus(devices)
+        return connect_hosts(devices)
     gpus = tf.config.list_physical_devices("GPU")
     if devices is None:
         devices = max(1, len(gpus))

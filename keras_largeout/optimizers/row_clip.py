@@ -4,12 +4,15 @@ import functools
 
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import sums
+
 
 def clipping(optimizer):
     """The rule that `optimizer` asks for, None without one.
 
-    It is called with the gradients of a step, a list of dense ones and one of `(values, Weight)` of rows. It
-    returns `clip(values, weight)`, to be called for each of them; for a dense one without `weight`.
+    It is called with the gradients of a step, a list of dense ones and one of `(values, Weight)` of rows, and
+    with the `Hosts` where there are several. It returns `clip(values, weight)`, to be called for each of
+    them; for a dense one without `weight`.
     """
     rules = (
         (_by_norm, optimizer.clipnorm),
@@ -22,12 +25,10 @@ def clipping(optimizer):
     return None
 
 
-def _by_norm(limit, dense, rows):
+def _by_norm(limit, dense, rows, hosts):
     """Each weight by its own norm (`tf.clip_by_norm`); a table's runs over all its shards."""
-    squares = {}
-    for values, weight in rows:
-        squares.setdefault(id(weight.owner), []).append(_square(values))
-    factors = {key: limit / tf.maximum(tf.sqrt(tf.add_n(parts)), limit) for key, parts in squares.items()}
+    squares = _squares_of_rows(rows, hosts)
+    factors = {owner: limit / tf.maximum(tf.sqrt(square), limit) for owner, square in squares.items()}
 
     def clip(values, weight=None):
         if weight is None:
@@ -37,17 +38,28 @@ def _by_norm(limit, dense, rows):
     return clip
 
 
-def _by_global_norm(limit, dense, rows):
+def _by_global_norm(limit, dense, rows, hosts):
     """All weights by their common norm (`tf.clip_by_global_norm`)."""
-    squares = [_square(g) for g in dense] + [_square(values) for values, _ in rows]
+    squares = [_square(g) for g in dense] + list(_squares_of_rows(rows, hosts).values())
     norm = tf.sqrt(tf.add_n(squares))
     # An infinite norm leaves NaN, as in TensorFlow.
     factor = limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
     return lambda values, weight=None: values * tf.cast(factor, values.dtype)
 
 
-def _by_value(limit, dense, rows):
+def _by_value(limit, dense, rows, hosts):
     return lambda values, weight=None: tf.clip_by_value(values, -limit, limit)
+
+
+def _squares_of_rows(rows, hosts):
+    """The sum of squares of each table: a dict from `id`s of owners."""
+    everywhere, parts = {}, {}
+    for values, weight in rows:
+        one = everywhere if weight.on_every_host else parts
+        one[id(weight.owner)] = one.get(id(weight.owner), 0.0) + _square(values)
+    if hosts is not None and parts:
+        parts = dict(zip(parts, tf.unstack(sums(hosts, tf.stack(list(parts.values()))), len(parts))))
+    return {owner: everywhere.get(owner, 0.0) + parts.get(owner, 0.0) for owner in {**everywhere, **parts}}
 
 
 def _square(values):

@@ -4,7 +4,9 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import step_counter
+from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
@@ -24,7 +26,7 @@ class RowStep:
     """
 
     def __init__(self, optimizer, strategy):
-        self.optimizer, self.strategy = optimizer, strategy
+        self.optimizer, self.strategy, self.hosts = optimizer, strategy, hosts_of(strategy)
         self.scale, self.steps = optimizer.loss_scale_factor, optimizer.gradient_accumulation_steps
 
     def run(self, grads, weights):
@@ -39,7 +41,7 @@ class RowStep:
         everything = tf.nest.flatten([values for _, values, _ in triples], expand_composites=True)
         arrived = tf.group(*(tensor for tensor in everything if tensor is not None))
         with tf.control_dependencies([arrived]):
-            rows = [(_joined(values, w), w) for _, values, w in triples if by_rows(values[0], w)]
+            rows = [(self._joined(values, w), w) for _, values, w in triples if by_rows(values[0], w)]
             dense = [(g, w) for g, values, w in triples if not by_rows(values[0], w)]
             for _, weight in rows:
                 self.optimizer.check_rows(weight)
@@ -53,6 +55,17 @@ class RowStep:
                 self._accumulate(dense, rows)
             else:
                 self._update(dense, rows, self._unscaled)
+
+    def _joined(self, gradients, weight):
+        """The rows of all replicas, and of all hosts where those have copies of the weight."""
+        rows = row_slices.joined(gradients, weight)
+        if weight.is_table:
+            count_gradients(weight.variable, gradients, rows)
+        if self.hosts is None or not weight.on_every_host:
+            return rows
+        rows = rows.merged(weight)
+        indices, values = joined(self.hosts, tf.cast(rows.indices, tf.int64), rows.values)
+        return row_slices.RowSlices(indices, values).merged(weight)
 
     def _unscaled(self, gradient):
         return gradient if self.scale is None else gradient / self.scale
@@ -87,7 +100,7 @@ class RowStep:
         if clip is not None:
             rows = [(r.merged(w), w) for r, w in rows]
             firsts = [prepare(components(g)[0]) for g, _ in dense]
-            clip = clip(firsts, [(r.values, w) for r, w in rows])
+            clip = clip(firsts, [(r.values, w) for r, w in rows], self.hosts)
             rows = [(r._replace(values=clip(r.values, w)), w) for r, w in rows]
         for g, weight in dense:
             self._on_every_device(weight.native, self._update_dense, g, prepare, clip, weight)
@@ -125,10 +138,3 @@ class RowStep:
     def _on_every_device(self, variable, function, *args):
         """`function(tf.Variable, *args)` on each device that has a copy."""
         return self.strategy.extended.update(native(variable), function, args=args, group=False)
-
-
-def _joined(gradients, weight):
-    rows = row_slices.joined(gradients, weight)
-    if weight.is_table:
-        count_gradients(weight.variable, gradients, rows)
-    return rows

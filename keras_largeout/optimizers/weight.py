@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import components, on
+from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.shard import ShardVariable, update_copies
 
 
@@ -20,9 +21,10 @@ class Weight:
         slots: dict from names of slots to variables. Keras makes those of an ordinary weight.
         kept: the `RowAccumulator` of its gradients, or None.
         columns: `(start, stop)` where it has some columns of the rows of its owner, else None.
+        on_every_host: whether each of several hosts has a copy.
     """
 
-    is_table = False
+    is_table, on_every_host = False, True
     columns = None
 
     def __init__(self, variable):
@@ -84,6 +86,7 @@ class TablePart(Weight):
         super().__init__(variable)
         self.owner = variable.array
         self.columns = variable.array.columns_of(variable.part)
+        self.on_every_host = variable.part == HOT
 
     def new_slot(self, name, initializer, per_row):
         """Makes the slot `name`."""

@@ -106,6 +106,16 @@ def from_environment(environ=os.environ):
         ) from None
 
 
+def hosts_in_environment(environ=os.environ):
+    """Whether `TF_CONFIG` names several workers and no parameter servers: hosts that train in step."""
+    text = environ.get("TF_CONFIG", "").strip()
+    try:
+        jobs = json.loads(text).get("cluster", {}) if text else {}
+    except (json.JSONDecodeError, AttributeError):
+        return False  # `from_environment` says what is wrong
+    return "ps" not in jobs and len([*jobs.get("chief", ()), *jobs.get("worker", ())]) > 1
+
+
 def cluster_of(jobs, job, index):
     """The `Cluster` of what JSON says.
 

@@ -12,8 +12,10 @@ from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
+from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
 
@@ -26,6 +28,7 @@ class ClusterTraining(Saving, LoopHooks):
     """
 
     active_steps = None  # the `Steps` that may have steps in flight
+    _predicts = False  # while `predict` runs
     _ahead_of_predict = None  # while `predict` runs: from its batches to those with their answers
 
     @property
@@ -44,9 +47,15 @@ class ClusterTraining(Saving, LoopHooks):
     def distribute_strategy(self):
         """The strategy in whose scope the model was made."""
         cluster = self._cluster_strategy
-        if cluster is None:
-            return super().distribute_strategy
-        return _FedByChief(cluster, self._ahead_of_predict)
+        if cluster is not None:
+            return _FedByChief(cluster, self._ahead_of_predict)
+        strategy = super().distribute_strategy
+        return strategy if hosts_of(strategy) is None else InStep(strategy, self._predicts)
+
+    @property
+    def _hosts(self):
+        """The `Hosts` that train the model in step; None where there are not several."""
+        return hosts_of(super().distribute_strategy)
 
     # Compiling.
 
@@ -86,6 +95,9 @@ class ClusterTraining(Saving, LoopHooks):
     def fit(self, *args, **kwargs):
         call = _bound(keras.Model.fit, self, args, kwargs)
         self.check_callbacks(call.get("callbacks"))
+        if self._hosts is not None:
+            call["callbacks"] = callbacks_here(self._hosts, call.get("callbacks"))
+            call["verbose"] = self._verbose(call.get("verbose", "auto"))
         call["x"], call["steps_per_epoch"] = self._by_workers(call, "x", "steps_per_epoch", anew=False)
         call["validation_data"], call["validation_steps"] = self._by_workers(
             call, "validation_data", "validation_steps", anew=True
@@ -96,12 +108,17 @@ class ClusterTraining(Saving, LoopHooks):
     def evaluate(self, *args, **kwargs):
         call = _bound(keras.Model.evaluate, self, args, kwargs)
         call["x"], call["steps"] = self._by_workers(call, "x", "steps", anew=True)
+        call["verbose"] = self._verbose(call.get("verbose", "auto"))
         with self._cluster_at_work():
             return super().evaluate(**call)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         if self._cluster_strategy is None:
-            return super().predict(x, batch_size, verbose, steps, callbacks)
+            self._predicts = True
+            try:
+                return super().predict(x, batch_size, self._verbose(verbose), steps, callbacks)
+            finally:
+                self._predicts = False
         # Several batches are in flight anyway: several per call would gain nothing.
         per_call, self.steps_per_execution = self.steps_per_execution, 1
         limit = dispatcher_of(self._cluster_strategy).limit
@@ -113,6 +130,10 @@ class ClusterTraining(Saving, LoopHooks):
                 return super().predict(x, batch_size, verbose, steps, callbacks)
         finally:
             self._ahead_of_predict, self.steps_per_execution = None, per_call
+
+    def _verbose(self, verbose):
+        """Of several hosts the first one shows its progress."""
+        return 0 if self._hosts is not None and self._hosts.index else verbose
 
     def _submit_prediction(self, batch):
         self.make_predict_function()

@@ -6,6 +6,7 @@ the parts (for a softmax: with one logsumexp over all).
 
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
@@ -28,7 +29,23 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
         float32 `[n]`.
     """
     joint = JointLoss(weights, loss, fused)
-    return joint.of_one(hidden, targets) if fused is None else joint.of_all_replicas(hidden, targets, trigger)
+
+    def losses(hidden, targets):
+        return (
+            joint.of_one(hidden, targets)
+            if fused is None
+            else joint.of_all_replicas(hidden, targets, trigger)
+        )
+
+    hosts = weights.kernel.hosts
+    if hosts is None:
+        return losses(hidden, targets)
+    # Every host computes with its classes for the tokens of all, whose losses it then knows.
+    route = RouteToAll(hosts, tf.shape(hidden)[0])
+    of_all = losses(route.there(hidden), _lists_of_all(hosts, route, targets))
+    # A token's gradient goes back to all hosts, from the one that asked.
+    value = tf.stop_gradient(of_all)
+    return route.mine(value) + tf.reduce_sum(route.back(of_all - value), axis=0)
 
 
 class JointLoss:
@@ -44,15 +61,22 @@ class JointLoss:
         for part in self.parts:
             with part.on_its_device():
                 found.append(fan_in_forward(hidden, *self._arguments(part, targets), **self._options(part)))
-        if len(found) == 1:
-            return found[0].loss, found
-        losses = tf.add_n([f.loss for f in found])
-        if self.loss == "softmax":
-            lse = tf.reduce_logsumexp(tf.stack([f.lse for f in found]), axis=0)
-            losses = tf.add_n([f.loss + f.mass * (lse - f.lse) for f in found])
-            mass = tf.add_n([f.mass for f in found])
-            found = [f._replace(lse=lse, mass=mass) for f in found]
-        return losses, found
+        losses, lse, mass = self._together([(f.loss, f.lse, f.mass) for f in found])
+        hosts = self.weights.kernel.hosts
+        if hosts is not None:
+            losses, lse, mass = self._together(_of_all_hosts(hosts, losses, lse, mass))
+        return losses, [f._replace(lse=lse, mass=mass) for f in found]
+
+    def _together(self, parts):
+        """Loss, logsumexp and mass of tokens over several parts of the classes, of those of each part."""
+        if len(parts) == 1:
+            return parts[0]
+        losses, lses, masses = zip(*parts)
+        if self.loss != "softmax":
+            return tf.add_n(losses), lses[0], masses[0]
+        lse = tf.reduce_logsumexp(tf.stack(lses), axis=0)
+        losses = [loss + mass * (lse - own) for loss, own, mass in parts]
+        return tf.add_n(losses), lse, tf.add_n(masses)
 
     def backward(self, hidden, targets, found, upstream):
         """The gradient of `hidden`, after the step of every part."""
@@ -126,6 +150,26 @@ class JointLoss:
         weights = [] if targets.weights is None else [targets.weights]
         inputs = [hidden, targets.labels, targets.row_splits, *weights, tf.convert_to_tensor(trigger)]
         return cross_replica_call(forward, backward, *inputs)
+
+
+def _of_all_hosts(hosts, losses, lse, mass):
+    """These of each host, all for the same tokens; `lse` and `mass` may be empty."""
+    numbers = [losses] if lse.shape == [0] else [losses, lse, mass]
+    route = RouteToAll(hosts, tf.shape(losses)[0])
+    came = tf.reshape(route.there(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
+    of_hosts = [tf.unstack(of_host, len(numbers), axis=1) for of_host in tf.unstack(came)]
+    return [(of_host + [lse, mass])[:3] if len(numbers) == 1 else tuple(of_host) for of_host in of_hosts]
+
+
+def _lists_of_all(hosts, route, targets):
+    """The `LabelLists` of the tokens of all hosts; `route` is that of the tokens."""
+    of_labels = RouteToAll(hosts, tf.size(targets.labels))
+    lengths = route.there(targets.row_splits[1:] - targets.row_splits[:-1])
+    return LabelLists(
+        of_labels.there(targets.labels),
+        tf.concat([[0], tf.cumsum(lengths)], axis=0),
+        None if targets.weights is None else of_labels.there(targets.weights),
+    )
 
 
 def _joined(replicas):

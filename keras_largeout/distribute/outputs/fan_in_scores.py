@@ -1,26 +1,45 @@
 """What a layer with fixed fan-in predicts: the best classes, and log-probabilities, of flat hidden vectors.
 
-`parts` is everywhere what `FanInWeights.parts()` returns, `loss` the layer's, `hidden` float `[n, dim]`.
+`weights` is everywhere the `FanInWeights`, `loss` the layer's, `hidden` float `[n, dim]`. Over several hosts
+hidden vectors go to all of them, and from each come a few numbers per vector back.
 """
 
 import tensorflow as tf
 
+from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
+from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in_top_k
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_top_k
 from keras_largeout.ops.top_k_in_chunks import best_of
 
 
-def top_scores(parts, hidden, k, loss):
+def top_scores(weights, hidden, k, loss):
     """The k best classes: float32 `[n, k]` scores, int32 `[n, k]` ids."""
-    candidates = [_top_of(part, hidden, k, with_total=loss == "softmax") for part in parts]
-    found_logits, found_ids, totals = (list(found) for found in zip(*candidates))
-    logits, ids = found_logits[0], found_ids[0]
-    if len(parts) > 1:  # ids ascend from part to part, so ties still go to the smaller one
-        logits, ids = best_of(found_logits, found_ids, k)
-    if loss == "softmax":
-        logits -= tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1, keepdims=True)
+    hosts = None if is_exporting() else weights.kernel.hosts
+    if hosts is None:
+        logits, ids, total = _top_here(weights.parts(), hidden, k, loss)
+    else:
+        route = RouteToAll(hosts, tf.shape(hidden)[0])
+        logits, ids, total = _top_here(weights.parts(), route.there(hidden), k, loss)
+        logits, ids = best_of_hosts(hosts, route, logits, ids, k)
+        total = None if total is None else logsumexp_of_hosts(route, total)
+    if total is not None:
+        logits -= total[:, None]
     return (tf.math.log_sigmoid(logits) if loss == "binary_crossentropy" else logits), ids
+
+
+def _top_here(parts, hidden, k, loss):
+    """The k best logits of some parts (or all), their ids, and for a softmax the logsumexp of all of them."""
+    candidates = [_top_of(part, hidden, k, with_total=loss == "softmax") for part in parts]
+    logits, ids, totals = (list(found) for found in zip(*candidates))
+    total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1) if loss == "softmax" else None
+    if len(parts) == 1:
+        return logits[0], ids[0], total
+    classes = sum(part.kernel.shape[0] for part in parts)
+    most = tf.minimum(k, classes) if tf.is_tensor(k) else min(k, classes)
+    # Ids ascend from part to part, so ties still go to the smaller one.
+    return *best_of(logits, ids, most), total
 
 
 def _top_of(part, hidden, k, with_total):
@@ -41,9 +60,9 @@ def _logsumexp(part, hidden):
     return fan_in_forward(hidden, tf.zeros([0], tf.int32), no_labels, *part.operands, loss="softmax").lse
 
 
-def log_probs(parts, hidden, classes, loss):
+def log_probs(weights, hidden, classes, loss):
     """The log-probability of one class (int `[n]`) each, float32 `[n]`. It has no gradient."""
-    last = parts[-1].first_class + parts[-1].kernel.shape[0] - 1
+    last = weights.kernel.shape[0] - 1
     message = f"`y` must be class ids from 0 to {last}."
     inside = [
         tf.debugging.assert_non_negative(classes, message=message),
@@ -51,6 +70,21 @@ def log_probs(parts, hidden, classes, loss):
     ]
     with tf.control_dependencies([check for check in inside if check is not None]):
         classes = tf.cast(classes, tf.int64)
+    hosts = None if is_exporting() else weights.kernel.hosts
+    if hosts is None:
+        logits, total = _logits_here(weights.parts(), hidden, classes, loss)
+    else:
+        route = RouteToAll(hosts, tf.size(classes))
+        logits, total = _logits_here(weights.parts(), route.there(hidden), route.there(classes), loss)
+        logits = tf.reduce_sum(route.back(logits), axis=0)
+        total = None if total is None else logsumexp_of_hosts(route, total)
+    if total is None:
+        return tf.stop_gradient(tf.math.log_sigmoid(logits))
+    return tf.stop_gradient(logits - total)
+
+
+def _logits_here(parts, hidden, classes, loss):
+    """The logits of the classes that are among some parts, 0 for others; the logsumexp of all of a softmax."""
     logits, totals = tf.zeros_like(classes, tf.float32), []
     for part in parts:
         rows = part.kernel.shape[0]
@@ -61,6 +95,4 @@ def log_probs(parts, hidden, classes, loss):
             logits += tf.where(here, found, 0.0)
             if loss == "softmax":
                 totals.append(_logsumexp(part, hidden))
-    if loss == "binary_crossentropy":
-        return tf.stop_gradient(tf.math.log_sigmoid(logits))
-    return tf.stop_gradient(logits - tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1))
+    return logits, tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1) if totals else None

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_largeout.distribute.planning.repacking import spread_subtrees
 from keras_largeout.distribute.planning.tree_estimator import node_owners
 from keras_largeout.distribute.planning.tree_placement import cut_and_units
+from keras_largeout.distribute.replicas.between_hosts import Route
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
@@ -125,7 +126,16 @@ class ShardedTree:
         counter = counter_of(self)
         if counter is not None:
             counter.record(top_class, weights)
-        return self._add_below(losses, pairs, hidden, position)
+        hosts = self.kernel.hosts
+        if hosts is None:
+            return losses + self._below(pairs, hidden, position)
+        # Hidden vectors of tokens go to the host that has the subtree of their target, and losses come back.
+        starts = self._class_offsets.local[:: hosts.per_host]
+        order, sizes = self._by_owner(position, starts, hosts.count)
+        route = Route(hosts, tf.stack(sizes))
+        there = route.there(take_each(hidden, order)), route.there(tf.gather(position, order))
+        below = route.back(self._below(pairs, *there))
+        return losses + tf.scatter_nd(order[:, None], below, tf.shape(losses))
 
     def _top_losses(self, hidden, targets, weights):
         """The losses of the top, and its pairs; a target that is no class is named by the op."""
@@ -150,27 +160,29 @@ class ShardedTree:
         tables = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
         return *tables, arrays
 
-    def _add_below(self, losses, top_pairs, hidden, position):
-        """Adds the losses of the subtrees, each computed where the subtree is.
+    def _by_owner(self, position, offsets, parts):
+        """The tokens that have something below the top, by parts that begin at `offsets`, and their numbers."""
+        owner = tf.searchsorted(offsets, position, side="right", out_type=tf.int32)  # 0: nothing below
+        tokens = tf.dynamic_partition(tf.range(tf.size(position)), owner, parts + 1)[1:]
+        return tf.concat(tokens, axis=0), [tf.size(t) for t in tokens]
+
+    def _below(self, top_pairs, hidden, position):
+        """The losses of the subtrees of this process, each computed where the subtree is; 0 without one.
 
         Tokens that are skipped have no position and are not sent. So all that are sent weigh 1.
         """
-        offsets = self._class_offsets.local
-        devices = self.kernel.placement.devices
-        owner = tf.searchsorted(offsets, position, side="right", out_type=tf.int32)  # 0: nothing below
-        tokens = tf.dynamic_partition(tf.range(tf.size(position)), owner, devices + 1)[1:]
-        order = tf.concat(tokens, axis=0)
-        sizes = [tf.size(t) for t in tokens]
+        offsets, devices = self._class_offsets.local, self.kernel.placement.devices
+        order, sizes = self._by_owner(position, offsets, devices)
         pieces = tf.split(take_each(hidden, order), sizes)
+        classes = tf.split(tf.gather(position, order), sizes)
         below, pairs = [], [top_pairs, *[None] * devices]
-        for index, (mine, piece) in enumerate(zip(tokens, pieces)):
+        for index, (mine, piece) in enumerate(zip(classes, pieces)):
             if index not in self._forests:
                 continue
-            classes = tf.gather(position, mine) - offsets[index]
             with on(self._weights(index)[0]):
                 loss, pairs[index + 1] = tree_softmax_pairs(
                     piece,
-                    classes,
+                    mine - offsets[index],
                     *self._weights(index),
                     self._arrays(self._forests[index]),
                     forest=True,
@@ -179,9 +191,10 @@ class ShardedTree:
         counter = counter_of(self)
         if counter is not None:
             counter.add_pairs(hidden, sizes, pairs)
+        shape = tf.shape(position)
         if not below:
-            return losses
-        return losses + tf.scatter_nd(order[:, None], tf.concat(below, axis=0), tf.shape(losses))
+            return tf.zeros(shape)
+        return tf.scatter_nd(order[:, None], tf.concat(below, axis=0), shape)
 
     def _weights(self, key):
         kernel = local(self.kernel.array.parts[key].value)

@@ -5,11 +5,14 @@ are joined: a hidden vector goes to every device, and three numbers come back. A
 work, so all devices have the same.
 """
 
+import functools
 import weakref
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
+from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.devices import local, on
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.lookup import sharded_lookup
@@ -92,7 +95,9 @@ class SoftmaxWeights:
         Raises:
             tf.errors.InvalidArgumentError: a target that is no class.
         """
-        parts, trainable = self.parts(), self.trainable
+        hosts, parts, trainable = self.kernel.hosts, self.parts(), self.trainable
+        if hosts is not None and not self.kernel.is_whole:
+            return self._terms_of_all_hosts(hosts, hidden, targets)
         if len(parts) == 1:
             (part,) = parts
             return full_softmax_terms(
@@ -103,10 +108,23 @@ class SoftmaxWeights:
                 expected=expected if trainable else None,
                 weight_gradient=trainable,
             )
+        return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)))[0]
+
+    def _terms_of_all_hosts(self, hosts, hidden, targets):
+        """The same: hidden vectors go to all hosts, and from each come three numbers per token back."""
+        targets = self.checked(tf.cast(targets, tf.int64))
+        route = RouteToAll(hosts, tf.shape(hidden)[0])
+        terms, here = self._terms_here(route.there(hidden), route.there(targets))
+        here = tf.unstack(route.back(tf.cast(here, tf.int32)) > 0, hosts.count)
+        numbers = tf.unstack(route.back(tf.stack(terms, axis=1)), hosts.count)
+        return _joined([SoftmaxTerms(*tf.unstack(of_host, 3, axis=1)) for of_host in numbers], here)
+
+    def _terms_here(self, hidden, targets):
+        """The `SoftmaxTerms` over the classes of this process, and which of the targets are among them."""
         # The parts' gradients are added up where this is differentiated: in float32.
-        whole, targets = tf.cast(hidden, tf.float32), self.checked(tf.cast(targets, tf.int64))
+        whole, trainable = tf.cast(hidden, tf.float32), self.trainable
         found, here = [], []
-        for part in parts:
+        for part in self.parts():
             mine = targets - part.first
             inside = (mine >= 0) & (mine < part.count)
             with part.on_its_device():
@@ -118,7 +136,7 @@ class SoftmaxWeights:
                     )
                 )
                 here.append(inside)
-        return _joined(found, here)
+        return _joined(found, here), functools.reduce(tf.logical_or, here)
 
     def checked(self, targets, name="targets", least=-1):
         """`targets`, looked at where no op does, or where it cannot tell another's class from none.
@@ -136,20 +154,34 @@ class SoftmaxWeights:
 
     def top_scores(self, hidden, k, normalized=True):
         """The k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids."""
+        hosts = None if is_exporting() or self.kernel.is_whole else self.kernel.hosts
+        if hosts is None:
+            best, chosen, total = self._top_here(hidden, k)
+        else:
+            route = RouteToAll(hosts, tf.shape(hidden)[0])
+            best, chosen, total = self._top_here(route.there(hidden), k)
+            best, chosen = best_of_hosts(hosts, route, best, chosen, k)
+            total = logsumexp_of_hosts(route, total)
+        best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
+        return (best - total[:, None] if normalized else best), chosen
+
+    def _top_here(self, hidden, k):
+        """Of the classes of this process the k best logits (or all), their ids, and the logsumexp of all."""
         logits, ids, totals = [], [], []
-        for part in self.parts():
+        parts = self.parts()
+        classes = sum(part.count for part in parts)
+        for part in parts:
             with part.on_its_device():
                 most = tf.minimum(k, part.count) if tf.is_tensor(k) else min(k, part.count)
                 scores, places, total = stock_full_top_k(hidden, part.kernel, part.bias, part.count, most)
                 logits.append(scores)
                 ids.append(places + part.first)
                 totals.append(total)
-        best, chosen, total = logits[0], ids[0], totals[0]
-        if len(logits) > 1:  # ids ascend from part to part, so ties still go to the smaller one
-            best, chosen = best_of(logits, ids, k)
-            total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
-        best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
-        return (best - total[:, None] if normalized else best), chosen
+        if len(parts) == 1:
+            return logits[0], ids[0], totals[0]
+        most = tf.minimum(k, classes) if tf.is_tensor(k) else min(k, classes)
+        # Ids ascend from part to part, so ties still go to the smaller one.
+        return *best_of(logits, ids, most), tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
 
     def rows(self, classes):
         """Rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they lie.

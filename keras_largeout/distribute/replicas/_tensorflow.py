@@ -4,6 +4,7 @@ Each function says why it is needed. Where a version of TensorFlow lacks a name,
 ImportError that says so.
 """
 
+import contextlib
 import logging
 
 import tensorflow as tf
@@ -37,6 +38,29 @@ def in_xla():
     """
     inside = _need("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext")
     return inside(tf.compat.v1.get_default_graph())
+
+
+@contextlib.contextmanager
+def cpus_per_host(count):
+    """A context in which a `MultiWorkerMirroredStrategy` has replicas on `count` logical CPUs of its host.
+
+    Why: it takes all GPUs of a host, or else one CPU, and no argument says otherwise.
+    """
+    name = "_initialize_local_devices"
+    extended = _need(
+        "tensorflow.python.distribute.collective_all_reduce_strategy", "CollectiveAllReduceExtended"
+    )
+    as_tensorflow = _need(extended, name)
+
+    def devices(self, resolver, worker):
+        found, kind = as_tensorflow(self, resolver, worker)
+        return (tuple(f"{worker}/device:CPU:{i}" for i in range(count)), kind) if kind == "CPU" else (found, kind)
+
+    setattr(extended, name, devices)
+    try:
+        yield
+    finally:
+        setattr(extended, name, as_tensorflow)
 
 
 def is_alive(job, index):

@@ -7,7 +7,13 @@ import weakref
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas._tensorflow import resource_variable_class
+from keras_largeout.distribute.replicas.hosts import hosts_of, replicas_here
 
+_SYNCHRONOUS = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+    tf.distribute.OneDeviceStrategy,
+)
 _state = threading.local()  # `devices` of `cut_over`
 _given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 
@@ -15,22 +21,19 @@ _given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 def table_devices():
     """Names of the devices over which tables made now are cut; `(None,)` where nothing says so.
 
+    Under several hosts they are those of all of them.
+
     Raises:
         NotImplementedError: for a strategy whose devices this process cannot all place a shard on.
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         return getattr(_state, "devices", None) or (None,)
-    if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)):
-        return tuple(strategy.extended.worker_devices)
+    if isinstance(strategy, _SYNCHRONOUS):
+        hosts = hosts_of(strategy)
+        return tuple(strategy.extended.worker_devices) if hosts is None else hosts.devices
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return processes("ps")
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        raise NotImplementedError(
-            "MultiWorkerMirroredStrategy cannot place a shard of a table on another worker. Use "
-            "tf.distribute.ParameterServerStrategy for several machines, or MirroredStrategy for the GPUs of "
-            f"one. Received: {type(strategy).__name__}"
-        )
     if strategy.num_replicas_in_sync > 1:
         raise NotImplementedError(
             "Tables are cut over the devices of tf.distribute.MirroredStrategy. "
@@ -92,15 +95,17 @@ def local(variable):
     if len(copies) == 1:
         return copies[0]
     replica = tf.distribute.get_replica_context()
-    if replica is None or replica.strategy.num_replicas_in_sync != len(copies):
+    if replica is None or replicas_here(replica.strategy) != len(copies):
         return copies[0]  # outside the strategy: they are all the same
     return copies[replica_index()]
 
 
 def replica_index():
-    """The index of the current replica, an int from 0; 0 outside of replicas."""
+    """The index of the current replica among those of this process; 0 outside of replicas."""
     replica = tf.distribute.get_replica_context()
-    return 0 if replica is None else int(tf.get_static_value(replica.replica_id_in_sync_group))
+    if replica is None:
+        return 0
+    return int(tf.get_static_value(replica.replica_id_in_sync_group)) % replicas_here(replica.strategy)
 
 
 def on(variable):

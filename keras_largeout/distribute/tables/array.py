@@ -1,11 +1,13 @@
 """`ShardedArray`: a logical array `[rows, ...]` in parts, read, written and saved row by row."""
 
+import copy
 import functools
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import joined, of_first
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
@@ -47,7 +49,7 @@ class ShardedArray:
         self._home = home
         self.fill = fill
         initializer = keras.initializers.Constant(fill) if initializer is None else initializer
-        self._initializer = keras.initializers.get(initializer)
+        self._initializer = self._agreed(keras.initializers.get(initializer))
         self._slots = {}
         placement, several = home.placement, len(home.devices) > 1
         make, make_part = {"array": self, "dtype": dtype, "trainable": trainable}, ShardVariable
@@ -61,20 +63,36 @@ class ShardedArray:
             make_part = CachedShard
         # The rows get their values when every part has memory (which may be later: Keras builds some models
         # symbolically first) and this constructor is done.
-        self._missing = 1 + (placement.num_hot > 0) + sum(size > 0 for size in placement.sizes)
+        sizes = self._sizes_here()
+        self._missing = 1 + (placement.num_hot > 0) + len(sizes)
         if placement.num_hot:
             hot = (placement.num_hot, *self.shape[1:])
             name = f"{self.name}_hot" if any(placement.sizes) else self.name
             where = {"device": home.hot_device} if home.hot_device else {"mirrored": several}
             self.parts[HOT] = make_hot(part=HOT, shape=hot, name=name, **where, **make)
-        for index, (size, device) in enumerate(zip(placement.sizes, home.memories)):
-            if size:
-                shape = self._shard_shape(index, size)
-                name = f"{self.name}_{index}" if several else self.name
-                if home.caches is not None:
-                    make["cache"] = home.caches.of_part(index, size)
-                self.parts[index] = make_part(part=index, shape=shape, name=name, device=device, **make)
+        for index, size in sizes.items():
+            shape, device = self._shard_shape(index, size), home.memories[index]
+            name = f"{self.name}_{index}" if several else self.name
+            if home.caches is not None:
+                make["cache"] = home.caches.of_part(index, size)
+            self.parts[index] = make_part(part=index, shape=shape, name=name, device=device, **make)
         self.part_created()
+
+    def _sizes_here(self):
+        """The sizes of the parts that this process makes, by device: those that are not empty.
+
+        Where several hosts have the rows, each has a part: what all do together, all do for every table.
+        """
+        sizes, here = self.placement.sizes, self._home.here
+        parts = {index: sizes[index] for index in here if sizes[index]}
+        return parts or ({here[0]: 0} if self._home.hosts is not None and any(sizes) else {})
+
+    def _agreed(self, initializer):
+        """The same with the seed that the first host has drawn where nobody gave one."""
+        if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
+            initializer = copy.copy(initializer)
+            initializer.seed = int(of_first(self._home.hosts, initializer.seed))
+        return initializer
 
     def _shard_shape(self, index, size):
         columns = self.columns_of(index)
@@ -154,7 +172,7 @@ class ShardedArray:
 
     def write(self, start, rows):
         """Overwrites the logical rows from `start` on, in every part that has some of them."""
-        if len(self.parts) == 1 and self._is_identity():
+        if len(self.parts) == 1 and self._home.hosts is None and self._is_identity():
             (part,) = self.parts.values()
             return part.write_at(np.arange(start, start + len(rows)), rows)
         rows = np.asarray(rows)
@@ -172,6 +190,25 @@ class ShardedArray:
                 out[here] = values
             else:
                 out[:, columns[0] : columns[1]] = values
+        return out if self._home.hosts is None else self._of_all_hosts(rows, out)
+
+    def _of_all_hosts(self, rows, out):
+        """`out`, of which each host has filled what lies there: complete on every host."""
+        hosts, columns = self._home.hosts, self.placement.columns
+        with tf.init_scope():
+            if columns is not None:
+                mine = [out[:, slice(*columns[index])] for index in hosts.here]
+                widest = max(stop - start for start, stop in columns)
+                mine = [np.pad(part, [(0, 0), (0, widest - part.shape[1])]) for part in mine]
+                (parts,) = joined(hosts, tf.constant(np.stack(mine)))
+                for (start, stop), part in zip(columns, parts.numpy()):
+                    out[:, start:stop] = part[:, : stop - start]
+                return out
+            owners, _ = self.placement.locate(rows)
+            mine = np.flatnonzero((owners >= hosts.here[0]) & (owners <= hosts.here[-1]))
+            values = out[mine] if out.dtype.kind != "u" else out[mine].astype("int64")
+            places, values = joined(hosts, tf.constant(mine), tf.constant(values))
+            out[places.numpy()] = values.numpy().astype(out.dtype)
         return out
 
     def _is_identity(self):

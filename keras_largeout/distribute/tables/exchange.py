@@ -8,10 +8,12 @@ gradient per unique row.
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import Route, RouteToAll
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
 from keras_largeout.distribute.tables.storage.wanted import note
+from keras_largeout.ops.embedding.wrapper import embedding_combine
 from keras_largeout.ops.exchange import partition_ids
 
 
@@ -99,16 +101,48 @@ class Exchange:
 
     def rows(self, partition):
         """The rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
-        counter = counter_of(self.table)
-        pieces = []
-        for key, run in self.runs(partition):
-            wanted, part = partition.local[run], self.table.array.parts[key]
-            note(part, wanted)
-            pieces.append(part.gather(wanted))
-            if counter is not None:
-                with on(local(part.value)):
-                    counter.record(key, wanted)
+        if self.table.hosts is not None:
+            return self._rows_of_all_hosts(partition)
+        return self._rows_here(partition)
+
+    def _rows_of_all_hosts(self, partition):
+        """The same where parts lie on other hosts: positions go there, and the rows come back.
+
+        A host makes the positions that come from all hosts unique, so each of its parts gives a row once.
+        """
+        hosts, placement = self.table.hosts, self.table.placement
+        cuts = partition.cuts[1 :: hosts.per_host]
+        route = Route(hosts, cuts[1:] - cuts[:-1])
+        asked = route.there(partition.unique[cuts[0] :])
+        here = partition_ids(
+            asked - placement.num_hot,
+            placement.offsets - placement.num_hot,
+            kind="identity",
+            rows=int(placement.offsets[-1]) - placement.num_hot,
+            devices=placement.devices,
+        )
+        brought = route.back(embedding_combine(self._rows_here(here, hot=False), here.inverse))
+        if not placement.num_hot:
+            return brought
+        hot = self._part_rows(HOT, partition.local[: cuts[0]])
+        return tf.concat([hot, brought], axis=0)
+
+    def _rows_here(self, partition, hot=True):
+        pieces = [
+            self._part_rows(key, partition.local[run])
+            for key, run in self.runs(partition)
+            if hot or key != HOT
+        ]
         return tf.concat(pieces, axis=0) if len(pieces) > 1 else pieces[0]
+
+    def _part_rows(self, key, wanted):
+        counter, part = counter_of(self.table), self.table.array.parts[key]
+        note(part, wanted)
+        rows = part.gather(wanted)
+        if counter is not None:
+            with on(local(part.value)):
+                counter.record(key, wanted)
+        return rows
 
     def runs(self, partition):
         """`(key of a part, the slice of its rows in the partition)` for each part of the table."""
@@ -123,6 +157,18 @@ def _mirrored(values):
 
 def gather_columns(table, ids):
     """Rows of a table that is sharded column-wise: every device gives its columns of the rows of all ids."""
+    if table.hosts is None:
+        return _columns_here(table, ids)
+    route = RouteToAll(table.hosts, tf.shape(ids)[0])
+    columns, per_host = np.array(table.placement.columns), table.hosts.per_host
+    widths = columns[per_host - 1 :: per_host, 1] - columns[::per_host, 0]
+    rows = _columns_here(table, route.there(ids))
+    rows = tf.pad(rows, [(0, 0), (0, int(widths.max()) - rows.shape[1])])  # as wide as the widest host's
+    of_hosts = tf.unstack(route.back(rows), table.hosts.count)
+    return tf.concat([part[:, :width] for part, width in zip(of_hosts, widths)], axis=-1)
+
+
+def _columns_here(table, ids):
     for part in table.shards:
         note(part, ids)
     return tf.concat([part.gather(ids) for part in table.shards], axis=-1)

@@ -7,7 +7,8 @@ import tensorflow as tf
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
-from keras_largeout.distribute.tables.array import HOT, ShardedArray
+from keras_largeout.distribute.replicas.hosts import current_hosts
+from keras_largeout.distribute.tables.array import ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
 from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
 from keras_largeout.distribute.tables.row_span import RowSpan
@@ -110,7 +111,8 @@ class ShardedTable:
 
     Attributes:
         placement: the `Placement`.
-        devices: tuple of the devices' names (`None`: TensorFlow's choice).
+        devices: tuple of the devices' names (`None`: TensorFlow's choice), of all hosts.
+        hosts: the `Hosts` where there are several, each with the parts of its own devices; else None.
         memories: tuple of the names of the devices in whose memory their rows are.
         remote: bool, whether they are parameter servers.
         apart: bool, whether the rows are elsewhere than what computes with them: on servers, or in host
@@ -150,7 +152,7 @@ class ShardedTable:
             )
         self.shape = tuple(int(n) for n in shape)
         self.name = name
-        self.devices, self.remote = table_devices(), on_servers()
+        self.devices, self.remote, self.hosts = table_devices(), on_servers(), current_hosts()
         itemsize = 2 if dtype == "bfloat16" else 4
         self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
         storage = planned_storage(check_storage(storage), placement, plan_name)
@@ -159,7 +161,7 @@ class ShardedTable:
         hot_rows = self.placement.num_hot
         # One replica that computes over several devices has one copy of the hot rows.
         alone = len(self.devices) > 1 and not tf.distribute.has_strategy()
-        self.hot_device = self.memories[0] if self.apart or alone else None
+        self.hot_device = self.memories[self.here[0]] if self.apart or alone else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
         folder = folder_of(storage), is_read_only(storage)
@@ -182,6 +184,11 @@ class ShardedTable:
         """
         if path is None:
             return None
+        if self.hosts is not None:
+            raise ValueError(
+                "`storage` of a table over several hosts must be 'device' or 'host'. "
+                f"Received: storage='file:{path}' of {name!r} over {self.hosts.count} hosts"
+            )
         if self.remote or self.placement.kind not in _IN_FILES:
             raise ValueError(
                 "`storage` of a table on parameter servers, and of one that is placed by columns, by a table "
@@ -213,9 +220,14 @@ class ShardedTable:
         return self.array.initialized
 
     @property
+    def here(self):
+        """The indices of the devices that this process has, among `devices`: a range."""
+        return range(len(self.devices)) if self.hosts is None else self.hosts.here
+
+    @property
     def is_whole(self):
         """Whether every replica has the whole table before it: one shard, or a replicated table."""
-        return list(self.array.parts) == [HOT] or len(self.devices) == 1
+        return not any(self.placement.sizes) or len(self.devices) == 1
 
     @property
     def exchange(self):

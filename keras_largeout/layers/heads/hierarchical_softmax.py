@@ -7,6 +7,7 @@ from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
 from keras_largeout.distribute.planning.specs import TableSpec
+from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.distribute.tables.lookup import LogicalRows
 from keras_largeout.distribute.tables.row_span import saved_shape
@@ -218,7 +219,12 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
     def best_classes(self, hidden, k):
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
-        return search(hidden, *self._parts(), k)
+        hosts = None if is_exporting() or self._sharded is None else self.kernel_table.hosts
+        if hosts is None:
+            return search(hidden, *self._parts(), k)
+        # All hosts search for the tokens of all: so they ask one another for rows equally often.
+        route = RouteToAll(hosts, tf.shape(hidden)[0])
+        return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k))
 
     def save_own_variables(self, store):
         self.make_slots()

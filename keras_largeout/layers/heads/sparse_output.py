@@ -297,7 +297,7 @@ class SparseOutput(HeadOptimizer, Head):
             )
         hidden, y = hidden_vectors(self, tf.convert_to_tensor(hidden)), tf.convert_to_tensor(y)
         flat, ids = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y, [-1])
-        scores = log_probs(self.fan_in_weights.parts(), flat, ids, self.loss_kind)
+        scores = log_probs(self.fan_in_weights, flat, ids, self.loss_kind)
         return tf.reshape(scores, tf.shape(y))
 
     @property
@@ -305,7 +305,7 @@ class SparseOutput(HeadOptimizer, Head):
         return self.fan_in_weights.initialized
 
     def best_classes(self, hidden, k):
-        return top_scores(self.fan_in_weights.parts(), hidden, k, self.loss_kind)
+        return top_scores(self.fan_in_weights, hidden, k, self.loss_kind)
 
     # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
 

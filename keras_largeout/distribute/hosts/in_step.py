@@ -1,0 +1,68 @@
+"""What Keras's loops see of a strategy over several hosts, and of the callbacks of each host."""
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.between_hosts import joined, sums
+from keras_largeout.distribute.replicas.hosts import hosts_of
+
+#: They write files or send messages, and do nothing that hosts do together: the first host's alone stay.
+_OF_FIRST_HOST = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+
+
+class InStep:
+    """A strategy over several hosts, of which a step returns the same numbers on every host.
+
+    Keras reduces what a step returns over the hosts only where it has an axis to reduce, and numbers have
+    none.
+
+    Args:
+        strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
+        predicts: whether steps return a value for each example, and not means.
+    """
+
+    def __init__(self, strategy, predicts=False):
+        self._strategy, self._predicts = strategy, predicts
+
+    def run(self, step, args=(), kwargs=None, options=None):
+        outputs = self._strategy.run(step, args, kwargs, options)
+        return (self._of_all_examples if self._predicts else self._means)(outputs)
+
+    def _means(self, outputs):
+        """The means over all replicas of all hosts, each a number, or an array of a known shape."""
+        hosts, leaves = hosts_of(self._strategy), keras.tree.flatten(outputs)
+        means = [
+            tf.add_n([tf.cast(part, tf.float32) for part in self._parts(leaf)]) / hosts.per_host
+            for leaf in leaves
+        ]
+        if not means:
+            return outputs
+        together = tf.concat([tf.reshape(mean, [-1]) for mean in means], axis=0) / hosts.count
+        pieces = tf.split(sums(hosts, together), [mean.shape.num_elements() for mean in means])
+        means = [tf.reshape(piece, mean.shape) for piece, mean in zip(pieces, means)]
+        return keras.tree.pack_sequence_as(outputs, means)
+
+    def _of_all_examples(self, outputs):
+        """The rows of all replicas of all hosts, in the order of the batch."""
+        hosts = hosts_of(self._strategy)
+        return keras.tree.map_structure(
+            lambda leaf: joined(hosts, tf.concat(self._parts(leaf), axis=0))[0], outputs
+        )
+
+    def _parts(self, value):
+        return self._strategy.experimental_local_results(value)
+
+    def __getattr__(self, name):
+        return getattr(self._strategy, name)
+
+
+def callbacks_here(hosts, callbacks):
+    """Those of the callbacks of `fit` that work on this host."""
+    if hosts.index == 0 or callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return [c for c in keras.tree.flatten(callbacks) if not isinstance(c, _OF_FIRST_HOST)]

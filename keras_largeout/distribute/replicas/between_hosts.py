@@ -1,0 +1,173 @@
+"""How rows travel between hosts that train in step.
+
+Every process traces the same program, with replicas on the devices of its own host. Replica d of a host
+exchanges rows with replica d of every other host, by one collective op of TensorFlow (gRPC between CPUs, NCCL
+between GPUs). What other devices of its own host have, it reaches directly, as under `MirroredStrategy`.
+
+What a collective op asks, and how it is met:
+
+- All hosts send blocks of one size. So they tell one another their numbers of rows first (`Route`), and pad
+  to the next size of a fixed list. A block is never empty.
+- A key belongs to one shape for good: it is made of the dtype, the width and the place in that list.
+- All hosts come to the ops in the same order. Those of a replica share a token, a resource: TensorFlow
+  runs them in the order in which they were traced.
+
+All hosts must make the same calls in the same order. `hosts` is a `Hosts`.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
+from keras_largeout.ops._gradients import with_gradient
+
+_GROUPS = 1 << 20  # group keys from here on are ours; TensorFlow counts its own from 1
+_TYPES = (tf.float32, tf.int64, tf.int32, tf.bfloat16, tf.float16, tf.float64)
+#: Beyond the smallest sizes a block is at most a quarter larger than what it holds.
+_GROWTH = 1.25
+_WIDEST = 1 << 20  # so keys are below 2^31
+
+
+class Route:
+    """Rows on their way to other hosts, and back.
+
+    Args:
+        hosts: `Hosts`.
+        send: integers `[hosts.count]`: how many rows go to each host.
+
+    Attributes:
+        send, receive: int32 `[hosts.count]`: the numbers of rows to and from each host.
+    """
+
+    def __init__(self, hosts, send):
+        self._hosts, self.send = hosts, tf.ensure_shape(tf.cast(send, tf.int32), [hosts.count])
+        with tf.device("CPU:0"):
+            of_all = each(hosts, self.send)
+            sizes = tf.constant(_sizes())
+            self.receive = of_all[:, hosts.index]
+            self._place = tf.searchsorted(sizes, tf.reduce_max(of_all)[None])[0]
+            self._capacity = tf.gather(sizes, self._place)
+
+    def there(self, values):
+        """The rows that come here of those that all hosts send: `[sum(receive), ...]`, by host.
+
+        Args:
+            values: `[sum(send), ...]`, those for the first host first. Its gradient travels back.
+        """
+        return self._moved(values, self.send, self.receive)
+
+    def back(self, values):
+        """The other way: from `[sum(receive), ...]` to `[sum(send), ...]`."""
+        return self._moved(values, self.receive, self.send)
+
+    def _moved(self, values, send, receive):
+        value = self._move(values, send, receive)
+        if not values.dtype.is_floating:
+            return value
+        shape = [None, *values.shape[1:]]
+
+        def gradient(upstream):
+            return [self._move(tf.ensure_shape(upstream, shape), receive, send)]
+
+        return with_gradient(gradient, value, [values])
+
+    def _move(self, values, send, receive):
+        slots, inner = tf.range(self._capacity)[None], values.shape[1:]
+        start = tf.cumsum(send, exclusive=True)[:, None]
+        rows = tf.where(slots < send[:, None], start + slots, tf.shape(values)[0])
+        padding = tf.zeros([1, *inner], values.dtype)
+        blocks = tf.gather(tf.concat([values, padding], axis=0), rows)
+        came = _all_to_all(self._hosts, blocks, self._place)
+        filled = tf.where(tf.reshape(slots < receive[:, None], [-1]))[:, 0]
+        return tf.gather(tf.reshape(came, [-1, *inner]), filled)
+
+
+class RouteToAll(Route):
+    """The same rows on their way to every host.
+
+    Args:
+        hosts: `Hosts`.
+        rows: int32 scalar: how many of this host.
+    """
+
+    def __init__(self, hosts, rows):
+        super().__init__(hosts, tf.repeat(tf.reshape(rows, [1]), hosts.count))
+
+    def there(self, values):
+        """The rows of all hosts, host by host, of `values` `[rows, ...]`."""
+        return super().there(tf.tile(values, [self._hosts.count, *[1] * (values.shape.rank - 1)]))
+
+    def back(self, values):
+        """What every host has for the rows of this one: from `[sum(receive), ...]` to `[count, rows, ...]`."""
+        came = super().back(values)
+        return tf.reshape(came, [self._hosts.count, self.send[0], *came.shape[1:]])
+
+    def mine(self, values):
+        """Those for the rows of this host, of values `[sum(receive), ...]` for the rows of all."""
+        start = tf.reduce_sum(self.receive[: self._hosts.index])
+        return values[start : start + self.send[0]]
+
+
+def joined(hosts, *values):
+    """The rows of all hosts, host by host, of each of several tensors `[n, ...]`. They have no gradient."""
+    route = RouteToAll(hosts, tf.shape(values[0])[0])
+    return tuple(route.there(tf.stop_gradient(value)) for value in values)
+
+
+def each(hosts, vector):
+    """The vectors `[n]` of all hosts, `[count, n]`. n is known, and the same everywhere."""
+    blocks = tf.tile(tf.stop_gradient(vector)[None, None], [hosts.count, 1, 1])
+    return _all_to_all(hosts, blocks, 0)[:, 0]
+
+
+def sums(hosts, vector):
+    """The sums over the hosts of vectors `[n]`, with the same bits everywhere."""
+    return tf.reduce_sum(each(hosts, vector), axis=0)
+
+
+def of_first(hosts, value):
+    """What the first host has, of an integer or an array of integers: NumPy's."""
+    value = np.asarray(value, np.int64)
+    with tf.init_scope():
+        return each(hosts, tf.constant(value.reshape(-1)))[0].numpy().reshape(value.shape)
+
+
+def wait(hosts):
+    """Returns when all hosts have come here."""
+    of_first(hosts, 0)
+
+
+def _all_to_all(hosts, blocks, place):
+    """Block h of `blocks` `[count, size, ...]` goes to host h. Those that come, by host.
+
+    Args:
+        place: int or int32 scalar: where the size of a block stands in `_sizes()`.
+    """
+    width, rail = blocks.shape[2:].num_elements(), replica_index()
+    if width is None or width >= _WIDEST:
+        raise ValueError(f"Rows between hosts must have fewer than {_WIDEST} values. Received: {width}")
+    came = tf.raw_ops.CollectiveAllToAllV2(
+        input=tf.reshape(blocks, [hosts.count, tf.shape(blocks)[1], width]),
+        group_size=hosts.count,
+        group_key=_GROUPS + rail,
+        instance_key=(width * len(_TYPES) + _TYPES.index(blocks.dtype)) * len(_sizes()) + place,
+        ordering_token=[_token(hosts, rail)],
+    )
+    return tf.ensure_shape(tf.reshape(came, tf.shape(blocks)), blocks.shape)
+
+
+def _token(hosts, rail):
+    if rail not in hosts.tokens:
+        with tf.init_scope(), tf.device(hosts.local[rail]):
+            hosts.tokens[rail] = plain_variable(0, trainable=False)
+    return hosts.tokens[rail].handle
+
+
+@functools.cache
+def _sizes():
+    sizes = [1]
+    while sizes[-1] < 2**31 / _GROWTH - 1:
+        sizes.append(max(sizes[-1] + 1, int(sizes[-1] * _GROWTH)))
+    return np.array(sizes, np.int32)

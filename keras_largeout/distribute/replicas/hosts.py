@@ -1,0 +1,71 @@
+"""Several hosts that train in step, one process each: how many there are, and which of them this one is."""
+
+import weakref
+
+import tensorflow as tf
+
+_known = weakref.WeakKeyDictionary()  # strategy -> `Hosts`
+
+
+class Hosts:
+    """The hosts of a `tf.distribute.MultiWorkerMirroredStrategy`, as one of them sees them.
+
+    Attributes:
+        count: int, how many hosts.
+        index: int, which of them this process is.
+        local: tuple of the names of the devices of this host. Every host has as many.
+        tokens: dict, see `between_hosts.py`.
+    """
+
+    def __init__(self, count, index, local):
+        self.count, self.index, self.local = count, index, tuple(local)
+        self.tokens = {}
+
+    @property
+    def per_host(self):
+        """How many devices a host has."""
+        return len(self.local)
+
+    @property
+    def devices(self):
+        """The names of the devices of all hosts, host by host. Those of others are counted and shown."""
+        named = [tf.DeviceSpec.from_string(name).replace(job="worker", replica=0) for name in self.local]
+        return tuple(
+            name if host == self.index else spec.replace(task=host).to_string()
+            for host in range(self.count)
+            for name, spec in zip(self.local, named)
+        )
+
+    @property
+    def here(self):
+        """The indices of this host's devices among those of all: a range."""
+        return range(self.index * self.per_host, (self.index + 1) * self.per_host)
+
+
+def hosts_of(strategy):
+    """The `Hosts` of a strategy over several; None for any other."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    if strategy not in _known:
+        local = strategy.extended.worker_devices
+        count = strategy.num_replicas_in_sync // len(local)
+        _known[strategy] = Hosts(count, _this_process(strategy), local) if count > 1 else None
+    return _known[strategy]
+
+
+def current_hosts():
+    """The `Hosts` of the current strategy; None where there are not several."""
+    return hosts_of(tf.distribute.get_strategy())
+
+
+def replicas_here(strategy):
+    """How many replicas of a strategy this process has: all of them, but under several hosts."""
+    hosts = hosts_of(strategy)
+    return strategy.num_replicas_in_sync if hosts is None else hosts.per_host
+
+
+def _this_process(strategy):
+    """Which of the processes of a strategy this one is: a chief comes before the workers."""
+    resolver = strategy.cluster_resolver
+    chiefs = len(resolver.cluster_spec().as_dict().get("chief", ()))
+    return resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)

@@ -47,8 +47,16 @@ MAY_IMPORT = {
         "ops",
         "_hidden",
     },
-    "distribute.cluster": {"distribute.parallel", "distribute.tables", "distribute.replicas", "ops"},
+    "distribute.hosts": {"distribute.tables", "distribute.replicas", "ops"},
+    "distribute.cluster": {
+        "distribute.hosts",
+        "distribute.parallel",
+        "distribute.tables",
+        "distribute.replicas",
+        "ops",
+    },
     "distribute": {
+        "distribute.hosts",
         "distribute.parallel",
         "distribute.balance",
         "distribute.cluster",

@@ -4,6 +4,6 @@ Every host runs the same script, and Keras's own loops. TensorFlow cuts the data
 host, which takes its part of each batch) and ends the epoch of all hosts together. Dense weights are
 all-reduced. Tables are cut over the devices of all hosts: `distribute/replicas/between_hosts.py`.
 
-A host never goes on alone: whoever asks for something that all do together waits for the others. That is every
-step, and whatever reads rows of a table (`save`, `numpy`): all hosts must do it.
+A host never goes on alone. What all do together waits for all: every step, and whatever reads rows of a table
+(`save`, `numpy`). So every host must do it.
 """

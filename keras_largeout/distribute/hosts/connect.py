@@ -16,6 +16,7 @@ def connect(devices=None):
     """
     gpus = tf.config.list_physical_devices("GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
-    options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.NCCL if gpus else kinds.RING)
+    kind = kinds.NCCL if gpus else kinds.RING
+    options = tf.distribute.experimental.CommunicationOptions(implementation=kind)
     with cpus_per_host(1 if gpus else devices or 1):
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -84,7 +84,7 @@ def log_probs(weights, hidden, classes, loss):
 
 
 def _logits_here(parts, hidden, classes, loss):
-    """The logits of the classes that are among some parts, 0 for others; the logsumexp of all of a softmax."""
+    """The logits of the classes that are in some parts, 0 for others; for a softmax the logsumexp of all."""
     logits, totals = tf.zeros_like(classes, tf.float32), []
     for part in parts:
         rows = part.kernel.shape[0]

@@ -161,7 +161,7 @@ class ShardedTree:
         return *tables, arrays
 
     def _by_owner(self, position, offsets, parts):
-        """The tokens that have something below the top, by parts that begin at `offsets`, and their numbers."""
+        """The tokens with something below the top, by parts that begin at `offsets`, and how many of each."""
         owner = tf.searchsorted(offsets, position, side="right", out_type=tf.int32)  # 0: nothing below
         tokens = tf.dynamic_partition(tf.range(tf.size(position)), owner, parts + 1)[1:]
         return tf.concat(tokens, axis=0), [tf.size(t) for t in tokens]

@@ -54,7 +54,8 @@ def cpus_per_host(count):
 
     def devices(self, resolver, worker):
         found, kind = as_tensorflow(self, resolver, worker)
-        return (tuple(f"{worker}/device:CPU:{i}" for i in range(count)), kind) if kind == "CPU" else (found, kind)
+        cpus = tuple(f"{worker}/device:CPU:{i}" for i in range(count))
+        return (cpus if kind == "CPU" else found), kind
 
     setattr(extended, name, devices)
     try:

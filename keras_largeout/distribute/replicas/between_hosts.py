@@ -100,7 +100,7 @@ class RouteToAll(Route):
         return super().there(tf.tile(values, [self._hosts.count, *[1] * (values.shape.rank - 1)]))
 
     def back(self, values):
-        """What every host has for the rows of this one: from `[sum(receive), ...]` to `[count, rows, ...]`."""
+        """What all hosts have for this one's rows: from `[sum(receive), ...]` to `[count, rows, ...]`."""
         came = super().back(values)
         return tf.reshape(came, [self._hosts.count, self.send[0], *came.shape[1:]])
 

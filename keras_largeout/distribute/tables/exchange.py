@@ -121,7 +121,9 @@ class Exchange:
             rows=int(placement.offsets[-1]) - placement.num_hot,
             devices=placement.devices,
         )
-        brought = route.back(embedding_combine(self._rows_here(here, hot=False), here.inverse))
+        rows = self._rows_here(here, hot=False)
+        take = tf.gather if rows.shape.rank == 1 else embedding_combine
+        brought = route.back(take(rows, here.inverse))
         if not placement.num_hot:
             return brought
         hot = self._part_rows(HOT, partition.local[: cuts[0]])

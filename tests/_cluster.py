@@ -16,8 +16,8 @@ import time
 import pytest
 from _forked import Forked
 
-from keras_largeout.distribute.cluster.config import Cluster
 from keras_largeout.distribute.launch import free_ports
+from keras_largeout.distribute.processes.config import Cluster
 
 _LIBC = ctypes.CDLL(None)
 # Long: what is waited for comes in a second or so, on a machine that does nothing else.
@@ -124,7 +124,7 @@ class LocalCluster:
         """Starts servers (`("worker", 0), ...`; without any: all) and waits until they are up."""
         started = only or [(job, index) for job, index, _ in self.cluster.servers()]
         for job, index in started:
-            own = _environment(self.cluster.task(job, index)) | environment
+            own = environment_of(self.cluster.task(job, index)) | environment
             self.servers[job, index] = Running(command or SERVER, own, forked=command is None)
         for server in started:
             self.servers[server].wait_for("^(keras_largeout|bare): .*is ready")
@@ -140,7 +140,7 @@ class LocalCluster:
         """Starts `script` (source) as the chief."""
         path = self.folder / f"script_{len(self.scripts)}.py"
         path.write_text(script)
-        own = _environment(self.cluster) | environment
+        own = environment_of(self.cluster) | environment
         self.scripts.append(Running([str(path)], own, forked=True))
         return self.scripts[-1]
 
@@ -149,7 +149,7 @@ class LocalCluster:
             process.close()
 
 
-def _environment(cluster):
+def environment_of(cluster):
     return {
         **os.environ,
         "TF_CONFIG": cluster.to_tf_config(),

@@ -47,8 +47,10 @@ MAY_IMPORT = {
         "ops",
         "_hidden",
     },
-    "distribute.hosts": {"distribute.tables", "distribute.replicas", "ops"},
+    "distribute.processes": set(),
+    "distribute.hosts": {"distribute.processes", "distribute.tables", "distribute.replicas", "ops"},
     "distribute.cluster": {
+        "distribute.processes",
         "distribute.hosts",
         "distribute.parallel",
         "distribute.tables",
@@ -57,6 +59,7 @@ MAY_IMPORT = {
     },
     "distribute": {
         "distribute.hosts",
+        "distribute.processes",
         "distribute.parallel",
         "distribute.balance",
         "distribute.cluster",

@@ -4,10 +4,14 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 
 import keras
+import numpy as np
 
 from keras_largeout.callbacks._whole_files import WholeFiles
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
+from keras_largeout.distribute.replicas.between_hosts import of_each, wait
 from keras_largeout.distribute.tables.server_files import server_files
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import noted
@@ -30,6 +34,8 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
       its rows of tables and of their slots to a folder in `backup_dir`, all servers at the same time, and
       reads them again: see `kl.distribute.server_files`. The restarted script must have as many servers and
       the same plan.
+    - On several hosts in step the first one writes, and all read the file when they begin. The restarted
+      script may have any number of hosts.
 
     Args:
         backup_dir: path that the chief and all servers reach under this name (a network file system; object
@@ -44,12 +50,47 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         >>> model.fit(dataset, epochs=10, callbacks=[kl.callbacks.BackupAndRestore("run/backup")])
     """
 
+    _elsewhere = None  # the folder of a host that is not the first one
     _state = None  # what the weights belong to: the epoch, and the batch in it
 
     def on_train_begin(self, logs=None):
-        if is_local(self.backup_dir):
+        hosts = hosts_of_model(self.model)
+        if is_local(self.backup_dir) and (hosts is None or hosts.index == 0):
             self._find_whole_state()
+        if hosts is not None:
+            self._check_shared(hosts)
         super().on_train_begin(logs)
+        if hosts is not None and hosts.index:
+            self._save_elsewhere()
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        if self._elsewhere is not None:
+            self._elsewhere.cleanup()
+
+    def _check_shared(self, hosts):
+        """Raises ValueError unless all hosts find the same backup, or none, when the first one has looked."""
+        wait(hosts)
+        path = os.path.join(self.backup_dir, _WEIGHTS)
+        found = int(os.path.getsize(path)) if is_local(path) and os.path.exists(path) else -1
+        if np.any(of_each(hosts, found) != found):
+            raise ValueError(
+                "`backup_dir` must be a folder that all hosts share under this name. "
+                f"Received: backup_dir={self.backup_dir!r}, where they find different files"
+            )
+
+    def _save_elsewhere(self):
+        """Has this host, which is not the first one, make its files in a folder of its own.
+
+        It takes part in saving, as rows of tables lie on all hosts.
+        """
+        self._elsewhere, model, params = tempfile.TemporaryDirectory(), self.model, self.params
+        folder = os.path.join(self._elsewhere.name, "backup")
+        keras.callbacks.BackupAndRestore.__init__(
+            self, folder, self.save_freq, self.double_checkpoint, self.delete_checkpoint
+        )
+        self.set_model(model)
+        self.set_params(params)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._state = {"epoch": epoch, "batch": 0}

@@ -41,6 +41,7 @@ What to know:
 from keras_largeout.distribute.balance.plan_from import plan_from
 from keras_largeout.distribute.balance.rebalance import rebalance
 from keras_largeout.distribute.cluster.errors import ServerLostError
+from keras_largeout.distribute.hosts.watch import HostLostError
 from keras_largeout.distribute.parallel.on_device import OnDevice
 from keras_largeout.distribute.parallel.parallelize import parallelize
 from keras_largeout.distribute.planning.placement import Placement
@@ -55,6 +56,7 @@ from keras_largeout.distribute.tables.table import ShardedTable
 
 __all__ = [
     "Device",
+    "HostLostError",
     "OnDevice",
     "Placement",
     "Plan",

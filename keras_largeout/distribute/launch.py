@@ -19,8 +19,8 @@ import socket
 import sys
 import time
 
-from keras_largeout.distribute.cluster.config import Cluster
-from keras_largeout.distribute.cluster.supervise import Child, Console
+from keras_largeout.distribute.processes.config import Cluster
+from keras_largeout.distribute.processes.supervise import Child, Console
 
 _READY = b" is ready"
 _GRACE = 20.0  # seconds from SIGTERM to SIGKILL

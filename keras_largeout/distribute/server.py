@@ -21,8 +21,8 @@ import threading
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import cluster_of, from_environment, refuses
-from keras_largeout.distribute.cluster.listening import require_free_port, require_loopback
+from keras_largeout.distribute.processes.config import cluster_of, from_environment, refuses
+from keras_largeout.distribute.processes.listening import require_free_port, require_loopback
 from keras_largeout.ops import build_info
 
 _LOOK = 1.0  # seconds between two looks at the chief

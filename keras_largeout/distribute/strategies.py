@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import from_environment, hosts_in_environment
-from keras_largeout.distribute.hosts.connect import connect as connect_hosts
+from keras_largeout.distribute.processes.config import from_environment
 
 
 def strategy(devices=None):
@@ -44,11 +43,7 @@ def strategy(devices=None):
         raise ValueError(f"`devices` must be a positive integer or None. Received: devices={devices!r}")
     cluster = from_environment()
     if cluster is not None:
-        return _take_part(cluster)
-    if hosts_in_environment():
-        if devices and not tf.config.list_physical_devices("GPU"):
-            _make_logical_cpus(devices)
-        return connect_hosts(devices)
+        return _take_part(cluster, devices)
     gpus = tf.config.list_physical_devices("GPU")
     if devices is None:
         devices = max(1, len(gpus))
@@ -67,7 +62,13 @@ def strategy(devices=None):
     )
 
 
-def _take_part(cluster):
+def _take_part(cluster, devices):
+    if cluster.in_step:
+        from keras_largeout.distribute.hosts.connect import connect as connect_hosts
+
+        if devices and not tf.config.list_physical_devices("GPU"):
+            _make_logical_cpus(devices)
+        return connect_hosts(cluster, devices)
     if cluster.is_server:
         from keras_largeout.distribute.server import serve  # it is a program as well: not imported twice
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import place_of
+from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.cross_replica import several_replicas
 from keras_largeout.distribute.replicas.devices import (
     emptiest_server,
@@ -14,6 +15,7 @@ from keras_largeout.distribute.replicas.devices import (
     plain_variable,
     replica_index,
 )
+from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids
@@ -169,8 +171,13 @@ class DynamicVocabulary(keras.layers.Layer):
             return self._update(ids)
 
         def of_all(strategy, ids):
-            parts = strategy.experimental_local_results(ids)
-            slots = self._update(tf.concat([tf.reshape(part, [-1]) for part in parts], 0))
+            parts, hosts = strategy.experimental_local_results(ids), hosts_of(strategy)
+            here = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+            if hosts is None:
+                slots = self._update(here)
+            else:  # every host has a copy of the vocabulary, and does the same to it
+                route = RouteToAll(hosts, tf.size(here))
+                slots = route.mine(self._update(route.there(here)))
             pieces = tf.split(slots, [tf.size(part) for part in parts])
             return tuple(tf.reshape(piece, tf.shape(part)) for piece, part in zip(pieces, parts))
 

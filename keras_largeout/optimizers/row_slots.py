@@ -5,6 +5,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.optimizers.row_slices import RowSlices
@@ -171,15 +172,42 @@ def _check_accumulated(key, indices, shape, expected):
 
 def _join(accumulators):
     """The logical rows that the parts of one table keep, and their values."""
+    copies = [a for a in accumulators if a.weight.on_every_host]
+    own = [a for a in accumulators if not a.weight.on_every_host]
+    rows, values = _join_here(own) if own else ([], [])
+    table = accumulators[0].weight.owner.table if own else None
+    if table is not None and table.hosts is not None:
+        with tf.init_scope():
+            found = joined(table.hosts, tf.constant(rows, tf.int64), tf.constant(values, tf.float32))
+        rows, values = (tensor.numpy() for tensor in found)
+        if accumulators[0].weight.columns is not None:  # each host has some columns of the same rows
+            rows, values = _summed(rows, values)
+    if not copies:
+        return rows, values
+    of_copies = _join_here(copies)
+    if not own:
+        return of_copies
+    return tuple(np.concatenate(both) for both in zip((rows, values), of_copies))
+
+
+def _join_here(accumulators):
+    """The same of the parts of this process; rows whose columns are apart come once, zero elsewhere."""
     weights = [a.weight for a in accumulators]
-    rows = [a.weight.logical(a.indices.numpy()) for a in accumulators]
+    rows = np.concatenate([a.weight.logical(a.indices.numpy()) for a in accumulators])
     values = [a.values.numpy() for a in accumulators]
     if weights[0].columns is None:
-        return np.concatenate(rows), np.concatenate(values)
-    # Each part has some columns of the same rows.
-    unique, places = np.unique(np.concatenate(rows), return_inverse=True)
-    joined = np.zeros((len(unique), weights[0].owner.shape[1]), "float32")
-    places = np.split(places, np.cumsum([len(r) for r in rows])[:-1])
-    for weight, place, piece in zip(weights, places, values):
-        np.add.at(joined[:, slice(*weight.columns)], place, piece)
-    return unique, joined
+        return rows, np.concatenate(values)
+    whole = np.zeros((len(rows), weights[0].owner.shape[1]), "float32")
+    stop = 0
+    for weight, piece in zip(weights, values):
+        start, stop = stop, stop + len(piece)
+        whole[start:stop, slice(*weight.columns)] = piece
+    return _summed(rows, whole)
+
+
+def _summed(rows, values):
+    """Every row once, its values summed."""
+    unique, places = np.unique(rows, return_inverse=True)
+    sums = np.zeros((len(unique), *values.shape[1:]), "float32")
+    np.add.at(sums, places, values)
+    return unique, sums

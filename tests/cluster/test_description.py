@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from keras_largeout.distribute.cluster import config as clusters
-from keras_largeout.distribute.cluster import listening
-from keras_largeout.distribute.cluster.config import Cluster, from_environment
 from keras_largeout.distribute.launch import free_ports
+from keras_largeout.distribute.processes import config as clusters
+from keras_largeout.distribute.processes import listening
+from keras_largeout.distribute.processes.config import Cluster, from_environment
 
 JOBS = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
@@ -33,11 +33,22 @@ def test_master_is_an_old_name_of_the_chief():
     assert from_environment(_environment(jobs, "master")).address == "a:1"
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, {"TF_CONFIG": " "}, _environment({"worker": ["a:1", "b:1"]}, "worker")]
-)
-def test_no_parameter_servers_is_no_cluster_of_this_kind(environ):
+@pytest.mark.parametrize("environ", [{}, {"TF_CONFIG": " "}, _environment({"worker": ["a:1"]}, "worker")])
+def test_one_process_is_no_cluster(environ):
     assert from_environment(environ) is None
+
+
+def test_hosts_in_step_have_no_parameter_servers():
+    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]}
+    cluster = from_environment(_environment(jobs, "worker", 1))
+    assert cluster.in_step and not cluster.is_server
+    assert cluster.hosts() == [("chief", 0, "a:1"), ("worker", 0, "b:1"), ("worker", 1, "c:1")]
+    assert cluster.others() == cluster.hosts()[:2]
+    assert [cluster.name(job, index) for job, index, _ in cluster.hosts()] == [
+        "host 0 (a:1)",
+        "host 1 (b:1)",
+        "host 2 (c:1)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 import keras_largeout_ops
 import pytest
 
-from keras_largeout.distribute.cluster import config as clusters
+from keras_largeout.distribute.processes import config as clusters
 from keras_largeout.ops import build_info
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -102,8 +102,7 @@ def test_the_chief_waits_and_says_for_whom(new_cluster):
     cluster.start(("worker", 0))
     patient = CONNECT.replace(
         "strategy()\n",
-        "from keras_largeout.distribute.cluster import parameter_server as p\n"
-        "p._PATIENCE = 0.5\nstrategy()\n",
+        "from keras_largeout.distribute.processes import waiting as p\np._PATIENCE = 0.5\nstrategy()\n",
         1,
     )
     script = cluster.run(patient)

@@ -1,20 +1,14 @@
 """The strategy of a cluster: TensorFlow's own, with its servers checked and its weights spread by bytes."""
 
 import contextlib
-import logging
-import signal
-import sys
-import threading
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.config import accepts
-from keras_largeout.distribute.cluster.listening import kept_to_loopback, require_free_port
+from keras_largeout.distribute.processes.leaving import leave_on_sigterm
+from keras_largeout.distribute.processes.listening import kept_to_loopback, require_free_port
+from keras_largeout.distribute.processes.waiting import telling_who_is_missing
 from keras_largeout.distribute.replicas import devices
 from keras_largeout.ops import build_info
-
-_LOG = logging.getLogger("keras_largeout")
-_PATIENCE = 15.0  # seconds until a message says who is missing
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -40,7 +34,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             rpc_layer="grpc",
         )
         require_free_port(cluster)
-        with _telling_who_is_missing(cluster), kept_to_loopback(cluster):
+        with telling_who_is_missing(cluster), kept_to_loopback(cluster):
             super().__init__(resolver)
         check_servers(cluster)
         self.cluster = cluster
@@ -73,15 +67,8 @@ def connect(cluster):
     key = cluster.to_tf_config()
     if key not in _connected:
         _connected[key] = ParameterServerStrategy(cluster)
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _leave)
+        leave_on_sigterm()
     return _connected[key]
-
-
-def _leave(number, frame):
-    """SIGTERM ends the chief as `sys.exit` does: what is half written is removed on the way out."""
-    sys.exit(128 + number)
 
 
 def check_servers(cluster):
@@ -121,23 +108,3 @@ def _scopes(*scopes):
     with contextlib.ExitStack() as stack:
         entered = [stack.enter_context(scope) for scope in scopes]
         yield entered[0]
-
-
-@contextlib.contextmanager
-def _telling_who_is_missing(cluster):
-    """Logs which servers are missing: TensorFlow waits for them silently, without a time limit."""
-    arrived = threading.Event()
-
-    def tell():
-        patience = _PATIENCE
-        while not arrived.wait(patience):
-            missing = [cluster.name(j, i) for j, i, address in cluster.servers() if not accepts(address)]
-            if missing:
-                _LOG.warning("Waiting for %s.", ", ".join(missing))
-            patience = min(2 * patience, 300.0)
-
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        yield
-    finally:
-        arrived.set()

@@ -1,8 +1,13 @@
 """How a `kl.Model` is saved and loaded: files are complete or not there, and are checked before anything."""
 
+import contextlib
+import os
+import tempfile
 import warnings
 
 from keras_largeout._keras import all_layers
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
+from keras_largeout.distribute.replicas.between_hosts import wait
 from keras_largeout.distribute.tables.server_files import bytes_to_save
 from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.files.loading import load_pass, verify, verify_file
@@ -15,15 +20,28 @@ class Saving:
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         """As Keras's, of a file that is complete or not there. It replaces no folder (`zipped=False`) so."""
         self.wait_for_steps()
-        with model_file(filepath, overwrite, least=bytes_to_save(self)) as path:
+        with self._file(filepath, overwrite) as path:
             super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None, **kwargs):
         """As Keras's, of a file that is complete or not there; so are a `.weights.json` and its files."""
         self.wait_for_steps()
         sharded = max_shard_size is not None
-        with model_file(filepath, overwrite, sharded, least=bytes_to_save(self)) as path:
+        with self._file(filepath, overwrite, sharded) as path:
             super().save_weights(path, overwrite=overwrite, max_shard_size=max_shard_size, **kwargs)
+
+    @contextlib.contextmanager
+    def _file(self, filepath, overwrite, sharded=False):
+        """A path to save to. Of several hosts the first one saves; all go on when the file is there."""
+        hosts = hosts_of_model(self)
+        if hosts is None or hosts.index == 0:
+            with model_file(filepath, overwrite, sharded, least=bytes_to_save(self)) as path:
+                yield path
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                yield os.path.join(folder, os.path.basename(filepath))
+        if hosts is not None:
+            wait(hosts)
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """As Keras's; a file that is damaged, or does not fit all layers and the optimizer, changes nothing.

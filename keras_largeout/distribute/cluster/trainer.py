@@ -13,6 +13,7 @@ from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
 from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here
+from keras_largeout.distribute.hosts.watch import naming_lost_hosts
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.replicas.hosts import hosts_of
@@ -116,7 +117,8 @@ class ClusterTraining(Saving, LoopHooks):
         if self._cluster_strategy is None:
             self._predicts = True
             try:
-                return super().predict(x, batch_size, self._verbose(verbose), steps, callbacks)
+                with self._cluster_at_work():
+                    return super().predict(x, batch_size, self._verbose(verbose), steps, callbacks)
             finally:
                 self._predicts = False
         # Several batches are in flight anyway: several per call would gain nothing.
@@ -246,7 +248,8 @@ class ClusterTraining(Saving, LoopHooks):
         if self._strategy is not None:
             self.check_hooks()
         try:
-            yield
+            with naming_lost_hosts(self._hosts):
+                yield
         except BaseException as error:
             if self._cluster_strategy is not None:
                 self.active_steps = None

@@ -24,18 +24,21 @@ class InStep:
     Args:
         strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
         predicts: whether steps return a value for each example, and not means.
+
+    Attributes:
+        all_hosts: that strategy.
     """
 
     def __init__(self, strategy, predicts=False):
-        self._strategy, self._predicts = strategy, predicts
+        self.all_hosts, self._predicts = strategy, predicts
 
     def run(self, step, args=(), kwargs=None, options=None):
-        outputs = self._strategy.run(step, args, kwargs, options)
+        outputs = self.all_hosts.run(step, args, kwargs, options)
         return (self._of_all_examples if self._predicts else self._means)(outputs)
 
     def _means(self, outputs):
         """The means over all replicas of all hosts, each a number, or an array of a known shape."""
-        hosts, leaves = hosts_of(self._strategy), keras.tree.flatten(outputs)
+        hosts, leaves = hosts_of(self.all_hosts), keras.tree.flatten(outputs)
         means = [
             tf.add_n([tf.cast(part, tf.float32) for part in self._parts(leaf)]) / hosts.per_host
             for leaf in leaves
@@ -49,16 +52,22 @@ class InStep:
 
     def _of_all_examples(self, outputs):
         """The rows of all replicas of all hosts, in the order of the batch."""
-        hosts = hosts_of(self._strategy)
+        hosts = hosts_of(self.all_hosts)
         return keras.tree.map_structure(
             lambda leaf: joined(hosts, tf.concat(self._parts(leaf), axis=0))[0], outputs
         )
 
     def _parts(self, value):
-        return self._strategy.experimental_local_results(value)
+        return self.all_hosts.experimental_local_results(value)
 
     def __getattr__(self, name):
-        return getattr(self._strategy, name)
+        return getattr(self.all_hosts, name)
+
+
+def hosts_of_model(model):
+    """The `Hosts` that train a model in step; None where there are not several."""
+    strategy = model.distribute_strategy
+    return hosts_of(strategy.all_hosts if isinstance(strategy, InStep) else strategy)
 
 
 def callbacks_here(hosts, callbacks):

@@ -73,6 +73,35 @@ def is_alive(job, index):
     return _need(context, "check_alive")(f"/job:{job}/replica:0/task:{index}")
 
 
+def peer_answers(job, index, seconds):
+    """Whether another host of a `MultiWorkerMirroredStrategy` answers within `seconds`.
+
+    Why: TensorFlow waits for ever for one that stands still, and has no public way to ask.
+
+    Returns:
+        True; False where its process has ended; None where it is there and does not answer.
+    """
+    context = _need("tensorflow.python.eager.context", "context")()
+    try:
+        _need(context, "check_collective_ops_peer_health")(
+            f"/job:{job}/replica:0/task:{index}", timeout_in_ms=int(1000 * seconds)
+        )
+    except tf.errors.DeadlineExceededError:
+        return None
+    except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError):
+        return False
+    return True
+
+
+def abort_collectives(message):
+    """Ends what this process waits for together with other hosts, in a `tf.errors.UnavailableError`.
+
+    Why: nothing public does.
+    """
+    context = _need("tensorflow.python.eager.context", "context")()
+    _need(context, "abort_collective_ops")(tf.errors.UNAVAILABLE, message)
+
+
 def never_wait_for_other_workers():
     """Lets the workers of a `ClusterCoordinator` run when one of them stands still.
 

@@ -127,16 +127,15 @@ def sums(hosts, vector):
     return tf.reduce_sum(each(hosts, vector), axis=0)
 
 
-def of_first(hosts, value):
-    """What the first host has, of an integer or an array of integers: NumPy's."""
-    value = np.asarray(value, np.int64)
+def of_each(hosts, number):
+    """The integers of all hosts: int64 array `[count]`."""
     with tf.init_scope():
-        return each(hosts, tf.constant(value.reshape(-1)))[0].numpy().reshape(value.shape)
+        return each(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
 
 
 def wait(hosts):
     """Returns when all hosts have come here."""
-    of_first(hosts, 0)
+    of_each(hosts, 0)
 
 
 def _all_to_all(hosts, blocks, place):

@@ -15,7 +15,10 @@ class Hosts:
         index: int, which of them this process is.
         local: tuple of the names of the devices of this host. Every host has as many.
         tokens: dict, see `between_hosts.py`.
+        watch: the `HostWatch` that notices when another host is lost, or None.
     """
+
+    watch = None
 
     def __init__(self, count, index, local):
         self.count, self.index, self.local = count, index, tuple(local)

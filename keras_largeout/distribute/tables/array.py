@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import joined, of_first
+from keras_largeout.distribute.replicas.between_hosts import joined, of_each
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
@@ -91,7 +91,7 @@ class ShardedArray:
         """The same with the seed that the first host has drawn where nobody gave one."""
         if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
-            initializer.seed = int(of_first(self._home.hosts, initializer.seed))
+            initializer.seed = int(of_each(self._home.hosts, initializer.seed)[0])
         return initializer
 
     def _shard_shape(self, index, size):

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 
-from keras_largeout.distribute.cluster.config import is_loopback
+from keras_largeout.distribute.processes.config import is_loopback
 
 _LOOK = 5e-4  # seconds between two looks for a socket that is about to listen
 

@@ -12,10 +12,11 @@ _TITLES = {"chief": "chief", "worker": "worker", "ps": "parameter server"}
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of one training run.
+    """The processes of one training run: with parameter servers, or hosts that train in step.
 
     Args:
-        addresses: dict of job (`"chief"`, `"worker"`, `"ps"`) to a tuple of `"host:port"`.
+        addresses: dict of job (`"chief"`, `"worker"`, `"ps"`) to a tuple of `"host:port"`. Without `"ps"` a
+            chief, if there is one, is the first of the hosts.
         job: the job of this process.
         index: its number within the job.
     """
@@ -26,12 +27,12 @@ class Cluster:
 
     def __post_init__(self):
         _check_addresses(self.addresses)
-        for job in ("chief", *SERVER_JOBS):
+        for job in ("chief", *SERVER_JOBS) if "ps" in self.addresses else ("worker",):
             if not self.addresses.get(job):
                 raise ValueError(
                     f"The cluster must have at least one {job!r}. Received: {dict(self.addresses)}"
                 )
-        if len(self.addresses["chief"]) != 1:
+        if len(self.addresses.get("chief", ("one",))) != 1:
             raise ValueError(f"The cluster must have one chief. Received: {self.addresses['chief']}")
         if self.job not in self.addresses or not 0 <= self.index < len(self.addresses[self.job]):
             raise ValueError(
@@ -41,8 +42,13 @@ class Cluster:
 
     @property
     def is_server(self):
-        """True in a worker or parameter server, False in the chief."""
-        return self.job in SERVER_JOBS
+        """True in a worker or parameter server, False in the chief, and in a host that trains in step."""
+        return self.job in SERVER_JOBS and not self.in_step
+
+    @property
+    def in_step(self):
+        """Whether there are no parameter servers: the processes are hosts that train in step."""
+        return "ps" not in self.addresses
 
     @property
     def address(self):
@@ -63,9 +69,22 @@ class Cluster:
         """`(job, index, address)` of every worker and parameter server."""
         return [(j, i, a) for j in SERVER_JOBS for i, a in enumerate(self.addresses[j])]
 
+    def hosts(self):
+        """`(job, index, address)` of every host that trains in step: a chief, then the workers."""
+        return [(j, i, a) for j in ("chief", "worker") for i, a in enumerate(self.addresses.get(j, ()))]
+
+    def others(self):
+        """`(job, index, address)` of those that this process waits for."""
+        if not self.in_step:
+            return self.servers()
+        return [(j, i, a) for j, i, a in self.hosts() if (j, i) != (self.job, self.index)]
+
     def name(self, job, index):
         """What messages call a process: `"parameter server 1 (10.0.0.7:2222)"`."""
-        return f"{_TITLES.get(job, job)} {index} ({self.addresses[job][index]})"
+        title, number = _TITLES.get(job, job), index
+        if self.in_step:
+            title, number = "host", [(j, i) for j, i, _ in self.hosts()].index((job, index))
+        return f"{title} {number} ({self.addresses[job][index]})"
 
     def task(self, job, index):
         """The same cluster, seen by another of its processes."""
@@ -78,7 +97,7 @@ class Cluster:
 
 
 def from_environment(environ=os.environ):
-    """The `Cluster` of the environment variable `TF_CONFIG`, or None where it names no parameter servers.
+    """The `Cluster` of the environment variable `TF_CONFIG`; None where it names one process, or none.
 
     Raises:
         ValueError: `TF_CONFIG` is no JSON of the form
@@ -91,8 +110,9 @@ def from_environment(environ=os.environ):
     try:
         config = json.loads(text)
         addresses = {**config.get("cluster", {})}
-        if "ps" not in addresses:  # one machine, or all workers in step: not a cluster of this kind
+        if "ps" not in addresses and sum(map(len, addresses.values())) < 2:
             return None
+        addresses.pop("evaluator", None)  # of a time when one process evaluated what the others trained
         task = config["task"]
         # "master" is what the first versions called the chief, and some schedulers still do.
         if "master" in addresses:
@@ -104,16 +124,6 @@ def from_environment(environ=os.environ):
             'TF_CONFIG must be JSON: {"cluster": {"chief": ["host:port"], "worker": [..], "ps": [..]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text} ({error!r})'
         ) from None
-
-
-def hosts_in_environment(environ=os.environ):
-    """Whether `TF_CONFIG` names several workers and no parameter servers: hosts that train in step."""
-    text = environ.get("TF_CONFIG", "").strip()
-    try:
-        jobs = json.loads(text).get("cluster", {}) if text else {}
-    except (json.JSONDecodeError, AttributeError):
-        return False  # `from_environment` says what is wrong
-    return "ps" not in jobs and len([*jobs.get("chief", ()), *jobs.get("worker", ())]) > 1
 
 
 def cluster_of(jobs, job, index):

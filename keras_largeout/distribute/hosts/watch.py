@@ -1,0 +1,105 @@
+"""Whether all hosts still answer: a step would wait for ever for one that does not."""
+
+import contextlib
+import threading
+import time
+
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas._tensorflow import abort_collectives, peer_answers
+
+_SECONDS = 1.0  # between two questions
+_PATIENCE = 20.0  # for a host that is there and does not answer: it stands still
+_REFUSALS = 2  # questions in a row that nobody was there to answer: its process has ended
+
+
+class HostLostError(RuntimeError):
+    """A host that trains in step with this one ended, or stood still for too long.
+
+    Attributes:
+        names: list of str, the hosts that were lost.
+    """
+
+    def __init__(self, names):
+        self.names = list(names)
+        super().__init__(
+            f"{' and '.join(self.names)} {'was' if len(self.names) == 1 else 'were'} lost. Start the script "
+            "again on the hosts that there are: with kl.callbacks.BackupAndRestore training goes on from the "
+            "last backup."
+        )
+
+
+class HostWatch:
+    """Asks every other host again and again whether it is there, each in a thread of its own.
+
+    When one is lost, what this process waits for together with others ends in an error. (TensorFlow notices
+    by itself that a process has ended, within some seconds, but not that one stands still.)
+
+    Args:
+        cluster: `Cluster` without parameter servers, whose hosts have all come.
+
+    Attributes:
+        lost: list of the names of the hosts that were lost, in that order.
+    """
+
+    def __init__(self, cluster):
+        self.lost = []
+        self._cluster, self._noticed = cluster, threading.Condition()
+        for job, index, _ in cluster.others():
+            threading.Thread(
+                target=self._watch, args=(job, index), name="keras_largeout_hosts", daemon=True
+            ).start()
+
+    def _watch(self, job, index):
+        answered, refused = time.monotonic(), 0
+        while True:
+            time.sleep(_SECONDS)
+            answer = peer_answers(job, index, 5 * _SECONDS)
+            if answer:
+                answered, refused = time.monotonic(), 0
+                continue
+            refused += answer is False
+            if refused >= _REFUSALS or time.monotonic() - answered > _PATIENCE:
+                break
+        with self._noticed:
+            self.lost.append(self._cluster.name(job, index))
+            self._noticed.notify_all()
+        abort_collectives(str(HostLostError(self.lost[:1])))
+
+    def who(self):
+        """The names of the hosts that were lost, after a moment in which this is noticed everywhere."""
+        deadline = time.monotonic() + 8 * _SECONDS
+        with self._noticed:
+            self._noticed.wait_for(lambda: self.lost, timeout=8 * _SECONDS)
+            lost = self.lost[:1]
+        # Who ends now is no longer taken for the one that was lost first.
+        time.sleep(min(4 * _SECONDS, max(0.0, deadline - time.monotonic())) if lost else 0.0)
+        return lost
+
+
+@contextlib.contextmanager
+def naming_lost_hosts(hosts):
+    """Turns what TensorFlow raises when a host was lost into one `HostLostError`.
+
+    Args:
+        hosts: `Hosts`, or None where there are not several.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        watch = None if hosts is None else hosts.watch
+        lost = watch.who() if watch is not None and isinstance(error, _OF_LOST) else []
+        if not lost:
+            raise
+        raise HostLostError(lost) from None  # TensorFlow has logged what it saw
+
+
+_OF_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)

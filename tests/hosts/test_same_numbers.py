@@ -1,0 +1,69 @@
+"""Hosts in step train as one device does on the same batches: losses, predictions, tables and slots."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from _cluster import alone
+from _hosts import LocalHosts
+
+from tests.hosts import _models
+
+SCRIPT = pathlib.Path(__file__).with_name("_models.py")
+
+
+def _trained(folder, hosts, devices, cases):
+    """What each host has found for each case."""
+    with alone():
+        running = LocalHosts(SCRIPT, hosts, [folder, devices, *cases])
+        try:
+            for case in cases:
+                for host in running.hosts:
+                    host.wait_for(f"^done {case}$")
+            codes = running.ended()
+        finally:
+            running.close()
+    assert codes == [0] * hosts, running.text()
+    return {case: [np.load(folder / f"{case}_{host}.npz") for host in range(hosts)] for case in cases}
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory):
+    return _trained(tmp_path_factory.mktemp("hosts"), 2, 1, _models.CASES)
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    found = {}
+
+    def of(case):
+        if case not in found:
+            found[case] = _models.trained(case, tf.distribute.get_strategy(), 1)
+        return found[case]
+
+    return of
+
+
+def _compare(case, on_hosts, expected):
+    head = case in _models.HEADS
+    for found in on_hosts:
+        assert set(found) == set(expected)
+        for name, want in expected.items():
+            tolerance = 1e-5 if name == "losses" else 2e-4 if head else 2e-5
+            np.testing.assert_allclose(found[name], want, tolerance, 10 * tolerance, err_msg=name)
+    for name in expected:  # and all hosts have the same bits
+        np.testing.assert_array_equal(on_hosts[0][name], on_hosts[-1][name])
+
+
+@pytest.mark.parametrize("case", _models.CASES)
+def test_two_hosts(case, two_hosts, one_device):
+    _compare(case, two_hosts[case], one_device(case))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (4, 1)])
+def test_more_hosts_and_devices(hosts, devices, tmp_path, one_device):
+    found = _trained(tmp_path, hosts, devices, _models.CASES)
+    for case in _models.CASES:
+        _compare(case, found[case], one_device(case))

@@ -6,6 +6,8 @@ and runs the script as the chief, with `TF_CONFIG` set as it would be on a real 
 shown under their names and kept in one file each; a process that dies is named. When the script ends,
 everything ends; nothing is left running, however this process ends itself.
 
+Without `--ps` the workers are hosts that train in step: each of them runs the script.
+
 TensorFlow's gRPC does what anyone tells it who reaches a port. Loopback keeps the network out, not the other
 users of this machine.
 """
@@ -45,11 +47,12 @@ class Launcher:
         self.children = {}
         self._signals = []
         self._lost_ps_at = None
+        self.cluster = self._new_cluster(workers, ps)
+
+    def _new_cluster(self, workers, ps):
         count = {"chief": 1, "worker": workers, "ps": ps}
         ports = iter(free_ports(sum(count.values())))
-        self.cluster = Cluster(
-            {job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()}
-        )
+        return Cluster({job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()})
 
     def run(self):
         """Runs until the script ends; its exit code, or 128 + the signal that ended it or this process."""
@@ -58,14 +61,17 @@ class Launcher:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
         try:
-            for job, index, _ in self.cluster.servers():
-                self._start(job, index)
+            self._start_first()
             self.console.say(f"logs: {self.logs}")
             return self._watch()
         finally:
             for child in self.children.values():
                 self.console.remove(child)
                 child.close()
+
+    def _start_first(self):
+        for job, index, _ in self.cluster.servers():
+            self._start(job, index)
 
     def _watch(self):
         while not all(child.ready for child in self.children.values()):
@@ -140,15 +146,72 @@ class Launcher:
         """Ends everything, the script first: it may be saving. Returns the exit code."""
         if code is None:
             code = 128 + self._signals[0]
-        for jobs, number in ((("chief",), signal.SIGTERM), (("worker", "ps"), signal.SIGTERM)):
+        for jobs in (("chief",), ("worker", "ps")):
             group = [child for (job, _), child in self.children.items() if job in jobs]
             for child in group:
-                child.send(signal.SIGINT if signal.SIGINT in self._signals else number)
+                child.send(signal.SIGINT if signal.SIGINT in self._signals else signal.SIGTERM)
             asked, deadline = len(self._signals), time.monotonic() + _GRACE
             while any(child.process.poll() is None for child in group):
                 self.console.wait(0.2)
                 if time.monotonic() > deadline or len(self._signals) > asked:  # the user asks again
                     break
+        return code
+
+
+class HostLauncher(Launcher):
+    """Runs a script on hosts that train in step, each a process of this machine.
+
+    When one ends by an error, the others notice, and end too. Restarts are then counted for all together.
+
+    Args:
+        script, logs, restarts: as for `Launcher`.
+        hosts: int, how many.
+    """
+
+    def __init__(self, script, hosts=2, logs="cluster_logs", restarts=0):
+        super().__init__(script, hosts, 0, logs, restarts)
+
+    def _new_cluster(self, workers, ps):
+        return Cluster({"worker": tuple(f"127.0.0.1:{port}" for port in free_ports(workers))}, "worker")
+
+    def _start_first(self):
+        for job, index, _ in self.cluster.hosts():
+            own = self.cluster.task(job, index)
+            environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+            environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
+            name = f"host {index}"
+            log = self.logs / f"{name.replace(' ', '_')}.log"
+            child = Child(name, [sys.executable, *self.script], environment, log)
+            self.children[job, index] = child
+            self.console.add(child)
+
+    def _watch(self):
+        code, deadline = 0, None
+        while self.children:
+            self.console.wait(0.5)
+            if self._signals:
+                return self._stop()
+            for (job, index), child in list(self.children.items()):
+                if child.process.poll() is None:
+                    continue
+                self.console.remove(child)
+                child.close()
+                del self.children[job, index]
+                ended = child.process.returncode
+                if ended:
+                    title = self.cluster.name(job, index)
+                    self.console.say(f"{title} {child.how_it_ended()}; its output is in {child.log}")
+                    code = code or (128 - ended if ended < 0 else ended)
+                    deadline = deadline or time.monotonic() + _SCRIPT_GRACE
+            if deadline is not None and time.monotonic() > deadline:
+                for child in self.children.values():
+                    child.send(signal.SIGKILL)
+            if not self.children and code and self.restarts:
+                self.restarts -= 1
+                self.console.say(f"all hosts are started again ({self.restarts} more restarts)")
+                code, deadline = 0, None
+                self.cluster = self._new_cluster(len(self.cluster.hosts()), 0)
+                self._start_first()
         return code
 
 
@@ -182,8 +245,8 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--ps", type=int, default=2, help="parameter servers")
+    parser.add_argument("--workers", type=int, default=2, help="beside a chief; without --ps: hosts")
+    parser.add_argument("--ps", type=int, default=0, help="parameter servers; 0: none, workers train in step")
     parser.add_argument("--logs", default="cluster_logs", help="folder for the output of every process")
     parser.add_argument(
         "--restarts", type=int, default=0, help="how often in total processes that died are started again"
@@ -191,12 +254,14 @@ def main(arguments=None):
     parser.add_argument("script", help="runs as the chief")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args(arguments)
-    for name in ("workers", "ps"):
-        if getattr(options, name) < 1:
-            parser.error(f"`--{name}` must be at least 1. Received: {getattr(options, name)}")
-    launcher = Launcher(
-        [options.script, *options.arguments], options.workers, options.ps, options.logs, options.restarts
-    )
+    for name, least in (("workers", 1), ("ps", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"`--{name}` must be at least {least}. Received: {getattr(options, name)}")
+    script = [options.script, *options.arguments]
+    if options.ps:
+        launcher = Launcher(script, options.workers, options.ps, options.logs, options.restarts)
+    else:
+        launcher = HostLauncher(script, options.workers, options.logs, options.restarts)
     return launcher.run()
 
 

@@ -151,6 +151,6 @@ def _parent(folder):
 
 
 def test_refusals(launch):
-    launcher = launch(SCRIPT, "--ps", "0")
+    launcher = launch(SCRIPT, "--workers", "0")
     assert launcher.ended() == 2
-    assert "`--ps` must be at least 1. Received: 0" in launcher.text
+    assert "`--workers` must be at least 1. Received: 0" in launcher.text

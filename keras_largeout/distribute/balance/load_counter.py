@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
+from keras_largeout.distribute.replicas.between_hosts import sums
 from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_index
 from keras_largeout.distribute.tables.array import HOT
 
@@ -32,6 +33,8 @@ class LoadCounter(Counting):
     def __init__(self, name, array, kinds, length, record):
         self.name, self.kinds, self.array = name, kinds, array
         self.devices = devices = array.placement.devices
+        # Of several hosts each counts what its replicas do; `load` adds up.
+        self._hosts, self._first_replica = array.table.hosts, array.table.here[0]
         # On a cluster all workers count on the first server. They only add, so none waits for another.
         self.remote, host = array.table.remote, array.table.devices[0] if array.table.remote else HOST
         _counts = functools.partial(_counts_on, host)
@@ -47,7 +50,7 @@ class LoadCounter(Counting):
 
     def add(self, numbers):
         """Adds int64 `[length]` to what this replica did."""
-        self._asked[replica_index()].assign_add(numbers)
+        self._asked[self._first_replica + replica_index()].assign_add(numbers)
 
     def split(self, numbers):
         """A list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.
@@ -73,10 +76,13 @@ class LoadCounter(Counting):
                 work = self.split(tf.stack(self._asked))[-1]
                 step = work - self._before
                 self._before.assign(work)
-                self._peak.assign_add(tf.reduce_max(tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]))
+                done = tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]
+                self._peak.assign_add(tf.reduce_max(done if self._hosts is None else sums(self._hosts, done)))
             self._steps.assign_add(1)
             if HOT in self._sizes:
-                self._replicas.assign_add(tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64))
+                sizes = tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64)
+                after = len(self._asked) - self._first_replica - sizes.shape[0]
+                self._replicas.assign_add(tf.pad(sizes, [(self._first_replica, after)]))
             if self._sizes:
                 sizes = [self._sizes.pop(shard, 0) for shard in range(self.devices)]
                 self._shards.assign_add(tf.cast(tf.stack(sizes), tf.int64))
@@ -85,9 +91,10 @@ class LoadCounter(Counting):
 
     def load(self):
         """The `MeasuredLoad` of the steps so far."""
-        asked = np.stack([numbers.numpy() for numbers in self._asked])
+        asked = self._of_all_hosts(np.stack([numbers.numpy() for numbers in self._asked]))
         asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
-        gradients, replicated = self._shards.numpy(), self._replicas.numpy()
+        gradients = self._of_all_hosts(self._shards.numpy())
+        replicated = self._of_all_hosts(self._replicas.numpy())
         if self.remote:
             self._give_to_servers(asked, gradients, int(replicated.sum()))
             peak = asked[:, -1, 1:].sum(axis=0).max()  # of the server that is busiest over all steps
@@ -104,6 +111,13 @@ class LoadCounter(Counting):
             peak=int(peak),
             bytes=sent,
         )
+
+    def _of_all_hosts(self, counts):
+        """The sums of an integer array over the hosts where there are several."""
+        if self._hosts is None:
+            return counts
+        flat = tf.constant(counts.astype(np.int64).reshape(-1))
+        return sums(self._hosts, flat).numpy().reshape(counts.shape)
 
     def _give_to_servers(self, asked, gradients, hot_rows):
         """Counts what was done with hot rows, in place, for the one server that has them."""

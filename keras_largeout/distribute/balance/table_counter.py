@@ -66,4 +66,4 @@ class TableCounter(LoadCounter):
             for shard, found in by_shard.items():
                 mine = owners == shard
                 counts[start:stop][mine] = found[local[mine]]
-        return counts
+        return self._of_all_hosts(counts).astype(np.float32)

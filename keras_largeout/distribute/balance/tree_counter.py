@@ -24,8 +24,8 @@ class TreeCounter(LoadCounter):
         self._tree = tree
         self._vector_bytes = self._scalar_bytes = 0
         if record:
-            for replica, device in enumerate(tree.kernel.devices):
-                with tf.init_scope(), tf.device(device):
+            for replica, index in enumerate(tree.kernel.here):
+                with tf.init_scope(), tf.device(tree.kernel.devices[index]):
                     zeros = tf.zeros([tree.top_leaves], tf.int64)
                     self._recorded[replica] = plain_variable(zeros, trainable=False)
 
@@ -71,4 +71,4 @@ class TreeCounter(LoadCounter):
         """int64 `[leaves of the top]`: how many targets were below each leaf. None: not recorded."""
         if not self._recorded:
             return None
-        return np.sum([variable.numpy() for variable in self._recorded.values()], axis=0)
+        return self._of_all_hosts(np.sum([v.numpy() for v in self._recorded.values()], axis=0))

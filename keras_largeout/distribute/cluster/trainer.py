@@ -225,10 +225,11 @@ class ClusterTraining(Saving, LoopHooks):
         function, count = call.get(data), call.get(steps)
         if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
+        if self._hosts is not None:
+            return self._strategy.distribute_datasets_from_function(function), count
         if self._cluster_strategy is None:
             raise ValueError(
-                f"`{data}` may be a dataset function under a ParameterServerStrategy only. "
-                f"Received: {data}={function!r}"
+                f"`{data}` may be a dataset function on several machines only. Received: {data}={function!r}"
             )
         if not count:
             raise ValueError(

@@ -128,14 +128,24 @@ class ShardedTree:
             counter.record(top_class, weights)
         hosts = self.kernel.hosts
         if hosts is None:
-            return losses + self._below(pairs, hidden, position)
+            below, of_parts, sizes = self._below(hidden, position)
+            self._count(hidden, sizes, [pairs, *of_parts])
+            return losses + below
         # Hidden vectors of tokens go to the host that has the subtree of their target, and losses come back.
         starts = self._class_offsets.local[:: hosts.per_host]
         order, sizes = self._by_owner(position, starts, hosts.count)
         route = Route(hosts, tf.stack(sizes))
         there = route.there(take_each(hidden, order)), route.there(tf.gather(position, order))
-        below = route.back(self._below(pairs, *there))
-        return losses + tf.scatter_nd(order[:, None], below, tf.shape(losses))
+        below, of_parts, _ = self._below(*there)
+        if counter is not None:
+            asked = self._by_owner(position, self._class_offsets.local, len(of_parts))[1]
+            self._count(hidden, asked, [pairs, *of_parts])
+        return losses + tf.scatter_nd(order[:, None], route.back(below), tf.shape(losses))
+
+    def _count(self, hidden, sizes, pairs):
+        counter = counter_of(self)
+        if counter is not None:
+            counter.add_pairs(hidden, sizes, pairs)
 
     def _top_losses(self, hidden, targets, weights):
         """The losses of the top, and its pairs; a target that is no class is named by the op."""
@@ -166,21 +176,22 @@ class ShardedTree:
         tokens = tf.dynamic_partition(tf.range(tf.size(position)), owner, parts + 1)[1:]
         return tf.concat(tokens, axis=0), [tf.size(t) for t in tokens]
 
-    def _below(self, top_pairs, hidden, position):
+    def _below(self, hidden, position):
         """The losses of the subtrees of this process, each computed where the subtree is; 0 without one.
 
+        Also the pairs of each device's subtrees (None: not here), and how many of the tokens they have.
         Tokens that are skipped have no position and are not sent. So all that are sent weigh 1.
         """
         offsets, devices = self._class_offsets.local, self.kernel.placement.devices
         order, sizes = self._by_owner(position, offsets, devices)
         pieces = tf.split(take_each(hidden, order), sizes)
         classes = tf.split(tf.gather(position, order), sizes)
-        below, pairs = [], [top_pairs, *[None] * devices]
+        below, pairs = [], [None] * devices
         for index, (mine, piece) in enumerate(zip(classes, pieces)):
             if index not in self._forests:
                 continue
             with on(self._weights(index)[0]):
-                loss, pairs[index + 1] = tree_softmax_pairs(
+                loss, pairs[index] = tree_softmax_pairs(
                     piece,
                     mine - offsets[index],
                     *self._weights(index),
@@ -188,13 +199,10 @@ class ShardedTree:
                     forest=True,
                 )
                 below.append(loss)
-        counter = counter_of(self)
-        if counter is not None:
-            counter.add_pairs(hidden, sizes, pairs)
         shape = tf.shape(position)
         if not below:
-            return tf.zeros(shape)
-        return tf.scatter_nd(order[:, None], tf.concat(below, axis=0), shape)
+            return tf.zeros(shape), pairs, sizes
+        return tf.scatter_nd(order[:, None], tf.concat(below, axis=0), shape), pairs, sizes
 
     def _weights(self, key):
         kernel = local(self.kernel.array.parts[key].value)

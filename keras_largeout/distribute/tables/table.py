@@ -242,6 +242,11 @@ class ShardedTable:
 
     def check_move(self, placement):
         """Raises ValueError where rows cannot be moved to `placement`: parts of other sizes, or files."""
+        if self.hosts is not None:
+            raise ValueError(
+                "Rows stay on their host. (Save the model, and load it where its layers get the other "
+                f"placement.) Received: a placement of {self.plan_name!r}, over {self.hosts.count} hosts"
+            )
         if self.folder is not None:
             raise ValueError(
                 f"Rows in files stay where they are. Received: a placement of {self.plan_name!r}, which has "

@@ -1,0 +1,95 @@
+"""Hosts that are lost: the others end with one error that names them, and the next start goes on."""
+
+import signal
+
+import pytest
+
+TRAINING = """
+import os, sys
+import keras
+import numpy as np
+import keras_largeout as kl
+
+folder, epochs = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(3)
+rng = np.random.default_rng(0)
+x, y = rng.integers(0, 300, (64, 4)), rng.integers(0, 90, 64)
+strategy = kl.distribute.strategy()
+with strategy.scope():
+    ids = keras.Input((4,), dtype="int64")
+    words = kl.layers.ShardedEmbedding(300, 8, placement="permutation", combiner="mean")
+    head = kl.layers.FullSoftmax(90)
+    model = kl.Model(ids, head(words(ids)))
+    model.compile(kl.optimizers.Adagrad(0.1), loss=head.loss)
+
+
+class Tell(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs):
+        print("epoch", epoch, "%.6f" % logs["loss"], flush=True)
+
+
+callbacks = [kl.callbacks.BackupAndRestore(folder, delete_checkpoint=False), Tell()]
+try:
+    model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=2, callbacks=callbacks)
+except kl.distribute.HostLostError as error:
+    print("lost:", error, flush=True)
+    sys.exit(3)
+print("trained", "%.6f" % np.abs(words.table.numpy()).sum(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_host_is_named_by_all_others(number, new_hosts, tmp_path):
+    hosts = new_hosts(TRAINING, 3, tmp_path / "backup", 100_000)
+    for host in hosts.hosts:
+        host.wait_for("^epoch 2 ")
+    hosts.hosts[1].send(number)
+    for index in (0, 2):
+        assert hosts.hosts[index].ended() == 3, hosts.text()
+        line = hosts.hosts[index].wait_for("^lost: ").string
+        assert line.startswith(f"lost: {hosts.name(1)} was lost."), line
+
+
+def test_another_number_of_hosts_goes_on_from_the_backup(new_hosts, tmp_path):
+    hosts = new_hosts(TRAINING, 2, tmp_path / "backup", 100_000)
+    hosts.hosts[1].wait_for("^epoch 3 ")
+    hosts.hosts[0].send(signal.SIGKILL)
+    assert hosts.hosts[1].ended() == 3, hosts.text()
+    seen = [line.split()[1:] for line in hosts.hosts[1].lines if line.startswith("epoch ")]
+    more = int(seen[-1][0]) + 4
+    goes_on = new_hosts(TRAINING, 3, tmp_path / "backup", more)
+    assert goes_on.ended() == [0, 0, 0], goes_on.text()
+    alone = new_hosts(TRAINING, 1, tmp_path / "of_one", more)
+    assert alone.ended() == [0], alone.text()
+    expected = dict(line.split()[1:] for line in alone.hosts[0].lines if line.startswith("epoch "))
+    after = dict(line.split()[1:] for line in goes_on.hosts[2].lines if line.startswith("epoch "))
+    assert len(after) < more  # it did not begin anew
+    for epoch, loss in {**dict(seen), **after}.items():
+        assert float(loss) == pytest.approx(float(expected[epoch]), rel=1e-4), epoch
+    trained = [host.wait_for("^trained (.*)").group(1) for host in (*goes_on.hosts, *alone.hosts)]
+    assert [float(value) for value in trained] == pytest.approx([float(trained[-1])] * 4, rel=1e-5)
+
+
+def test_sigterm_ends_a_host_cleanly(new_hosts, tmp_path):
+    hosts = new_hosts(TRAINING, 2, tmp_path / "backup", 100_000)
+    for host in hosts.hosts:
+        host.wait_for("^epoch 1 ")
+    for host in hosts.hosts:
+        host.send(signal.SIGTERM)
+    codes = hosts.ended()
+    assert set(codes) <= {3, 128 + signal.SIGTERM} and 128 + signal.SIGTERM in codes, hosts.text()
+
+
+def test_another_build_is_refused(new_hosts):
+    connect = (
+        "import os, keras_largeout as kl\n"
+        "from keras_largeout.distribute.hosts import connect\n"
+        "own = connect.build_info\n"
+        "if '\"index\": 1' in os.environ['TF_CONFIG']:\n"
+        "    connect.build_info = lambda: {**own(), 'sources': 'abc'}\n"
+        "kl.distribute.strategy()\n"
+    )
+    hosts = new_hosts(connect, 2)
+    assert hosts.ended() == [1, 1]
+    for host in hosts.hosts:
+        assert f"{hosts.name(1)} has another build of keras_largeout than {hosts.name(0)}" in host.text

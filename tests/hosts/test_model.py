@@ -1,0 +1,68 @@
+"""Hosts in step: ragged batches, vocabularies, callbacks, files, a function that makes each host's data."""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from _cluster import alone
+from _hosts import LocalHosts
+
+from tests.hosts import _model
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """The folder of two hosts, and what each has said."""
+    folder = tmp_path_factory.mktemp("model")
+    with alone():
+        hosts = LocalHosts(pathlib.Path(_model.__file__), 2, [folder])
+        try:
+            found = [json.loads(h.wait_for("^said (.*)").group(1)) for h in hosts.hosts]
+            assert hosts.ended() == [0, 0], hosts.text()
+        finally:
+            hosts.close()
+    return folder, found
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    model = _model.model_of()
+    history = model.fit(_model.batches(), epochs=2, verbose=0)
+    return model, history.history["loss"]
+
+
+def test_losses(said, one_device):
+    for host in said[1]:
+        np.testing.assert_allclose(host["losses"], one_device[1], 1e-5)
+
+
+def test_the_first_host_writes(said):
+    names = {path.name for path in said[0].iterdir()}
+    assert names == {"log_0.csv", "model.keras", "weights_1.weights.h5", "weights_2.weights.h5"}
+
+
+def test_files_load_on_one_device(said, one_device):
+    folder, found = said
+    model = _model.model_of()
+    model.load_weights(folder / "weights_2.weights.h5")
+    np.testing.assert_allclose(
+        model.get_layer("users").table.numpy(), one_device[0].get_layer("users").table.numpy(), 1e-4, 1e-5
+    )
+    assert int(model.optimizer.iterations) == 6
+    loaded = keras.models.load_model(folder / "model.keras")
+    for host in found:
+        assert np.abs(loaded.get_layer("users").table.numpy()).sum() == pytest.approx(host["users"], rel=1e-6)
+    assert loaded.predict(_model.batches(), verbose=0).shape == (36, 8)
+
+
+def test_all_hosts_know_what_each_replica_asked(said):
+    first, second = (np.array(host["asked"]) for host in said[1])
+    np.testing.assert_array_equal(first, second)
+    assert first.shape[0] == 2 and (first[:, 0, 1:].sum(axis=1) > 0).all()  # replicas, kinds, shards
+
+
+def test_a_function_of_each_host(said):
+    first, second = (host["by_function"] for host in said[1])
+    assert first == second and np.isfinite(first).all()

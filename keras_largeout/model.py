@@ -1,4 +1,4 @@
-"""`Model`: a `keras.Model` whose `fit` also works on a cluster."""
+"""`Model`: a `keras.Model` whose `fit` also works on several machines."""
 
 import functools
 import warnings
@@ -75,7 +75,7 @@ class _Pickled:
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
-    """A `keras.Model` that also trains under a `tf.distribute.ParameterServerStrategy`.
+    """A `keras.Model` that also trains on parameter servers, and on several hosts in step.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
     `keras.Sequential`.) On one device there is no difference; over several devices of one machine its `fit`
@@ -107,6 +107,13 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
     - `steps_per_execution` is the number of steps per call of a worker. Each call costs messages between
       worker and chief. `run_eagerly` is refused, XLA is not used.
     - Moving averages of `BatchNormalization` are written by all workers; the last one wins.
+
+    On several hosts in step (`tf.distribute.MultiWorkerMirroredStrategy`, which Keras's own `fit` does not
+    know) all hosts make the same calls. Each reads the dataset and takes its part of every batch; or a
+    dataset function makes the batches of one host. Logs are those of all hosts, and `predict` returns the
+    values of the whole batch on each of them. The first host shows progress and writes files; on the others
+    `CSVLogger`, `TensorBoard` and `RemoteMonitor` are left out. When a host is lost,
+    `kl.distribute.HostLostError` names it.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -124,7 +131,7 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Sequential(_Pickled, _Checked, ClusterTraining, keras.Sequential):
-    """A `keras.Sequential` that also trains on a cluster: see `Model`."""
+    """A `keras.Sequential` that also trains on several machines: see `Model`."""
 
 
 def _is_functional(args, kwargs):

@@ -30,8 +30,9 @@ What to know:
   divide by the replicas. `kl.Model` has neither limit. `train_on_batch` and `predict_on_batch` give every
   replica the whole batch. A loss logged after a step averages the replicas' means; that of an epoch is
   exact.
-- Refused by name, early: Keras's own optimizers for tables; strategies other than Mirrored and parameter
-  servers; `RowWiseAdagrad` and norms over rows where columns are apart; `use_ema`; `embeddings` of a
+- Several hosts in step (`tf.distribute.MultiWorkerMirroredStrategy`) give the same numbers, with `kl.Model`.
+  All hosts must do what reads a table. Refused there: tables in files, and `rebalance`.
+- Refused by name, early: Keras's own optimizers for tables; other strategies; `RowWiseAdagrad` and norms over rows where columns are apart; `use_ema`; `embeddings` of a
   table in parts (tied weights take `placement="replicated"`: a head has a table of its own, in the order
   of its tree).
 - Under mixed_float16 `compile` wraps optimizers in Keras's `LossScaleOptimizer`, which looks at one

@@ -13,22 +13,25 @@ def strategy(devices=None):
 
     A process belongs to a cluster where the environment variable `TF_CONFIG` names parameter servers. Its
     chief waits here until all servers answer, and gets their `tf.distribute.ParameterServerStrategy`.
+
+    Where `TF_CONFIG` names several workers and no parameter servers, they are hosts that train in step. Each
+    waits here for the others, gets a `tf.distribute.MultiWorkerMirroredStrategy`, and runs the whole script.
     (`python -m keras_largeout.distribute.launch` runs a script on a cluster of this machine.)
 
     Args:
         devices: int, how many devices; None for all GPUs, or for one device where there are fewer than two.
             On a machine without GPUs this many logical CPUs stand in for them: everything works as on GPUs,
-            and nothing gets faster. Ask for them before TensorFlow has run anything. On a cluster the
-            argument has no meaning.
+            and nothing gets faster. Ask for them before TensorFlow has run anything. Of several hosts each
+            has so many logical CPUs, or else all of its GPUs. On a cluster the argument has no meaning.
 
     Returns:
-        `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, or a
-        `tf.distribute.ParameterServerStrategy`.
+        `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, a
+        `tf.distribute.ParameterServerStrategy` or a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Raises:
         ValueError: there are GPUs, but fewer than `devices`.
         RuntimeError: TensorFlow already runs with fewer logical CPUs; or a process of the cluster has another
-            build of this package, or none.
+            build of this package, or none; or hosts have different numbers of devices.
 
     Example:
 

@@ -1,6 +1,7 @@
 """Whether all hosts still answer: a step would wait for ever for one that does not."""
 
 import contextlib
+import re
 import threading
 import time
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas._tensorflow import abort_collectives, peer_answers
 
 _SECONDS = 1.0  # between two questions
-_PATIENCE = 20.0  # for a host that is there and does not answer: it stands still
+_PATIENCE = 15.0  # for a host that is there and does not answer: it stands still
 _REFUSALS = 2  # questions in a row that nobody was there to answer: its process has ended
 
 
@@ -32,8 +33,9 @@ class HostLostError(RuntimeError):
 class HostWatch:
     """Asks every other host again and again whether it is there, each in a thread of its own.
 
-    When one is lost, what this process waits for together with others ends in an error. (TensorFlow notices
-    by itself that a process has ended, within some seconds, but not that one stands still.)
+    When one is lost, what this process waits for together with others ends in an error. TensorFlow notices
+    too, after 10 seconds without a sign of a host, but not which host was the first: those that end because
+    of it are as silent.
 
     Args:
         cluster: `Cluster` without parameter servers, whose hosts have all come.
@@ -66,15 +68,26 @@ class HostWatch:
             self._noticed.notify_all()
         abort_collectives(str(HostLostError(self.lost[:1])))
 
-    def who(self):
-        """The names of the hosts that were lost, after a moment in which this is noticed everywhere."""
+    def who(self, error):
+        """The names of the hosts that were lost, after a moment in which this is noticed everywhere.
+
+        Args:
+            error: what TensorFlow raised. It names hosts that gave no sign of themselves.
+        """
         deadline = time.monotonic() + 8 * _SECONDS
         with self._noticed:
             self._noticed.wait_for(lambda: self.lost, timeout=8 * _SECONDS)
-            lost = self.lost[:1]
+            lost = self.lost[:1] or self._silent(str(error))
         # Who ends now is no longer taken for the one that was lost first.
         time.sleep(min(4 * _SECONDS, max(0.0, deadline - time.monotonic())) if lost else 0.0)
         return lost
+
+    def _silent(self, text):
+        """The names of the hosts that an error of TensorFlow says are unhealthy."""
+        found = re.findall(r"/job:(\w+)/replica:0/task:(\d+)", text) if "unhealthy" in text else []
+        others = {(job, index) for job, index, _ in self._cluster.others()}
+        named = dict.fromkeys((job, int(index)) for job, index in found)
+        return [self._cluster.name(*task) for task in named if task in others]
 
 
 @contextlib.contextmanager
@@ -88,7 +101,7 @@ def naming_lost_hosts(hosts):
         yield
     except tf.errors.OpError as error:
         watch = None if hosts is None else hosts.watch
-        lost = watch.who() if watch is not None and isinstance(error, _OF_LOST) else []
+        lost = watch.who(error) if watch is not None and isinstance(error, _OF_LOST) else []
         if not lost:
             raise
         raise HostLostError(lost) from None  # TensorFlow has logged what it saw

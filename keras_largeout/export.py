@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import all_layers
+from keras_largeout.distribute.hosts.in_step import hosts_of_model, written_by_first
 from keras_largeout.distribute.tables.export_proxy import write_tables
 from keras_largeout.files.whole import put, scratch_beside
 from keras_largeout.ops import export_mode
@@ -57,8 +58,9 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True, tabl
         raise ValueError(f"`table_dtype` must be None or 'int8'. Received: table_dtype={table_dtype!r}")
     if not isinstance(serving, keras.Model):
         raise ValueError(f"`serving` must be a keras.Model. Received: {type(serving).__name__}")
-    path = pathlib.Path(path)
-    _check_target(path, overwrite)
+    path, hosts = pathlib.Path(path), hosts_of_model(serving)
+    if hosts is None or hosts.index == 0:
+        _check_target(path, overwrite)
     structure, specs = _input_specs(serving, input_signature)
 
     def serve(*inputs):
@@ -80,7 +82,8 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True, tabl
             for i, owner in enumerate(module.state)
             if id(owner) in arrays
         }
-        _write(module, concrete, tables, path)
+        with written_by_first(hosts, path) as there:
+            _write(module, concrete, tables, pathlib.Path(there))
 
 
 @contextlib.contextmanager

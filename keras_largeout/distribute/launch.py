@@ -25,6 +25,7 @@ from keras_largeout.distribute.processes.config import Cluster
 from keras_largeout.distribute.processes.supervise import Child, Console
 
 _READY = b" is ready"
+_NEVER = b"\0"  # in no line
 _GRACE = 20.0  # seconds from SIGTERM to SIGKILL
 _SCRIPT_GRACE = 120.0  # seconds that a script has to notice that a parameter server died
 
@@ -161,7 +162,8 @@ class Launcher:
 class HostLauncher(Launcher):
     """Runs a script on hosts that train in step, each a process of this machine.
 
-    When one ends by an error, the others notice, and end too. Restarts are then counted for all together.
+    The console shows what the first one prints, and the last lines of one that ended by an error. When one
+    ends by an error, the others notice, and end too. Restarts are then counted for all together.
 
     Args:
         script, logs, restarts: as for `Launcher`.
@@ -181,7 +183,8 @@ class HostLauncher(Launcher):
             environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
             name = f"host {index}"
             log = self.logs / f"{name.replace(' ', '_')}.log"
-            child = Child(name, [sys.executable, *self.script], environment, log)
+            shown = None if index == 0 else _NEVER  # all hosts say much the same
+            child = Child(name, [sys.executable, *self.script], environment, log, hidden_until=shown)
             self.children[job, index] = child
             self.console.add(child)
 
@@ -201,6 +204,8 @@ class HostLauncher(Launcher):
                 if ended:
                     title = self.cluster.name(job, index)
                     self.console.say(f"{title} {child.how_it_ended()}; its output is in {child.log}")
+                    if not child.ready:
+                        self.console.say("\n".join(child.last_lines))
                     code = code or (128 - ended if ended < 0 else ended)
                     deadline = deadline or time.monotonic() + _SCRIPT_GRACE
             if deadline is not None and time.monotonic() > deadline:

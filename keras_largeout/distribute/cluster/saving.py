@@ -1,13 +1,10 @@
 """How a `kl.Model` is saved and loaded: files are complete or not there, and are checked before anything."""
 
 import contextlib
-import os
-import tempfile
 import warnings
 
 from keras_largeout._keras import all_layers
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
-from keras_largeout.distribute.replicas.between_hosts import wait
+from keras_largeout.distribute.hosts.in_step import hosts_of_model, written_by_first
 from keras_largeout.distribute.tables.server_files import bytes_to_save
 from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.files.loading import load_pass, verify, verify_file
@@ -34,14 +31,12 @@ class Saving:
     def _file(self, filepath, overwrite, sharded=False):
         """A path to save to. Of several hosts the first one saves; all go on when the file is there."""
         hosts = hosts_of_model(self)
-        if hosts is None or hosts.index == 0:
-            with model_file(filepath, overwrite, sharded, least=bytes_to_save(self)) as path:
+        with written_by_first(hosts, filepath) as path:
+            if path is not filepath:
                 yield path
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                yield os.path.join(folder, os.path.basename(filepath))
-        if hosts is not None:
-            wait(hosts)
+                return
+            with model_file(path, overwrite, sharded, least=bytes_to_save(self)) as path:
+                yield path
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """As Keras's; a file that is damaged, or does not fit all layers and the optimizer, changes nothing.

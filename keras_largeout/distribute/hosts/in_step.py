@@ -1,9 +1,13 @@
 """What Keras's loops see of a strategy over several hosts, and of the callbacks of each host."""
 
+import contextlib
+import os
+import tempfile
+
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import joined, sums
+from keras_largeout.distribute.replicas.between_hosts import joined, sums, wait
 from keras_largeout.distribute.replicas.hosts import hosts_of
 
 #: They write files or send messages, and do nothing that hosts do together: the first host's alone stay.
@@ -68,6 +72,26 @@ def hosts_of_model(model):
     """The `Hosts` that train a model in step; None where there are not several."""
     strategy = model.distribute_strategy
     return hosts_of(strategy.all_hosts if isinstance(strategy, InStep) else strategy)
+
+
+@contextlib.contextmanager
+def written_by_first(hosts, path):
+    """Where this host writes what all hosts make together: the first one to `path`, the others nowhere.
+
+    Args:
+        hosts: `Hosts`, or None where there are not several.
+        path: path of a file or folder.
+
+    Yields:
+        A path. All hosts go on when what the first one wrote is there.
+    """
+    if hosts is None or hosts.index == 0:
+        yield path
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield os.path.join(folder, os.path.basename(path))
+    if hosts is not None:
+        wait(hosts)
 
 
 def callbacks_here(hosts, callbacks):

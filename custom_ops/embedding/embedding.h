@@ -85,6 +85,22 @@ template <typename T>
 void EmbeddingGradRows(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out,
                        Parallel* parallel);
 
+// Takes the sums of rows that EmbeddingGradBlocks makes, on any thread.
+template <typename T>
+class GradBlocks {
+ public:
+  virtual ~GradBlocks() = default;
+  // sums [n, dim] are those of EmbeddingGradRows for rows ids[0 .. n), which ascend; they are overwritten afterwards.
+  // ids[n .. n + next) come next on this thread.
+  virtual void Take(const int64_t* ids, int64_t n, int64_t next, const T* sums) = 0;
+};
+
+// EmbeddingGradRows for who needs each row just once: a block of rows at a time, small enough for a core's own caches,
+// instead of [num_unique, dim] in memory. Every row is taken once.
+template <typename T>
+void EmbeddingGradBlocks(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, GradBlocks<T>* blocks,
+                         Parallel* parallel);
+
 // grad [num_bags, dim] -> weights_grad [num_ids]. bags.weights may be null (the gradient at weights of 1).
 template <typename T, typename Id>
 void EmbeddingWeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, const T* grad,

@@ -36,11 +36,11 @@ struct Grad {
   }
 
   static void SumRows(const SumRowsArgs& a, const T* grad, int64_t first, int64_t last, T* out) {
-    const int64_t limit = a.starts[last];
+    const int64_t limit = a.starts[last < a.known ? a.known : last];
     for (int64_t g = first; g < last; ++g) {
       const int64_t begin = a.starts[g], end = a.starts[g + 1];
       if (end - begin > a.most) continue;
-      T* row = out + g * a.dim;
+      T* row = out + (g - first) * a.dim;
       int64_t c = a.first_column;
       for (; c + 8 * kLanes <= a.last_column; c += 8 * kLanes) Piece<8>(a, grad + c, begin, end, limit, row + c);
       if (c + 4 * kLanes <= a.last_column) {

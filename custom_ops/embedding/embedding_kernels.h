@@ -37,6 +37,7 @@ struct SumRowsArgs {
   int64_t dim;
   int64_t first_column, last_column;  // the columns that this call computes
   int64_t most;                       // groups of more occurrences are left out
+  int64_t known;                      // groups[.. known) come next, after those of a call
 };
 
 template <typename Id>
@@ -44,7 +45,7 @@ struct IdKernels {
   bool (*any_bad)(const Id* ids, int64_t n, int64_t rows);
 };
 
-// The sums of groups [begin, end) into out [groups, dim].
+// The sums of groups [begin, end) into out [end - begin, dim].
 template <typename T>
 using SumRows = void (*)(const SumRowsArgs& args, const T* grad, int64_t begin, int64_t end, T* out);
 

@@ -20,10 +20,55 @@ bool FindUpdateRule(const char* name, UpdateRule* rule) {
   return false;
 }
 
+namespace {
+
+RowStrides DenseStrides(UpdateRule rule, int64_t dim) {
+  return {dim, kUpdateRuleInfo[static_cast<int>(rule)].slot_per_row ? 1 : dim};
+}
+
+// Everything but the rows and their gradients.
+template <typename T>
+RowUpdateTask TaskOf(UpdateRule rule, T* table, int64_t dim, float* const* slots, const RowStrides& strides,
+                     const float* hyper) {
+  RowUpdateTask task = {};
+  task.table = table;
+  for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) task.slots[k] = slots[k];
+  task.hyper = hyper;
+  task.dim = dim;
+  task.strides = strides;
+  return task;
+}
+
+template <typename T, typename G>
+UpdateRowsFunction FunctionOf(UpdateRule rule, int64_t dim) {
+  // With one column, a per-row slot is an element-wise one.
+  if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
+  return LARGEOUT_SELECT(kRowUpdateKernels)
+      .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
+}
+
+}  // namespace
+
+template <typename T, typename G>
+RowUpdater<T, G>::RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots, const float* hyper)
+    : rule_(rule), table_(table), dim_(dim), strides_(DenseStrides(rule, dim)), hyper_(hyper) {
+  for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) slots_[k] = slots[k];
+}
+
+template <typename T, typename G>
+void RowUpdater<T, G>::Update(const int64_t* rows, int64_t n, int64_t next, const G* values) const {
+  if (dim_ == 0) return;
+  RowUpdateTask task = TaskOf(rule_, table_, dim_, slots_, strides_, hyper_);
+  task.rows = rows;
+  task.known = n + next;
+  task.values = values;
+  FunctionOf<T, G>(rule_, dim_)(task, 0, n, nullptr);
+}
+
 template <typename T, typename G, typename Id>
 int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                   const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel) {
-  const RowStrides strides = {dim, kUpdateRuleInfo[static_cast<int>(rule)].slot_per_row ? 1 : dim};
+  const RowStrides strides = DenseStrides(rule, dim);
   return RowUpdate(rule, table, rows, dim, slots, strides, indices, n, values, hyper, parallel);
 }
 
@@ -42,13 +87,8 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   if (dim == 0) return -1;
 
   const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
-  RowUpdateTask task = {};
-  task.table = table;
-  for (int k = 0; k < info.slots; ++k) task.slots[k] = slots[k];
+  RowUpdateTask task = TaskOf(rule, table, dim, slots, strides, hyper);
   task.values = values;
-  task.hyper = hyper;
-  task.dim = dim;
-  task.strides = strides;
 
   Groups groups;
   int64_t count = n;
@@ -66,11 +106,7 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
     task.rows = groups.unique.data();
   }
 
-  // With one column, a per-row slot is an element-wise one.
-  if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
-  const UpdateRowsFunction update =
-      LARGEOUT_SELECT(kRowUpdateKernels)
-          .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
+  const UpdateRowsFunction update = FunctionOf<T, G>(rule, dim);
   // About one cache line in 40 cycles where rows are far apart, read and written.
   const int64_t cost = 60 + dim * static_cast<int64_t>(sizeof(T) + info.slots * sizeof(float));
   parallel->For(count, cost, [&](int64_t begin, int64_t end) {
@@ -94,5 +130,9 @@ INSTANTIATE(bfloat16, float, int64_t)
 INSTANTIATE(bfloat16, bfloat16, int32_t)
 INSTANTIATE(bfloat16, bfloat16, int64_t)
 #undef INSTANTIATE
+template class RowUpdater<float, float>;
+template class RowUpdater<float, bfloat16>;
+template class RowUpdater<bfloat16, float>;
+template class RowUpdater<bfloat16, bfloat16>;
 
 }  // namespace largeout

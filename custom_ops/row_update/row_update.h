@@ -85,6 +85,25 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
                   const RowStrides& strides, const Id* indices, int64_t n, const G* values,
                   const float* hyper, Parallel* parallel);
 
+// RowUpdate of some rows at a time, for who makes their gradients as he goes. Any number of threads may use one object,
+// each row being updated once. The table and its slots have one row after another.
+template <typename T, typename G>
+class RowUpdater {
+ public:
+  RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots, const float* hyper);
+  // rows [n]: different ones, all in the table; values [n, dim]: the gradient of each. rows [n .. n + next) come next on
+  // this thread.
+  void Update(const int64_t* rows, int64_t n, int64_t next, const G* values) const;
+
+ private:
+  UpdateRule rule_;
+  T* table_;
+  int64_t dim_;
+  float* slots_[kMaxSlots] = {};
+  RowStrides strides_;
+  const float* hyper_;
+};
+
 }  // namespace largeout
 
 #endif  // LARGEOUT_ROW_UPDATE_ROW_UPDATE_H_

@@ -17,6 +17,7 @@ struct RowUpdateTask {
   int64_t dim;
   RowStrides strides;
   const int64_t* rows;  // [count] the rows to update, each once
+  int64_t known;        // rows[.. known) are asked for ahead of their update, beyond those of a call; 0: those alone
   // The gradients of rows[i] are values[order[starts[i] .. starts[i+1])]; null: just values[i].
   const int64_t* starts;
   const int32_t* order;

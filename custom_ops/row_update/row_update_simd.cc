@@ -80,12 +80,13 @@ LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, 
   const G* values = static_cast<const G*>(task.values);
   const RowStrides strides = task.strides;
   constexpr int kAtOnce = kLanes / kDim;
+  const int64_t known = end < task.known ? task.known : end;
   for (int64_t i = begin; i < end; i += kAtOnce) {
     const int count = end - i < kAtOnce ? static_cast<int>(end - i) : kAtOnce;
     float w[kLanes] = {}, g[kLanes] = {}, s[kMaxSlots][kLanes] = {};
     for (int r = 0, lane = 0; r < count; ++r, lane += kDim) {
       const int64_t row = task.rows[i + r];
-      if (i + r + kAhead < end) {
+      if (i + r + kAhead < known) {
         const int64_t next = task.rows[i + r + kAhead];
         Prefetch(table + next * strides.table);
         for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next * strides.slot);
@@ -148,9 +149,10 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
     if (task.order != nullptr)
       PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
   };
+  const int64_t known = end < task.known ? task.known : end;
   for (int64_t i = begin; i < end && i < begin + ahead; ++i) prefetch(i);
   for (int64_t i = begin; i < end; ++i) {
-    if (i + ahead < end) prefetch(i + ahead);
+    if (i + ahead < known) prefetch(i + ahead);
     const int64_t row = task.rows[i];
     if (task.starts == nullptr) {
       UpdateRow<RuleT, T>(rule, task, row, values + i * dim);

@@ -8,6 +8,7 @@ from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import components
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
+from keras_largeout.ops.embedding.update import LookupGradient
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
 
@@ -19,6 +20,9 @@ def by_rows(gradient, weight):
 
 class RowStep:
     """Sums, unscales, accumulates, clips, decays and updates.
+
+    In a graph of one replica a table takes the gradient of its lookup in one pass (`ops.embedding.update`),
+    where nobody wants to see the rows before: no clipping, accumulation, scale, constraint or counter.
 
     Args:
         optimizer: `RowSparse`, whose hyperparameters and slots these are.
@@ -37,11 +41,17 @@ class RowStep:
             weights: list of `Weight`s.
         """
         triples = [(g, self.strategy.experimental_local_results(g), w) for g, w in zip(grads, weights)]
+        lookups = {id(w): self._lookup(values, w) for _, values, w in triples}
         # Nothing is updated before all gradients are there: a step that fails changes nothing.
-        everything = tf.nest.flatten([values for _, values, _ in triples], expand_composites=True)
+        made_of = [values if lookups[id(w)] is None else lookups[id(w)].tensors for _, values, w in triples]
+        everything = tf.nest.flatten(made_of, expand_composites=True)
         arrived = tf.group(*(tensor for tensor in everything if tensor is not None))
         with tf.control_dependencies([arrived]):
-            rows = [(self._joined(values, w), w) for _, values, w in triples if by_rows(values[0], w)]
+            rows = [
+                (lookups[id(w)] or self._joined(values, w), w)
+                for _, values, w in triples
+                if by_rows(values[0], w)
+            ]
             dense = [(g, w) for g, values, w in triples if not by_rows(values[0], w)]
             for _, weight in rows:
                 self.optimizer.check_rows(weight)
@@ -66,6 +76,14 @@ class RowStep:
         rows = rows.merged(weight)
         indices, values = joined(self.hosts, tf.cast(rows.indices, tf.int64), rows.values)
         return row_slices.RowSlices(indices, values).merged(weight)
+
+    def _lookup(self, gradients, weight):
+        """The `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""
+        seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
+        copied = self.hosts is not None and weight.on_every_host  # its rows are summed over the hosts first
+        if seen or copied or len(gradients) > 1 or not weight.fuses_updates:
+            return None
+        return LookupGradient.of(gradients[0])
 
     def _unscaled(self, gradient):
         return gradient if self.scale is None else gradient / self.scale
@@ -128,6 +146,9 @@ class RowStep:
     def _update_rows(self, rows, weight, hyper):
         """Where the rows lie: on the owner of a shard, or on every device with a copy."""
         optimizer = self.optimizer
+        if isinstance(rows, LookupGradient):
+            weight.update_by_lookup(optimizer.row_rule, optimizer.slot_names, rows, hyper)
+            return
         if len(weight.copies) > 1:  # merged once, so that the copies stay the same
             rows = rows.merged(weight)
             if weight.is_table:

@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import components, on
 from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.shard import ShardVariable, update_copies
+from keras_largeout.distribute.tables.counting import is_counted
+from keras_largeout.distribute.tables.shard import ShardVariable, update_by_lookup, update_copies
 
 
 class Weight:
@@ -51,6 +52,16 @@ class Weight:
         """
         beside = [components(native(self.slots[name])) for name in slots]
         update_copies(rule, self.copies, beside, indices, values, hyper)
+
+    @property
+    def fuses_updates(self):
+        """Whether there is a way `update_by_lookup` for it now."""
+        return len(self.copies) == 1 and self.variable.constraint is None
+
+    def update_by_lookup(self, rule, slots, lookup, hyper):
+        """`update_rows` by the gradient of a lookup, a `LookupGradient`, in one pass."""
+        beside = [components(native(self.slots[name])) for name in slots]
+        update_by_lookup(rule, self.copies, beside, lookup, hyper)
 
     def constrain_rows(self, indices):
         """Applies the constraint of the weight, if it has one, to rows in place."""
@@ -100,6 +111,14 @@ class TablePart(Weight):
     def update_rows(self, rule, slots, indices, values, hyper):
         beside = [self.slots[name] for name in slots]
         self.variable.update_rows(rule, beside, indices, values, hyper)
+
+    @property
+    def fuses_updates(self):
+        # A counter wants to see the rows.
+        return super().fuses_updates and self.variable.fuses_updates and not is_counted(self.variable)
+
+    def update_by_lookup(self, rule, slots, lookup, hyper):
+        self.variable.update_by_lookup(rule, [self.slots[name] for name in slots], lookup, hyper)
 
     def constrain_rows(self, indices):
         constraint = self.variable.constraint

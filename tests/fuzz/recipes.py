@@ -117,6 +117,23 @@ def _row_update(d):
     }
 
 
+def _embedding_update(d):
+    rule = d.pick(sorted(_RULES))
+    slots, hyper = _RULES[rule]
+    rows, dim, dtype = d.size(1, 50), d.size(0, 70), d.pick(FLOATS)
+    inputs, attributes, leading = _bags(d, rows)
+    slot_shape = (rows,) if "row_wise" in rule else (rows, dim)
+    return {
+        **inputs,
+        **attributes,
+        "variable": d.variable(_floats(d, (rows, dim), dtype)),
+        "slots": [d.variable(tf.ones(slot_shape)) for _ in range(slots)],
+        "grad": _floats(d, (*leading, dim), dtype),
+        "hyper": tf.constant([0.1] * hyper),
+        "rule": rule,
+    }
+
+
 # Tree softmax.
 
 
@@ -212,6 +229,7 @@ RECIPES = {
     "EmbeddingCombineWeightsGrad": _embedding(False, True),
     "PartitionIds": _partition,
     "RowUpdate": _row_update,
+    "EmbeddingUpdate": _embedding_update,
     "TreeSoftmaxLoss": _tree_loss,
     "TreeSoftmaxGrad": _tree_grad,
     "TreeTopK": _tree_top_k,

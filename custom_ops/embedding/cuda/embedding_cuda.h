@@ -7,13 +7,15 @@
 //   EmbeddingLookupCuda(table, rows, dim, bags, combiner, out, stream);
 //
 //   bytes = EmbeddingGradWorkspaceCuda(bags, combiner, rows);            // allocate them: workspace
-//   PlanEmbeddingGradCuda(bags, combiner, rows, workspace, stream, &plan);   // waits: plan.num_unique is a shape
+//   PlanEmbeddingGradCuda(bags, combiner, rows, workspace, stream, &plan);
+//   EmbeddingGradCountsCuda(stream, &plan);                              // waits: plan.most_unique is a shape now
 //   bytes = EmbeddingGradScratchCuda(plan, dim);                         // allocate them, and the outputs
 //   EmbeddingGradRowsCuda(plan, grad, dim, scratch, unique_ids, rows_out, stream);
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_CUDA_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_CUDA_H_
 
 #include "common/cuda/cuda.h"
+#include "common/cuda/group_cuda.h"
 #include "embedding/embedding.h"
 
 namespace largeout {
@@ -29,10 +31,12 @@ int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id
 
 // Pointers into the workspace, which must live until EmbeddingGradRowsCuda has run, as must the arrays of the Bags.
 struct EmbeddingGradPlanCuda {
-  int64_t num_unique = 0, num_valid = 0;  // rows of the gradient; occurrences of ids in range
+  // At most so many rows of the gradient, and occurrences of ids in range. On the device: *counts, exactly.
+  int64_t most_unique = 0, most_valid = 0;
+  const GroupCounts* counts = nullptr;
   int64_t bag_size = 1;                   // where bag is null
-  const int64_t* unique = nullptr;        // [num_unique] ascending
-  const int32_t* starts = nullptr;        // [num_unique + 1] into order
+  const int64_t* unique = nullptr;        // [counts->unique] ascending
+  const int32_t* starts = nullptr;        // [counts->unique + 1] into order
   const int32_t* order = nullptr;         // positions of the ids, stably sorted by id
   const int32_t* bag = nullptr;           // [num_ids] by position; null: position / bag_size
   const float* factor = nullptr;          // [num_ids] by position; null: all 1
@@ -41,17 +45,20 @@ struct EmbeddingGradPlanCuda {
 template <typename Id>
 int64_t EmbeddingGradWorkspaceCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows);
 
-// Radix sort of (id, position) over the bits that rows has, then groups. Waits for the stream once, for num_unique: the
-// shape of the gradient has to be known on the host.
+// Radix sort of (id, position) over the bits that rows has, then groups. Does not wait.
 template <typename Id>
 int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace, GpuStream stream,
                           EmbeddingGradPlanCuda* plan);
+
+// Waits for the stream: most_unique and most_valid are exact then, as where the gradient's shape is one of an output.
+int EmbeddingGradCountsCuda(GpuStream stream, EmbeddingGradPlanCuda* plan);
 
 // Scratch for rows that occur more than 128 times: they are cut into pieces, a thread block each, whose sums are added in
 // order. The others take a team of up to 32 lanes each and are summed in the order of their occurrences.
 int64_t EmbeddingGradScratchCuda(const EmbeddingGradPlanCuda& plan, int64_t dim);
 
-// Does not wait. unique_ids may be null. Out: T, or float, so that sums of bfloat16 are not rounded.
+// Does not wait. unique_ids [most_unique] may be null; rows_out [most_unique, dim]. Out: T, or float, so that sums of
+// bfloat16 are not rounded.
 template <typename T, typename Out>
 int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch,
                           int64_t* unique_ids, Out* rows_out, GpuStream stream);

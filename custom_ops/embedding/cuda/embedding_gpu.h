@@ -34,13 +34,15 @@ class EmbeddingGpu {
     return EmbeddingLookupCuda(table, rows, dim, bags, combiner, out, call_.stream);
   }
 
+  // Waits for the stream: the shape of the gradient is one of the op's outputs.
   template <typename Id>
   int PlanGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows) {
     void* workspace = call_.scratch->Allocate(EmbeddingGradWorkspaceCuda(bags, combiner, rows));
     if (workspace == nullptr) return kNoMemory;
-    return PlanEmbeddingGradCuda(bags, combiner, rows, workspace, call_.stream, &plan_);
+    LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, combiner, rows, workspace, call_.stream, &plan_));
+    return EmbeddingGradCountsCuda(call_.stream, &plan_);
   }
-  int64_t num_unique() const { return plan_.num_unique; }
+  int64_t num_unique() const { return plan_.most_unique; }
   template <typename T>
   int GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out) {
     void* sums = call_.scratch->Allocate(EmbeddingGradScratchCuda(plan_, dim));

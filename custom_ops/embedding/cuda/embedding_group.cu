@@ -1,5 +1,4 @@
 // The plan of the table's gradient: ids sorted and grouped, and the factor of every position.
-#include "common/cuda/group_cuda.h"
 #include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "embedding/cuda/embedding_tile.cuh"
@@ -68,12 +67,9 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
     LARGEOUT_RETURN_IF_ERROR(Launch(WriteBags<Id>, BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream,
                                     bags, combiner, rows, m.bag, m.factor));
   }
-  int error = GroupKeysCuda(m.groups, stream);
-  if (error != 0) return error;
-  GroupCounts counts;
-  error = CopyToHostCuda(m.groups.counts, sizeof(counts), &counts, stream);
-  if (error != 0) return error;
-  plan->num_unique = counts.unique, plan->num_valid = counts.valid;
+  LARGEOUT_RETURN_IF_ERROR(GroupKeysCuda(m.groups, stream));
+  plan->most_unique = std::min(n, rows), plan->most_valid = n;
+  plan->counts = m.groups.counts;
   plan->bag_size = bags.row_splits != nullptr ? 1 : std::max<int64_t>(1, bags.bag_size);
   plan->unique = m.groups.unique, plan->starts = m.groups.starts, plan->order = m.groups.order;
   plan->bag = m.bag, plan->factor = m.factor;
@@ -96,6 +92,14 @@ int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows,
   if (bags.num_ids == 0) return 0;
   return ShortKeys(rows) ? Plan<uint32_t>(bags, combiner, rows, workspace, stream, plan)
                          : Plan<uint64_t>(bags, combiner, rows, workspace, stream, plan);
+}
+
+int EmbeddingGradCountsCuda(GpuStream stream, EmbeddingGradPlanCuda* plan) {
+  if (plan->counts == nullptr) return 0;
+  GroupCounts counts;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(plan->counts, sizeof(counts), &counts, stream));
+  plan->most_unique = counts.unique, plan->most_valid = counts.valid;
+  return 0;
 }
 
 #define LARGEOUT_INSTANTIATE(Id)                                                                          \

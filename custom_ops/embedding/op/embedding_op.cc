@@ -8,15 +8,6 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// grad = leading + [dim]
-absl::Status CheckGrad(InferenceContext* c, ShapeHandle grad, ShapeHandle leading, DimensionHandle* dim) {
-  ShapeHandle expected, merged;
-  TF_RETURN_IF_ERROR(c->Concatenate(leading, c->Vector(*dim), &expected));
-  TF_RETURN_IF_ERROR(c->Merge(grad, expected, &merged));
-  if (c->RankKnown(merged)) *dim = c->Dim(merged, -1);
-  return absl::OkStatus();
-}
-
 // Of a lookup in a table of this shape, and of the gradient of its weights.
 absl::Status LookupShape(InferenceContext* c, ShapeHandle table) {
   ShapeHandle leading, output;
@@ -38,12 +29,6 @@ absl::Status WeightsGradShape(InferenceContext* c, ShapeHandle table) {
 }
 
 }  // namespace
-
-#define LARGEOUT_EMBEDDING_ATTRIBUTES                      \
-  Attr("dtype: {float, bfloat16}")                         \
-      .Attr("Tids: {int32, int64}")                        \
-      .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'") \
-      .Attr("out_of_range: {'error', 'zero'} = 'error'")
 
 REGISTER_OP("Largeout>EmbeddingLookup")
     .Input("table: resource")

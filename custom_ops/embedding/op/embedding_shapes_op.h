@@ -6,6 +6,12 @@
 
 #include "common/op/tf_op.h"
 
+#define LARGEOUT_EMBEDDING_ATTRIBUTES                      \
+  Attr("dtype: {float, bfloat16}")                         \
+      .Attr("Tids: {int32, int64}")                        \
+      .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'") \
+      .Attr("out_of_range: {'error', 'zero'} = 'error'")
+
 namespace largeout {
 
 // The output's dimensions before `dim`, from ids, row_splits and weights at inputs first, first + 1, first + 2.
@@ -43,6 +49,18 @@ inline absl::Status LeadingShape(tensorflow::shape_inference::InferenceContext* 
   } else {
     *leading = c->UnknownShape();
   }
+  return absl::OkStatus();
+}
+
+// grad = leading + [dim]
+inline absl::Status CheckGrad(tensorflow::shape_inference::InferenceContext* c,
+                              tensorflow::shape_inference::ShapeHandle grad,
+                              tensorflow::shape_inference::ShapeHandle leading,
+                              tensorflow::shape_inference::DimensionHandle* dim) {
+  tensorflow::shape_inference::ShapeHandle expected, merged;
+  TF_RETURN_IF_ERROR(c->Concatenate(leading, c->Vector(*dim), &expected));
+  TF_RETURN_IF_ERROR(c->Merge(grad, expected, &merged));
+  if (c->RankKnown(merged)) *dim = c->Dim(merged, -1);
   return absl::OkStatus();
 }
 

@@ -58,8 +58,9 @@ class EmbeddingProblem {
     void* workspace = memory_.Take<char>(EmbeddingGradWorkspaceCuda(b, Combiner::kSum, rows_));
     EmbeddingGradPlanCuda plan;
     BENCH_OK(PlanEmbeddingGradCuda(b, Combiner::kSum, rows_, workspace, nullptr, &plan));
-    const RowGradients found{plan.num_unique, memory_.Take<int64_t>(plan.num_unique),
-                             memory_.Take<T>(plan.num_unique * kDim)};
+    BENCH_OK(EmbeddingGradCountsCuda(nullptr, &plan));
+    const RowGradients found{plan.most_unique, memory_.Take<int64_t>(plan.most_unique),
+                             memory_.Take<T>(plan.most_unique * kDim)};
     void* scratch = memory_.Take<char>(std::max<int64_t>(1, EmbeddingGradScratchCuda(plan, kDim)));
     BENCH_OK(EmbeddingGradRowsCuda(plan, grad, kDim, scratch, found.rows, found.values, nullptr));
     return found;

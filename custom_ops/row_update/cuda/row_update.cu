@@ -98,7 +98,8 @@ int GroupIndices(const Id* indices, int64_t n, int64_t rows, Found* device_found
   LARGEOUT_CUDA_RETURN(
       cudaMemcpyAsync(&counts, groups.counts, sizeof(counts), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(&device_found->longest, sizeof(int), longest, stream));
-  plan->num_unique = counts.unique, plan->num_valid = counts.valid;
+  plan->most_unique = counts.unique, plan->most_valid = counts.valid;
+  plan->counts = groups.counts;
   plan->unique = groups.unique, plan->starts = groups.starts, plan->order = groups.order;
   return 0;
 }
@@ -153,13 +154,13 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
           : GroupIndices<uint64_t>(indices, n, rows, device_found, scratch, stream, &plan, &longest));
   task.ids = plan.unique;
   task.wide = true;
-  task.n = plan.num_unique;
+  task.n = plan.most_unique;
   if (longest <= kSerial) {
     task.starts = plan.starts;
     task.order = plan.order;
     return UpdateAligned<T, G>(rule, task, stream);
   }
-  float* sums = scratch->Take<float>(plan.num_unique * dim);
+  float* sums = scratch->Take<float>(plan.most_unique * dim);
   void* pieces = scratch->Allocate(EmbeddingGradScratchCuda(plan, dim));
   if (sums == nullptr || pieces == nullptr) return kNoMemory;
   LARGEOUT_RETURN_IF_ERROR(EmbeddingGradRowsCuda(plan, values, dim, pieces, nullptr, sums, stream));

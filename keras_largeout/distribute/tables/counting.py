@@ -7,6 +7,11 @@ def counter_of(placed):
     return counter if counter is not None and counter.active else None
 
 
+def is_counted(part):
+    """Whether somebody counts what a part of a table gets."""
+    return _counter_of_part(part) is not None
+
+
 def count_gradients(part, gradients, joined):
     """Counts what the replicas bring for a part of a table, and all of it, where somebody counts."""
     counter = _counter_of_part(part)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_largeout._keras import SelfMadeVariable, move_variable
 from keras_largeout.distribute.replicas.devices import components, local, on
 from keras_largeout.distribute.tables import chunks
+from keras_largeout.ops.embedding.update import embedding_update
 from keras_largeout.ops.row_update import row_update
 
 
@@ -30,10 +31,12 @@ class ShardVariable(SelfMadeVariable):
     Attributes:
         kept: where an optimizer accumulates gradients, the `RowAccumulator` of this part; else None.
         can_be_asked: whether steps are faster where `ask` has said which rows they will use.
+        fuses_updates: whether there is a way `update_by_lookup`.
     """
 
     kept = None
     can_be_asked = False
+    fuses_updates = True
     _made = None  # the `tf.Variable`
 
     def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
@@ -132,6 +135,10 @@ class ShardVariable(SelfMadeVariable):
         """
         update_copies(rule, self.components, [slot.components for slot in slots], indices, values, hyper)
 
+    def update_by_lookup(self, rule, slots, lookup, hyper):
+        """`update_rows` by the gradient of a lookup, a `LookupGradient`, of a part without copies."""
+        update_by_lookup(rule, self.components, [slot.components for slot in slots], lookup, hyper)
+
     def ask(self, indices):
         """Says which rows steps will use next, while those still use rows that were asked for before.
 
@@ -197,3 +204,10 @@ def update_copies(rule, copies, slots, indices, values, hyper):
     for copy, *beside in zip(copies, *slots):
         with on(copy):
             row_update(rule, copy, beside, indices, values, hyper)
+
+
+def update_by_lookup(rule, copies, slots, lookup, hyper):
+    """The same by the gradient of a lookup, a `LookupGradient`, in one pass."""
+    for copy, *beside in zip(copies, *slots):
+        with on(copy):
+            embedding_update(rule, copy, beside, lookup, hyper)

@@ -25,6 +25,7 @@ class CachedShard(ShardVariable):
     """
 
     can_be_asked = True
+    fuses_updates = False
 
     def __init__(self, cache, **kwargs):
         self.cache = cache

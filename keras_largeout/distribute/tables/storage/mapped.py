@@ -31,6 +31,7 @@ class MappedShard(ShardVariable):
     """
 
     can_be_asked = True
+    fuses_updates = False
 
     def __init__(self, folder, shape, **kwargs):
         self._folder, self._dim = folder, math.prod(shape[1:])

@@ -1,0 +1,73 @@
+// The step of columns of a row whose gradient is in registers. Internal.
+#ifndef LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_
+#define LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_
+
+#include <type_traits>
+
+#include "embedding/cuda/embedding_tile.cuh"
+#include "row_update/cuda/row_update_rules.cuh"
+
+namespace largeout {
+
+// What is updated, and how.
+template <typename T>
+struct TableStep {
+  T* table;  // [rows, dim]
+  float* slots[kMaxSlots];
+  const float* hyper;
+  int64_t dim;
+};
+
+template <typename RuleT>
+constexpr bool kRowWise = std::is_same_v<RuleT, gpu::RowWiseAdagrad>;
+
+// What a gradient that was written as T would be.
+__device__ __forceinline__ float RoundTo(float x, const float*) { return x; }
+__device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
+  bfloat16 rounded;
+  GpuFromFloat(x, &rounded);
+  return GpuToFloat(rounded);
+}
+
+// kPack columns of row `row` from `column` on. g: their gradient, rounded to T.
+template <typename RuleT, typename T, int kPack>
+__device__ __forceinline__ void StepColumns(const RuleT& rule, const TableStep<T>& step, int64_t row, int64_t column,
+                                            const float (&g)[kPack]) {
+  constexpr int kWidth = kPack < 4 ? kPack : 4;  // 16 bytes of a slot
+  using Floats = Pack<float, kWidth>;
+  constexpr int kPieces = kPack / kWidth;
+  const int64_t at = row * step.dim + column;
+  auto* rows = reinterpret_cast<Pack<T, kPack>*>(step.table + at);
+  Pack<T, kPack> w = *rows;
+  Floats s[kMaxSlots][kPieces];
+#pragma unroll
+  for (int m = 0; m < RuleT::kSlots; ++m) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) s[m][p] = reinterpret_cast<const Floats*>(step.slots[m] + at)[p];
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    float slots[kMaxSlots];
+#pragma unroll
+    for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].value[i % kWidth];
+    GpuFromFloat(rule.Step(g[i], GpuToFloat(w.value[i]), slots), &w.value[i]);
+#pragma unroll
+    for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].value[i % kWidth] = slots[m];
+  }
+  *rows = w;
+#pragma unroll
+  for (int m = 0; m < RuleT::kSlots; ++m) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) reinterpret_cast<Floats*>(step.slots[m] + at)[p] = s[m][p];
+  }
+}
+
+// row_wise_adagrad's accumulator after a gradient with this sum of squares.
+template <typename T>
+__device__ __forceinline__ float Accumulated(const TableStep<T>& step, int64_t row, float squares) {
+  return step.slots[0][row] + squares / static_cast<float>(step.dim);
+}
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_

@@ -1,0 +1,16 @@
+// The GPU kernels of EmbeddingUpdate. Handles of variables lie on the host.
+#if LARGEOUT_CUDA
+#include "common/op/tf_gpu_op.h"
+#include "embedding_update/cuda/embedding_update_gpu.h"
+#include "embedding_update/op/embedding_update_kernel_op.h"
+
+namespace largeout {
+namespace {
+
+#define LARGEOUT_HANDLES .HostMemory("variable").HostMemory("slots")
+LARGEOUT_EMBEDDING("EmbeddingUpdate", DEVICE_GPU, EmbeddingUpdateOp, EmbeddingUpdateGpu, LARGEOUT_HANDLES);
+#undef LARGEOUT_HANDLES
+
+}  // namespace
+}  // namespace largeout
+#endif  // LARGEOUT_CUDA

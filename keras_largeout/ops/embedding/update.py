@@ -1,0 +1,93 @@
+"""The gradient of a lookup and the optimizer's step on its table in one pass: the op, its reference in NumPy.
+
+Kernel: `custom_ops/embedding_update/embedding_update.h`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.ops import _library
+from keras_largeout.ops.embedding.reference import embedding_gradient_reference
+from keras_largeout.ops.row_update import row_update_reference
+
+
+class LookupGradient(NamedTuple):
+    """What the gradient of a table is made of: all that its `Largeout>EmbeddingGrad` gets.
+
+    `ids`, `row_splits` (`[0]`: ids are dense) and `weights` (`[0]`: none) are those of the lookup, as its op
+    takes them; `grad` is the gradient of its output.
+    """
+
+    ids: tf.Tensor
+    row_splits: tf.Tensor
+    weights: tf.Tensor
+    grad: tf.Tensor
+    combiner: str = "none"
+    out_of_range: str = "error"
+
+    @classmethod
+    def of(cls, gradient):
+        """That of a gradient in a graph, or None where it is something else than the gradient of a lookup.
+
+        Where nobody else uses the gradient itself, TensorFlow's rewriting of graphs leaves out the op that
+        makes it.
+        """
+        if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.values):
+            return None
+        op = gradient.values.op
+        if op.type != "Largeout>EmbeddingGrad" or gradient.indices is not op.outputs[0]:
+            return None
+        options = (op.get_attr(name).decode() for name in ("combiner", "out_of_range"))
+        return cls(*op.inputs[:4], *options)
+
+    @property
+    def tensors(self):
+        return list(self[:4])
+
+
+def embedding_update(rule, variable, slots, lookup, hyper):
+    """`row_update` by the gradient of a lookup in `variable`, which is never in memory; the same bits.
+
+    Args:
+        rule, slots, hyper: As in `row_update`.
+        variable: Variable `[rows, dim]` of float32 or bfloat16.
+        lookup: `LookupGradient`.
+
+    Returns:
+        In a graph the operation.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for an id outside `[0, rows)`, naming it, and for shapes that do not
+            belong together. Nothing is changed then.
+
+    Source: FBGEMM's split table batched embeddings call it a backward pass with a fused optimizer.
+    """
+    return _library.ops.largeout_embedding_update(
+        variable=variable.handle,
+        slots=[slot.handle for slot in slots],
+        ids=lookup.ids,
+        row_splits=lookup.row_splits,
+        weights=lookup.weights,
+        grad=lookup.grad,
+        hyper=hyper,
+        rule=rule,
+        combiner=lookup.combiner,
+        out_of_range=lookup.out_of_range,
+    )
+
+
+def embedding_update_reference(rule, variable, slots, ids, grad, hyper, **options):
+    """What `embedding_update` does, in NumPy and out of place.
+
+    Args:
+        rule, variable, slots, hyper: As in `row_update_reference`.
+        ids, grad, **options: As in `embedding_gradient_reference`.
+
+    Returns:
+        `(variable, slots)` after the update: new arrays of the same types.
+    """
+    rows, sums, _ = embedding_gradient_reference(variable, ids, grad, **options)
+    sums = np.asarray(sums, np.float32).astype(variable.dtype)
+    return row_update_reference(rule, variable, slots, rows, sums, hyper)

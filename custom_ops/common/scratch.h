@@ -36,6 +36,7 @@ constexpr int kNoMemory = 2;
   } while (0)
 
 struct CpuCall {
+  struct Late {};  // on a CPU no error comes late (common/cuda/late_report.h)
   Parallel* parallel;
   Scratch* scratch;
 };

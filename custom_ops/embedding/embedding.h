@@ -55,6 +55,9 @@ int64_t FirstBadSplit(const int64_t* row_splits, int64_t count, int64_t num_ids)
 struct BadBags {
   int64_t split = -1, id = -1;
   int64_t value = 0;
+  // On a GPU that nobody waits for: it was in an earlier call, which had so many ids (rows, where the id is bad).
+  bool late = false;
+  int64_t limit = 0;
 };
 
 // table [rows, dim], out [num_bags, dim]; T is float or bfloat16. Bags are split over threads by the number of their

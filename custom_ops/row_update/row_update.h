@@ -63,6 +63,9 @@ bool FindUpdateRule(const char* name, UpdateRule* rule);
 struct BadIndex {
   int64_t position = -1;
   int64_t index = 0;
+  // On a GPU that nobody waits for: it was in an earlier call, and the table had so many rows; this call did nothing.
+  bool late = false, out_of_order = false;
+  int64_t rows = 0;
 };
 
 // Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or bfloat16;

@@ -13,10 +13,11 @@ class RowUpdateCpu {
   using Call = CpuCall;
   explicit RowUpdateCpu(const CpuCall& call) : call_(call) {}
 
-  // As RowUpdate. All pointers but `slots` itself are to memory of the device, `hyper` included.
+  // As RowUpdate. All pointers but `slots` itself are to memory of the device, `hyper` included. `increasing`: the
+  // promise that indices increase strictly; a CPU looks for itself.
   template <typename T, typename G, typename Id>
   int Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices,
-             int64_t n, const G* values, const float* hyper, BadIndex* bad) {
+             int64_t n, const G* values, const float* hyper, BadIndex* bad, bool /*increasing*/ = false) {
     bad->position = RowUpdate(rule, table, rows, dim, slots, indices, n, values, hyper, call_.parallel);
     bad->index = bad->position < 0 ? 0 : indices[bad->position];
     return 0;

@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from keras_largeout.ops import _library
 
+# Ops that deliver rows that increase strictly: the output that has their indices.
+_INCREASING = {"Largeout>EmbeddingGrad": 0, "Largeout>TreeSoftmaxGrad": 1}
+
 RULES = ("sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl")
 
 
@@ -38,7 +41,8 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
 
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for shapes that do
-            not belong together. Nothing is changed then.
+            not belong together. Nothing is changed then. A graph on a GPU does not wait to learn about
+            indices: the error is that of the next call.
 
     Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise
     Adagrad of FBGEMM's split table batched embeddings.
@@ -52,7 +56,16 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
         rule=rule,
         dtype=tf.as_dtype(variable.dtype),
         copy_on_read=copy_on_read,
+        increasing=_increase(indices),
+        late_errors=not tf.executing_eagerly(),
     )
+
+
+def _increase(indices):
+    """Whether indices are known to increase strictly, by the op of the graph that delivers them."""
+    if not tf.is_symbolic_tensor(indices) or indices.op.type not in _INCREASING:
+        return False
+    return indices is indices.op.outputs[_INCREASING[indices.op.type]]
 
 
 def merge_rows(indices, values, num_rows):

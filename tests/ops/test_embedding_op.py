@@ -232,3 +232,24 @@ def test_fit_equals_keras_embedding(rng):
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-4)
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
     assert results[0][0][-1] < results[0][0][0]
+
+
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_a_gpu_tells_late(rng, device):
+    """Bad ids are dropped in their own call; the next one names them."""
+    table = tf.Variable(make(rng))
+    lookup = tf.function(lambda ids: em.embedding_lookup(table, ids))
+    got = lookup(tf.constant([3, 70, 4])).numpy()
+    np.testing.assert_array_equal(got[1], np.zeros(17))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0, 50\).*Received: 70 at position 1 of the"):
+        lookup(tf.constant([3, 2, 4]))
+    np.testing.assert_array_equal(lookup(tf.constant([3, 2, 4])), table.numpy()[[3, 2, 4]])
+
+
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_a_gpu_tells_of_bad_splits_late(rng, device):
+    table, ids = tf.Variable(make(rng)), tf.constant([3, 2, 4])
+    lookup = tf.function(lambda splits: em.embedding_lookup(table, ids, row_splits=splits, combiner="sum"))
+    lookup(tf.constant([0, 2**40, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`row_splits` must begin.*position 1"):
+        lookup(tf.constant([0, 1, 3]))

@@ -245,6 +245,47 @@ def test_types_and_variables_are_checked():
         )  # fmt: skip
 
 
+def test_rows_of_a_gradient_are_known_to_increase(rng):
+    table = tf.Variable(tf.zeros((9, 3)))
+
+    @tf.function
+    def step(ids):
+        rows, sums = ru.merge_rows(ids, tf.ones((2, 3)), 9)
+        ru.row_update("sgd", table, [], rows, sums, ru.sgd_hyper(1.0))
+        rows, sums = _library.ops.largeout_embedding_grad(
+            ids=ids,
+            row_splits=tf.zeros([0], tf.int64),
+            weights=tf.zeros([0]),
+            grad=tf.ones((2, 3)),
+            num_rows=tf.constant(9, tf.int64),
+        )
+        ru.row_update("sgd", table, [], rows, sums, ru.sgd_hyper(1.0))
+
+    graph = step.get_concrete_function(tf.constant([4, 4])).graph
+    updates = [op for op in graph.get_operations() if op.type == "Largeout>RowUpdate"]
+    assert [op.get_attr("increasing") for op in updates] == [False, True]
+    assert all(op.get_attr("late_errors") for op in updates)
+    step(tf.constant([4, 4]))
+    np.testing.assert_array_equal(table[4], [-4.0] * 3)
+
+
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_a_gpu_tells_late(device):
+    """The call itself changes nothing and raises nothing; the next one names the index."""
+    table = tf.Variable(tf.zeros((5, 2)))
+
+    @tf.function
+    def step(indices):
+        ru.row_update("sgd", table, [], indices, tf.ones((2, 2)), ru.sgd_hyper(1.0))
+
+    step(tf.constant([1, 7], tf.int64))
+    assert not table.numpy().any()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 5\).*indices\[1\] = 7 in an earlier"):
+        step(tf.constant([1, 2], tf.int64))
+    step(tf.constant([1, 2], tf.int64))
+    assert table.numpy().sum() == -4.0
+
+
 def test_a_reader_keeps_what_it_read(device):
     variable = tf.Variable(tf.zeros((4, 2)))
     before = variable.read_value()

@@ -19,10 +19,15 @@ namespace largeout {
 
 using GpuStream = CUstream_st*;
 
-// The twin of CpuCall.
+class LateReport;
+
+// The twin of CpuCall. With `late` (late_report.h) nothing waits to learn whether indices are bad: they are dropped, and a
+// later call tells.
 struct GpuCall {
+  using Late = LateReport;
   GpuStream stream;
   Scratch* scratch;
+  LateReport* late = nullptr;
 };
 
 const char* CudaErrorName(int error);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "common/huge_pages.h"
@@ -84,13 +85,19 @@ class OpScratch final : public Scratch {
 //   OpCall<typename Device::Call> call(context);
 //   Device device(call.get());
 //   OP_REQUIRES_OK(context, call.Status(device.Method(...)));
+//
+// `late` is for ops whose calls on a GPU do not wait to learn whether indices are bad: the kernel keeps one.
 template <typename Call>
 class OpCall;
+
+// Whether errors of such an op may come late on the device of Call.
+template <typename Call>
+constexpr bool kMayBeLate = !std::is_same_v<Call, CpuCall>;
 
 template <>
 class OpCall<CpuCall> {
  public:
-  explicit OpCall(tensorflow::OpKernelContext* context, KeptMemory* kept = nullptr)
+  explicit OpCall(tensorflow::OpKernelContext* context, KeptMemory* kept = nullptr, CpuCall::Late* = nullptr)
       : context_(context), parallel_(context), scratch_(context, kept) {}
 
   tensorflow::OpKernelContext* context() const { return context_; }

@@ -2,6 +2,9 @@
 #ifndef LARGEOUT_COMMON_SHAPES_OP_H_
 #define LARGEOUT_COMMON_SHAPES_OP_H_
 
+// Of ops whose calls on a GPU need not wait to learn whether what they got is bad.
+#define LARGEOUT_LATE_ATTRIBUTE Attr("late_errors: bool = false")
+
 #include "common/op/tf_op.h"
 
 namespace largeout {

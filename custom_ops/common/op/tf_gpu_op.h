@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "common/cuda/cuda.h"
+#include "common/cuda/late_report.h"
 #include "common/op/call_op.h"
 #include "common/op/tf_op.h"
 
@@ -28,11 +29,11 @@ inline absl::Status GpuStatus(int error) {
 template <>
 class OpCall<GpuCall> {
  public:
-  explicit OpCall(tensorflow::OpKernelContext* context, KeptMemory* = nullptr)
-      : context_(context), stream_(ContextStream(context)), scratch_(context) {}
+  explicit OpCall(tensorflow::OpKernelContext* context, KeptMemory* = nullptr, LateReport* late = nullptr)
+      : context_(context), stream_(ContextStream(context)), late_(late), scratch_(context) {}
 
   tensorflow::OpKernelContext* context() const { return context_; }
-  GpuCall get() { return {stream_, &scratch_}; }
+  GpuCall get() { return {stream_, &scratch_, late_}; }
   absl::Status Status(int error) const {
     return error == kNoMemory && !scratch_.status().ok() ? scratch_.status() : GpuStatus(error);
   }
@@ -41,6 +42,7 @@ class OpCall<GpuCall> {
  private:
   tensorflow::OpKernelContext* context_;
   const GpuStream stream_;
+  LateReport* const late_;
   OpScratch scratch_;
 };
 

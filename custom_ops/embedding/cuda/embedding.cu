@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "common/cuda/cuda_warp.cuh"
+#include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_cuda.h"
 #include "embedding/cuda/embedding_tile.cuh"
@@ -27,6 +28,33 @@ __global__ void CheckSplits(const int64_t* splits, int64_t count, int64_t num_id
   }
 }
 
+template <typename Id>
+__global__ void ReportBad(Bags<Id> bags, int64_t rows, const int64_t* first, LateFinding* late) {
+  if (first[0] >= 0) {
+    Post(late, kSplitsInOrder, first[0], bags.row_splits[first[0]], bags.num_ids);
+  } else if (first[1] >= 0) {
+    Post(late, kIdInRange, first[1], static_cast<int64_t>(bags.ids[first[1]]), rows);
+  }
+}
+
+template <typename Id>
+bool NothingToCheck(const Bags<Id>& bags, int64_t rows) {
+  return (rows < 0 || bags.num_ids == 0) && bags.row_splits == nullptr;
+}
+
+// checks: the first bad split, and the first bad id; -1: none.
+template <typename Id>
+int FindBad(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream) {
+  auto* first = reinterpret_cast<unsigned long long*>(checks);
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, 2 * sizeof(int64_t), stream));  // -1, and more than any position
+  if (bags.row_splits != nullptr) {
+    LARGEOUT_RETURN_IF_ERROR(Launch(CheckSplits, BlocksFor(bags.num_bags + 1), kThreads, 0, stream,
+                                    bags.row_splits, bags.num_bags + 1, bags.num_ids, first));
+  }
+  if (rows < 0 || bags.num_ids == 0) return 0;
+  return Launch(CheckIds<Id>, BlocksFor(bags.num_ids), kThreads, 0, stream, bags.ids, bags.num_ids, rows, first + 1);
+}
+
 // One team of `lanes` lanes a bag. Every lane sums D by itself: the ids and weights it needs are read anyway.
 template <typename T, typename Id, int kPack, int kVectors>
 __global__ void __launch_bounds__(kThreads) Lookup(const T* table, int64_t rows, int64_t dim, Bags<Id> bags,
@@ -35,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) Lookup(const T* table, int64_t rows,
   constexpr int kRows = kFlight<kVectors>;
   const int64_t bag = Team(lanes);
   if (bag >= bags.num_bags) return;
-  const int64_t begin = bags.begin(bag), end = bags.begin(bag + 1);
+  const auto [begin, end] = PositionsOf(bags, bag);
   const int64_t step = int64_t{lanes} * kPack;
   for (int64_t column = threadIdx.x % lanes * kPack; column < dim; column += step * kVectors) {
     const int64_t left = dim - column;
@@ -120,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t 
   const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t bag = thread / 32, lane = thread % 32;
   if (bag >= bags.num_bags) return;
-  const int64_t begin = bags.begin(bag), end = bags.begin(bag + 1);
+  const auto [begin, end] = PositionsOf(bags, bag);
   float total = 0.f, divisor = 0.f;
   for (int64_t p = begin; p < end; ++p) {
     const int64_t id = static_cast<int64_t>(bags.ids[p]);
@@ -158,23 +186,21 @@ __global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t 
 template <typename Id>
 int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad) {
   *bad = BadBags();
-  const bool check_ids = rows >= 0 && bags.num_ids > 0;
-  if (!check_ids && bags.row_splits == nullptr) return 0;
-  auto* first = reinterpret_cast<unsigned long long*>(checks);
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, 2 * sizeof(int64_t), stream));  // -1, and more than any position
-  if (bags.row_splits != nullptr) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(CheckSplits, BlocksFor(bags.num_bags + 1), kThreads, 0, stream,
-                                    bags.row_splits, bags.num_bags + 1, bags.num_ids, first));
-  }
-  if (check_ids) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(CheckIds<Id>, BlocksFor(bags.num_ids), kThreads, 0, stream, bags.ids,
-                                    bags.num_ids, rows, first + 1));
-  }
+  if (NothingToCheck(bags, rows)) return 0;
+  LARGEOUT_RETURN_IF_ERROR(FindBad(bags, rows, checks, stream));
   int64_t found[2];
-  const int error = CopyToHostCuda(checks, sizeof(found), found, stream);
-  if (error != 0) return error;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(checks, sizeof(found), found, stream));
   bad->split = found[0], bad->id = found[1];
   return 0;
+}
+
+template <typename Id>
+int CheckBagsLateCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, LateReport* late) {
+  if (NothingToCheck(bags, rows)) return 0;
+  LateFinding* slot;
+  LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
+  LARGEOUT_RETURN_IF_ERROR(FindBad(bags, rows, checks, stream));
+  return Launch(ReportBad<Id>, 1, 1, 0, stream, bags, rows, checks, slot);
 }
 
 template <typename T, typename Id>
@@ -197,6 +223,9 @@ template <typename T, typename Id>
 int EmbeddingWeightsGradCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,
                              const T* grad, float* weights_grad, GpuStream stream) {
   if (bags.num_bags == 0 || bags.num_ids == 0) return 0;
+  if (bags.row_splits != nullptr) {  // where they are bad, no bag may have a position
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(weights_grad, 0, bags.num_ids * sizeof(float), stream));
+  }
   const unsigned blocks = BlocksFor(bags.num_bags * 32);
   constexpr int kFull = 16 / sizeof(T);
   return Launch(Packs<T>(dim, table, grad) ? WeightsGrad<T, Id, kFull> : WeightsGrad<T, Id, 1>, blocks,
@@ -212,6 +241,8 @@ LARGEOUT_INSTANTIATE(float, int64_t)
 LARGEOUT_INSTANTIATE(bfloat16, int32_t)
 LARGEOUT_INSTANTIATE(bfloat16, int64_t)
 #undef LARGEOUT_INSTANTIATE
+template int CheckBagsLateCuda<int32_t>(const Bags<int32_t>&, int64_t, int64_t*, GpuStream, LateReport*);
+template int CheckBagsLateCuda<int64_t>(const Bags<int64_t>&, int64_t, int64_t*, GpuStream, LateReport*);
 template int CheckBagsCuda<int32_t>(const Bags<int32_t>&, int64_t, int64_t*, GpuStream, BadBags*);
 template int CheckBagsCuda<int64_t>(const Bags<int64_t>&, int64_t, int64_t*, GpuStream, BadBags*);
 

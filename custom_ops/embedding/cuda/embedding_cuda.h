@@ -16,6 +16,7 @@
 
 #include "common/cuda/cuda.h"
 #include "common/cuda/group_cuda.h"
+#include "common/cuda/late_report.h"
 #include "embedding/embedding.h"
 
 namespace largeout {
@@ -24,7 +25,15 @@ namespace largeout {
 template <typename Id>
 int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad);
 
-// Does not wait. A team of up to 32 lanes a bag, 8 rows in flight. row_splits must be valid.
+// The same for who does not wait: what is wrong is posted, with one of these rules.
+enum LateBagRule { kIdInRange, kSplitsInOrder };
+template <typename Id>
+int CheckBagsLateCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, LateReport* late);
+
+// None of the following reads or writes out of bounds where ids or row_splits are bad: such ids are dropped, and bags are
+// cut short.
+
+// Does not wait. A team of up to 32 lanes a bag, 8 rows in flight.
 template <typename T, typename Id>
 int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
                         GpuStream stream);

@@ -11,12 +11,20 @@ class EmbeddingGpu {
   using Call = GpuCall;
   explicit EmbeddingGpu(const GpuCall& call) : call_(call) {}
 
-  // Waits for the verdict; with dense ids and rows < 0 there is nothing to check and nothing waits.
+  // With the call's `late`: what an earlier call has found; what this one finds a later one tells. Else waits for the
+  // verdict; with dense ids and rows < 0 there is nothing to check and nothing waits.
   template <typename Id>
   int Check(const Bags<Id>& bags, int64_t rows, BadBags* bad) {
     *bad = {};
+    LateFinding found;
+    if (call_.late != nullptr && call_.late->Take(&found)) {
+      (found.rule == kIdInRange ? bad->id : bad->split) = found.position;
+      bad->value = found.value, bad->late = true, bad->limit = found.limit;
+      return 0;
+    }
     int64_t* checks = call_.scratch->template Take<int64_t>(2);
     if (checks == nullptr) return kNoMemory;
+    if (call_.late != nullptr) return CheckBagsLateCuda(bags, rows, checks, call_.stream, call_.late);
     LARGEOUT_RETURN_IF_ERROR(CheckBagsCuda(bags, rows, checks, call_.stream, bad));
     if (bad->split >= 0) {
       bad->id = -1;

@@ -29,7 +29,7 @@ __global__ void WriteBags(Bags<Id> bags, Combiner combiner, int64_t rows, int32_
   const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t bag = thread / kBagLanes, lane = thread % kBagLanes;
   const bool exists = bag < bags.num_bags;  // all lanes stay: they shuffle
-  const int64_t begin = exists ? bags.begin(bag) : 0, end = exists ? bags.begin(bag + 1) : 0;
+  const auto [begin, end] = exists ? PositionsOf(bags, bag) : Positions{0, 0};
   float divisor = 0.f;
   if (factor != nullptr && combiner != Combiner::kSum) {
     for (int64_t p = begin + lane; p < end; p += kBagLanes) {
@@ -63,6 +63,10 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
   const int64_t n = bags.num_ids;
   const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
   LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(bags.ids, m.groups, stream));
+  if (m.bag != nullptr) {  // where row_splits are bad, a position may be in no bag
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.bag, 0, n * sizeof(int32_t), stream));
+    if (m.factor != nullptr) LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.factor, 0, n * sizeof(float), stream));
+  }
   if (m.bag != nullptr || m.factor != nullptr) {
     LARGEOUT_RETURN_IF_ERROR(Launch(WriteBags<Id>, BlocksFor(bags.num_bags * kBagLanes), kThreads, 0, stream,
                                     bags, combiner, rows, m.bag, m.factor));

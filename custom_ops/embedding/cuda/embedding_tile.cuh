@@ -4,9 +4,11 @@
 #define LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_
 
 #include <algorithm>
+#include <type_traits>
 
 #include "common/arena.h"
 #include "common/cuda/cuda.h"
+#include "embedding/embedding.h"
 
 namespace largeout {
 
@@ -57,6 +59,20 @@ struct Tile {
     }
   }
 };
+
+// The positions of a bag, inside [0, num_ids) whatever row_splits says: nobody may have waited to learn that it is bad.
+struct Positions {
+  int64_t begin, end;
+};
+template <typename Id>
+__device__ __forceinline__ Positions PositionsOf(const Bags<Id>& bags, int64_t bag) {
+  Positions p = {bags.begin(bag), bags.begin(bag + 1)};
+  if (bags.row_splits != nullptr) {
+    p.begin = min(max(p.begin, int64_t{0}), bags.num_ids);
+    p.end = min(max(p.end, p.begin), bags.num_ids);
+  }
+  return p;
+}
 
 // Rows in flight a lane: as many as registers allow at full occupancy.
 template <int kVectors>

@@ -25,15 +25,18 @@ class EmbeddingOpBase : public GuardedOp {
                                                    (*table)[0].shape().DebugString()));
   }
 
-  // Checks everything about the bags at inputs at .. at + 2, values included. `rows`: the rows of the table.
+  // Checks everything about the bags at inputs at .. at + 2, values included. `rows`: the rows of the table. A gradient,
+  // `of_lookup`, whose errors may come late leaves those of values to the lookup: its kernels bear them.
   template <typename Id>
   absl::Status CheckedBags(const OpCall<typename Device::Call>& call, Device* device, int at, int64_t rows,
-                           Bags<Id>* bags, tensorflow::TensorShape* leading) const {
+                           Bags<Id>* bags, tensorflow::TensorShape* leading, bool of_lookup = false) const {
     tensorflow::OpKernelContext* context = call.context();
     const BagInputs in{context->input(at), context->input(at + 1), context->input(at + 2)};
     TF_RETURN_IF_ERROR(attributes_.ToBags(in, bags, leading));
+    if (kMayBeLate<typename Device::Call> && of_lookup && attributes_.late()) return absl::OkStatus();
     BadBags bad;
     TF_RETURN_IF_ERROR(call.Status(device->Check(*bags, attributes_.error() ? rows : -1, &bad)));
+    if (bad.late) return LateBags(bad);
     if (bad.split >= 0) return BadSplit(bad.split, bad.value, bags->num_ids);
     if (bad.id >= 0) return BadId(in.ids.shape(), bad.id, bad.value, rows);
     return absl::OkStatus();
@@ -51,7 +54,7 @@ class EmbeddingLookupOp : public EmbeddingOpBase<Device> {
     LockedVariables table;
     OP_REQUIRES_OK(context, this->template OpenTable<T>(context, &table));
     const int64_t rows = table[0].dim_size(0), dim = table[0].dim_size(1);
-    OpCall<typename Device::Call> call(context);
+    OpCall<typename Device::Call> call(context, nullptr, this->attributes_.late() ? &late_ : nullptr);
     Device device(call.get());
     Bags<Id> bags;
     tensorflow::TensorShape leading, shape;
@@ -63,6 +66,9 @@ class EmbeddingLookupOp : public EmbeddingOpBase<Device> {
     OP_REQUIRES_OK(context, call.Status(device.Lookup(Data<T>(table[0]), rows, dim, bags,
                                                       this->attributes_.combiner(), Data<T>(output))));
   }
+
+ private:
+  typename Device::Call::Late late_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -78,7 +84,7 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
     Device device(call.get());
     Bags<Id> bags;
     tensorflow::TensorShape leading;
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading, true));
     OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
     const int64_t dim = grad.dim_size(grad.dims() - 1);
     tensorflow::Tensor *unique_ids, *sums;
@@ -109,7 +115,7 @@ class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
     Device device(call.get());
     Bags<Id> bags;
     tensorflow::TensorShape leading;
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 1, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 1, rows, &bags, &leading, true));
     OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, dim));
     tensorflow::Tensor* weights_grad;
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(1).shape(), &weights_grad));

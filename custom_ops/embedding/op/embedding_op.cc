@@ -48,6 +48,9 @@ weights: [0], or the shape of ids: a factor of every row.
 output: ids.shape + [dim], [..., dim] or [bags, dim]. sum w x; mean: divided by sum w; sqrtn: by sqrt(sum w^2). Sums are
   float32. Zero for empty bags and where the divisor is zero.
 out_of_range: "error": an id outside [0, rows) is an error. "zero": it is dropped, from the divisor too.
+late_errors: On a GPU nothing waits to learn whether ids or row_splits are bad: such ids are dropped, bags are cut short, and
+  a later call of the op raises the error, which names the value. Gradients of such a lookup leave the check to it. (A CPU
+  knows at once.)
 )");
 
 REGISTER_OP("Largeout>EmbeddingGrad")
@@ -77,6 +80,8 @@ num_rows: The rows of the table.
 unique_ids: [u] ascending.
 rows: [u, dim]: sum of factor * grad over the occurrences of the id, in float32, in the order in which they occur (on a GPU
   the occurrences of frequent ids are summed in pieces of fixed size; every run gives the same bits).
+
+On a GPU it waits for the device: u is the shape of its outputs. EmbeddingUpdate, which has none, does not.
 )");
 
 REGISTER_OP("Largeout>EmbeddingWeightsGrad")

@@ -26,10 +26,13 @@ class EmbeddingAttributes {
     combines_ = combiner != "none";
     combiner_ = combiner == "mean" ? Combiner::kMean : (combiner == "sqrtn" ? Combiner::kSqrtn : Combiner::kSum);
     error_ = out_of_range == "error";
+    if (context->HasAttr("late_errors")) OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_));
   }
   Combiner combiner() const { return combiner_; }
   // Whether ids out of range are an error; otherwise they are dropped.
   bool error() const { return error_; }
+  // Whether errors of values on a GPU may come late.
+  bool late() const { return late_; }
 
   // Shapes of the inputs -> bags and the shape of their leading dimensions (the output without `dim`). The values of
   // row_splits are the caller's to check: they may be on a device.
@@ -74,7 +77,7 @@ class EmbeddingAttributes {
   }
 
  private:
-  bool combines_ = false, error_ = true;
+  bool combines_ = false, error_ = true, late_ = false;
   Combiner combiner_ = Combiner::kSum;
 };
 
@@ -103,6 +106,16 @@ inline absl::Status BadSplit(int64_t position, int64_t split, int64_t num_ids) {
   return absl::InvalidArgumentError(
       absl::StrCat("`row_splits` must begin with 0, never decrease and end with the number of ids, ", num_ids,
                    ". Received: row_splits[", position, "] = ", split));
+}
+
+// The error of an earlier batch, which nobody waited for.
+inline absl::Status LateBags(const BadBags& bad) {
+  const bool id = bad.id >= 0;
+  return absl::InvalidArgumentError(absl::StrCat(
+      id ? "`ids` must lie in [0, " : "`row_splits` must begin with 0, never decrease and end with the number of ids, ",
+      bad.limit, id ? "), the rows of the table" : "", ". Received: ", bad.value, " at position ",
+      id ? bad.id : bad.split, id ? " of the flat ids" : "",
+      " of an earlier batch (a GPU's check is not waited for: `late_errors`)"));
 }
 
 inline absl::Status NumRows(const tensorflow::Tensor& num_rows, int64_t* rows) {

@@ -4,13 +4,15 @@
 
 #include <string>
 
+#include "common/op/shapes_op.h"
 #include "common/op/tf_op.h"
 
 #define LARGEOUT_EMBEDDING_ATTRIBUTES                      \
   Attr("dtype: {float, bfloat16}")                         \
       .Attr("Tids: {int32, int64}")                        \
       .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'") \
-      .Attr("out_of_range: {'error', 'zero'} = 'error'")
+      .Attr("out_of_range: {'error', 'zero'} = 'error'") \
+      .LARGEOUT_LATE_ATTRIBUTE
 
 namespace largeout {
 

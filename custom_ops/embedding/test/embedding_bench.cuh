@@ -52,12 +52,16 @@ class EmbeddingProblem {
     T* values;
   };
   // The memory of the last call is used again.
-  RowGradients Gradient(int i) {
+  EmbeddingGradPlanCuda Plan(int i) {
     memory_.Reset(base_);
     const Bags<int64_t>& b = bags[i % kSets];
     void* workspace = memory_.Take<char>(EmbeddingGradWorkspaceCuda(b, Combiner::kSum, rows_));
     EmbeddingGradPlanCuda plan;
     BENCH_OK(PlanEmbeddingGradCuda(b, Combiner::kSum, rows_, workspace, nullptr, &plan));
+    return plan;
+  }
+  RowGradients Gradient(int i) {
+    EmbeddingGradPlanCuda plan = Plan(i);
     BENCH_OK(EmbeddingGradCountsCuda(nullptr, &plan));
     const RowGradients found{plan.most_unique, memory_.Take<int64_t>(plan.most_unique),
                              memory_.Take<T>(plan.most_unique * kDim)};

@@ -30,7 +30,7 @@ class EmbeddingUpdateOp final : public EmbeddingOpBase<Device> {
     Device device(call.get());
     Bags<Id> bags;
     tensorflow::TensorShape leading;
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, at, rows, &bags, &leading));
+    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, at, rows, &bags, &leading, true));
     OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, dim));
     if (bags.num_ids == 0 || dim == 0) return;
     OP_REQUIRES_OK(context, variables.Own(&call));

@@ -41,6 +41,7 @@ slots: float32 variables of the shape of variable (row_wise_adagrad: [rows]).
 ids, row_splits, weights: As in the lookup, EmbeddingLookup.
 grad: The gradient of the lookup's output, of its shape.
 hyper: the rule's numbers, in the order of row_update.h.
+late_errors: On a GPU nothing waits for the device: bad ids are dropped, and the lookup says so.
 )");
 
 }  // namespace largeout

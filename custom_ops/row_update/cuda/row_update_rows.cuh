@@ -1,4 +1,4 @@
-// Private to row_update.cu: the kernel that updates rows.
+// Private to row_update.cu: the kernel that updates rows of which each has one gradient.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_ROWS_CUH_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_ROWS_CUH_
 
@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "common/cuda/cuda.h"
+#include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_rules.cuh"
 
 namespace largeout {
@@ -23,9 +24,8 @@ struct Task {
   float* slots[kMaxSlots];
   const void* values;
   const float* hyper;
-  const void* ids;        // [n] int32 or int64, all different
-  const int32_t* starts;  // [n + 1] into order: the gradients of ids[i]. Null: it has one, values[i]
-  const int32_t* order;   // positions in values
+  const IndexCheck* check;  // nothing is done where it found anything
+  const void* ids;          // [n] int32 or int64, all different
   int64_t n, dim;
   bool wide;       // ids are int64
   int group_bits;  // log2 of the threads that share a row
@@ -34,17 +34,12 @@ struct Task {
   }
 };
 
-// g of kWidth elements from column j: the values at order[begin, end), summed in that order.
+// kWidth elements from column j of the gradient of ids[i].
 template <typename G, int kWidth>
-__device__ void SumGradients(const Task& task, int64_t begin, int64_t end, int64_t j, float* g) {
-  const G* values = static_cast<const G*>(task.values);
-  for (int k = 0; k < kWidth; ++k) g[k] = 0.f;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t position = task.order == nullptr ? i : task.order[i];
-    const auto pack = *reinterpret_cast<const Pack<G, kWidth>*>(values + position * task.dim + j);
+__device__ void LoadGradient(const Task& task, int64_t i, int64_t j, float* g) {
+  const auto pack = *reinterpret_cast<const Pack<G, kWidth>*>(static_cast<const G*>(task.values) + i * task.dim + j);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) g[k] += GpuToFloat(pack.x[k]);
-  }
+  for (int k = 0; k < kWidth; ++k) g[k] = GpuToFloat(pack.x[k]);
 }
 
 template <typename RuleT, typename T, typename G, int kWidth>
@@ -53,11 +48,8 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
   const int64_t i = thread >> task.group_bits;
   const int group = 1 << task.group_bits, lane = static_cast<int>(thread & (group - 1));
   const int64_t dim = task.dim;
-  int64_t row = -1, begin = i, end = i + 1;
-  if (i < task.n) {
-    row = task.Id(i);
-    if (task.starts != nullptr) begin = task.starts[i], end = task.starts[i + 1];
-  }
+  const bool all_good = task.check->bad == kNoBadIndex && task.check->increasing != 0;
+  const int64_t row = all_good && i < task.n ? task.Id(i) : -1;
   RuleT rule(task.hyper);
   if constexpr (std::is_same_v<RuleT, RowWiseAdagrad>) {
     // All threads of a warp take part in the exchange, also those without a row.
@@ -65,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
     if (row >= 0) {
       for (int64_t j = lane * kWidth; j < dim; j += group * kWidth) {
         float g[kWidth];
-        SumGradients<G, kWidth>(task, begin, end, j, g);
+        LoadGradient<G, kWidth>(task, i, j, g);
         for (int k = 0; k < kWidth; ++k) square += g[k] * g[k];
       }
     }
@@ -87,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
       s[m] = *reinterpret_cast<Pack<float, kWidth>*>(task.slots[m] + row * dim + j);
     }
     float g[kWidth];
-    SumGradients<G, kWidth>(task, begin, end, j, g);
+    LoadGradient<G, kWidth>(task, i, j, g);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       float slots[kMaxSlots];

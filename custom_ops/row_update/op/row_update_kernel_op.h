@@ -11,6 +11,8 @@ class RowUpdateOp final : public GuardedOp {
  public:
   explicit RowUpdateOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context), rule_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("copy_on_read", &copy_on_read_));
+    OP_REQUIRES_OK(context, context->GetAttr("increasing", &increasing_));
+    OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_errors_));
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
@@ -19,7 +21,7 @@ class RowUpdateOp final : public GuardedOp {
     LockedVariables variables;  // the table, then its slots
     OP_REQUIRES_OK(context, rule_.Find(context, tensorflow::DataTypeToEnum<T>::value, &variables));
     variables.Lock();
-    OpCall<typename Device::Call> call(context);
+    OpCall<typename Device::Call> call(context, nullptr, late_errors_ ? &late_ : nullptr);
     OP_REQUIRES_OK(context, variables.Own(&call, copy_on_read_));
     OP_REQUIRES_OK(context, rule_.CheckShapes(variables, hyper));
     OP_REQUIRES_OK(context, CheckShapes(variables[0].shape(), indices, values));
@@ -30,7 +32,15 @@ class RowUpdateOp final : public GuardedOp {
     BadIndex bad;
     OP_REQUIRES_OK(context, call.Status(device.Update(rule_.get(), Data<T>(variables.writable(0)), rows, dim, slots,
                                                       indices.flat<Id>().data(), indices.NumElements(),
-                                                      Data<G>(values), Data<float>(hyper), &bad)));
+                                                      Data<G>(values), Data<float>(hyper), &bad, increasing_)));
+    OP_REQUIRES(context, !bad.out_of_order,
+                absl::InvalidArgumentError("`indices` must increase strictly where `increasing` says so. Received: "
+                                           "others, in an earlier call; nothing was updated"));
+    OP_REQUIRES(context, !bad.late,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`indices` must be in [0, ", bad.rows, "), the rows of `variable`. Received: indices[", bad.position,
+                    "] = ", bad.index, " in an earlier call (a GPU's check is not waited for: `late_errors`); nothing "
+                    "was updated then, and nothing now")));
     OP_REQUIRES(context, bad.position < 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "`indices` must be in [0, ", rows, "), the rows of `variable`. Received: indices[",
@@ -62,7 +72,8 @@ class RowUpdateOp final : public GuardedOp {
   }
 
   const RowRule rule_;
-  bool copy_on_read_ = true;
+  bool copy_on_read_ = true, increasing_ = false, late_errors_ = false;
+  typename Device::Call::Late late_;
 };
 
 // Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs that lie in host memory.

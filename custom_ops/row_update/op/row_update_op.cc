@@ -1,4 +1,5 @@
 // RowUpdate as TensorFlow sees it: name, shapes, documentation. Its kernel: row_update_kernel_op.h.
+#include "common/op/shapes_op.h"
 #include "row_update/op/row_rule_op.h"
 
 namespace largeout {
@@ -39,6 +40,8 @@ REGISTER_OP("Largeout>RowUpdate")
     .Attr("Tindices: {int32, int64}")
     .Attr("N: int >= 0")
     .Attr("copy_on_read: bool = true")
+    .Attr("increasing: bool = false")
+    .LARGEOUT_LATE_ATTRIBUTE
     .SetIsStateful()
     .SetShapeFn(RowUpdateShape)
     .Doc(R"(Updates rows of a variable and of its optimizer slots in place; see row_update.h for the rules.
@@ -50,6 +53,9 @@ values: [n, ...], their gradients.
 hyper: the rule's numbers, in the order of row_update.h.
 copy_on_read: From now on every read of these variables as a whole copies them: for tables, which nobody reads so. False:
   reads share their memory, and an update copies a variable while a read of it is in use.
+late_errors: On a GPU nothing waits to learn whether indices are bad: such a call changes nothing, and a later call of the op
+  raises the error, which names the value, and changes nothing either.
+increasing: The promise that indices increase strictly: with late_errors a GPU sorts them otherwise. A broken one is an error.
 )");
 
 }  // namespace largeout

@@ -1,5 +1,5 @@
 // A whole embedding step (embedding/test/embedding_bench.cuh says on what): lookup, then gradient and update
-// of the touched rows.
+// of the touched rows, and both of these in one pass.
 #include "embedding/test/embedding_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
 
@@ -29,6 +29,13 @@ void Run(Bench* bench, BenchIds kind, int64_t bag, bool steps) {
     BENCH_OK(RowUpdateCuda(rule, problem.table, problem.rows(), EmbeddingProblem<T>::kDim, problem.slot,
                            found.rows, found.count, found.values, hyper, &scratch, nullptr, &bad));
   };
+  const auto fused = [&](int i, UpdateRule rule) {
+    const EmbeddingGradPlanCuda plan = problem.Plan(i);
+    ArenaScratch scratch(problem.memory());
+    void* pieces = scratch.Allocate(EmbeddingGradScratchCuda(plan, EmbeddingProblem<T>::kDim));
+    BENCH_OK(SumAndStepCuda(plan, problem.grad, /*round=*/true, rule, problem.table, EmbeddingProblem<T>::kDim,
+                            problem.slot, hyper, nullptr, pieces, nullptr));
+  };
   for (const Rule& rule : kRules) {
     // Backward at the least: the gradient of the output read, rows and slots read and written. What a step
     // writes and reads beyond that, as gradients of rows, counts against it.
@@ -36,6 +43,8 @@ void Run(Bench* bench, BenchIds kind, int64_t bag, bool steps) {
                          2 * rule.slots * problem.slot_bytes();
     bench->Report(problem.name, std::string("backward + ") + rule.name,
                   bench->Time([&](int i) { backward(i, rule.rule); }), bytes);
+    bench->Report(problem.name, std::string("fused backward + ") + rule.name,
+                  bench->Time([&](int i) { fused(i, rule.rule); }), bytes);
     if (!steps) continue;
     const Times step = bench->Time([&](int i) {
       problem.Lookup(i);

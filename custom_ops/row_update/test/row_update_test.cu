@@ -1,4 +1,5 @@
 #include "common/test/cuda_testing.cuh"
+#include "common/test/on_stream.cuh"
 #include "row_update/cuda/row_update_gpu.h"
 #include "row_update/row_update_cpu.h"
 #include "row_update/test/row_update_cases.h"
@@ -49,6 +50,89 @@ LARGEOUT_TEST(ARowThatOccursThousandsOfTimes) {
       for (int64_t k = 0; k < 700; ++k) q.ids[k] = k % 10 == 0 ? q.ids[k] : 56;
       CheckTruth<RowUpdateGpu>(q, RunUpdate<RowUpdateGpu>(q));
     }
+  }
+}
+
+// 10^5 gradients of one row.
+LARGEOUT_TEST(ARowThatOccursEverywhere) {
+  UpdateProblem<float, float, int32_t> p(UpdateRule::kAdagrad, 9, 4, 100000, false, 0.f);
+  for (int32_t& id : p.ids) id = 5;
+  for (float& value : p.values) value /= 1000.f;
+  const UpdateState<float> got = RunUpdate<RowUpdateGpu>(p);
+  CheckTruth<RowUpdateGpu>(p, got);
+  CHECK_TRUE(RunUpdate<RowUpdateGpu>(p) == got);
+}
+
+// As an op calls it in a graph: on a stream of its own, and without waiting. What a call finds the next one tells.
+struct LateUpdate {
+  BadIndex bad;
+  UpdateState<float> state;
+};
+LateUpdate UpdateLate(OnStream* on, const UpdateProblem<float, float, int64_t>& p, bool increasing) {
+  const OnGpu<float> table(p.start.table), values(p.values), hyper(p.hyper);
+  const OnGpu<float> slot0(p.start.slots[0]), slot1(p.start.slots[1]);
+  const OnGpu<int64_t> ids(p.ids);
+  float* slots[] = {slot0.get(), slot1.get()};
+  LateUpdate update;
+  const int64_t waits = OnStream::Waits();
+  CUDA_OK(RowUpdateGpu(on->call())
+              .Update(p.rule, table.get(), p.rows, p.dim, slots, ids.get(), static_cast<int64_t>(p.ids.size()),
+                      values.get(), hyper.get(), &update.bad, increasing));
+  CHECK_TRUE(OnStream::Waits() == waits);
+  on->Wait();
+  update.state = {table.Host(), {slot0.Host(), slot1.Host()}};
+  return update;
+}
+
+LARGEOUT_TEST(UpdatesThatWaitForNothing) {
+  OnStream on;
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    for (bool increasing : {false, true}) {
+      const UpdateProblem<float, float, int64_t> p(rule, 57, 12, 300, increasing, 0.01f);
+      for (bool promised : {false, true}) {
+        if (promised && !increasing) continue;
+        const LateUpdate update = UpdateLate(&on, p, promised);
+        CHECK_TRUE(update.bad.position == -1);
+        CheckTruth<RowUpdateGpu>(p, update.state);
+      }
+    }
+  }
+}
+
+LARGEOUT_TEST(LateErrorsOfUpdates) {
+  OnStream on;
+  for (bool increasing : {false, true}) {
+    const UpdateProblem<float, float, int64_t> good(UpdateRule::kLazyAdam, 57, 12, 300, increasing, 0.f);
+    UpdateProblem<float, float, int64_t> p = good;
+    p.ids.back() = 57;
+    const LateUpdate first = UpdateLate(&on, p, increasing), second = UpdateLate(&on, good, increasing);
+    CHECK_TRUE(first.bad.position == -1 && first.state == p.start);
+    CHECK_TRUE(second.bad.late && !second.bad.out_of_order && second.bad.index == 57 && second.bad.rows == 57);
+    CHECK_TRUE(second.bad.position == static_cast<int64_t>(p.ids.size()) - 1 && second.state == p.start);
+    CHECK_TRUE(!UpdateLate(&on, good, increasing).bad.late);
+  }
+  // A promise that is broken.
+  const UpdateProblem<float, float, int64_t> p(UpdateRule::kSgd, 57, 12, 300, false, 0.f);
+  CHECK_TRUE(UpdateLate(&on, p, true).state == p.start);
+  CHECK_TRUE(UpdateLate(&on, p, false).bad.out_of_order);
+}
+
+// Arrays that begin between 16-byte pieces are read and written value by value.
+LARGEOUT_TEST(MisalignedUpdates) {
+  for (bool increasing : {false, true}) {
+    const UpdateProblem<float, float, int64_t> p(UpdateRule::kAdagrad, 57, 8, 100, increasing, 0.f);
+    std::vector<float> longer(1, 0.f);
+    longer.insert(longer.end(), p.values.begin(), p.values.end());
+    const OnGpu<float> table(p.start.table), slot(p.start.slots[0]), values(longer), hyper(p.hyper);
+    const OnGpu<int64_t> ids(p.ids);
+    float* slots[] = {slot.get(), nullptr};
+    TestCall<GpuCall> call;
+    BadIndex bad;
+    CUDA_OK(RowUpdateGpu(call.get())
+                .Update(p.rule, table.get(), p.rows, p.dim, slots, ids.get(), static_cast<int64_t>(p.ids.size()),
+                        values.get() + 1, hyper.get(), &bad));
+    CheckTruth<RowUpdateGpu>(p, UpdateState<float>{table.Host(), {slot.Host(), p.start.slots[1]}});
   }
 }
 

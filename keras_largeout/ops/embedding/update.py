@@ -26,6 +26,7 @@ class LookupGradient(NamedTuple):
     grad: tf.Tensor
     combiner: str = "none"
     out_of_range: str = "error"
+    late_errors: bool = False
 
     @classmethod
     def of(cls, gradient):
@@ -40,7 +41,7 @@ class LookupGradient(NamedTuple):
         if op.type != "Largeout>EmbeddingGrad" or gradient.indices is not op.outputs[0]:
             return None
         options = (op.get_attr(name).decode() for name in ("combiner", "out_of_range"))
-        return cls(*op.inputs[:4], *options)
+        return cls(*op.inputs[:4], *options, op.get_attr("late_errors"))
 
     @property
     def tensors(self):
@@ -75,6 +76,7 @@ def embedding_update(rule, variable, slots, lookup, hyper):
         rule=rule,
         combiner=lookup.combiner,
         out_of_range=lookup.out_of_range,
+        late_errors=lookup.late_errors,
     )
 
 

@@ -50,7 +50,8 @@ def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, o
         TypeError: `table` is no variable, or `weights` is of another kind than `ids`.
         ValueError: A wrong name, dtype or combination of arguments, or shapes that are known to be wrong.
         tf.errors.InvalidArgumentError: Ids out of range (the first one is named), or shapes that turn out
-            wrong.
+            wrong. A graph on a GPU does not wait to learn about ids: such ones are dropped, and the error is
+            that of the next call.
 
     Reference:
         [Keras `Embedding`](https://keras.io/api/layers/core_layers/embedding/); the combiners are those of
@@ -146,6 +147,7 @@ class Lookup:
             tf.zeros([0], tf.float32) if weights is None else tf.cast(weights, tf.float32),
             combiner=self.combiner or "none",
             out_of_range=self.out_of_range,
+            late_errors=not tf.executing_eagerly(),
             **({"dtype": self.table.dtype} if source is not self.table else {}),
         )
         if ragged and output.shape.rank is None:  # a graph where the length of row_splits is unknown
@@ -192,7 +194,7 @@ def _embedding_combine_gradient(op, grad):
 def _gradient(op, grad, of_table, weights_grad):
     """The gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
     table, ids, row_splits, weights = op.inputs
-    options = {name: op.get_attr(name) for name in ("combiner", "out_of_range")}
+    options = {name: op.get_attr(name) for name in ("combiner", "out_of_range", "late_errors")}
     options = {name: v.decode() if isinstance(v, bytes) else v for name, v in options.items()}
     grad = tf.convert_to_tensor(grad)
     skipped = getattr(op, "skip_input_indices", None) or ()

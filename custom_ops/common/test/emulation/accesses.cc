@@ -172,7 +172,7 @@ __attribute__((noinline)) void InKernel(uintptr_t address, size_t bytes, Access 
 }
 
 __attribute__((noinline)) void OnHost(uintptr_t address, size_t bytes, Access access, const void* code) {
-  Report(What("device memory on the host", access, address, bytes), code);
+  if (!IsShared(address)) Report(What("device memory on the host", access, address, bytes), code);
 }
 
 inline void Seen(const void* data, size_t bytes, Access access, const void* code) {

@@ -94,6 +94,7 @@ T atomicCAS(T* address, std::common_type_t<T> compare, std::common_type_t<T> val
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

@@ -42,7 +42,21 @@ const std::pair<const uintptr_t, Allocation>* Before(uintptr_t address) {
   return after == Allocations().begin() ? nullptr : &*--after;
 }
 
+std::map<uintptr_t, size_t>& Shared() {
+  static auto* shared = new std::map<uintptr_t, size_t>;
+  return *shared;
+}
+
 }  // namespace
+
+void ShareWithHost(void* data) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(data);
+  Shared()[address] = Allocations().at(address).bytes;
+}
+bool IsShared(uintptr_t address) {
+  auto after = Shared().upper_bound(address);
+  return after != Shared().begin() && (--after, address < after->first + after->second);
+}
 
 void* Reserve(size_t bytes) {
   void* data =

@@ -12,6 +12,8 @@ namespace emulation {
 // ---- Device memory. Contents are all ones (NaN) at first; 256 bytes around each allocation belong to
 // nobody.
 void* AllocateDevice(size_t bytes);  // null: none is left
+void ShareWithHost(void* data);      // such an allocation is for host code too
+bool IsShared(uintptr_t address);
 bool FreeDevice(void* data);         // false: not an allocation
 // Whether [data, data + bytes) lies in one live allocation.
 bool OnDevice(const void* data, size_t bytes);

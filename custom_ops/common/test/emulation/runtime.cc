@@ -25,7 +25,10 @@ cudaError_t Return(cudaError_t error) {
 }
 
 // What kernels that ran before have left.
+int64_t waits = 0;
+
 cudaError_t Waited() {
+  ++waits;
   const cudaError_t error = pending_error;
   pending_error = cudaSuccess;
   return Return(error);
@@ -65,6 +68,7 @@ cudaError_t Fill(void* to, int value, size_t bytes) {
 namespace largeout {
 namespace emulation {
 void SetPendingError(cudaError_t error) { pending_error = error; }
+int64_t Waits() { return waits; }
 }  // namespace emulation
 }  // namespace largeout
 
@@ -105,6 +109,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = bytes == 0 ? nullptr : AllocateDevice(bytes);
   return bytes == 0 || *data != nullptr ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+// Memory that both see: the host stores to it as it likes, so all of it counts as written.
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  const cudaError_t error = cudaMalloc(data, bytes);
+  if (error != cudaSuccess) return error;
+  ShareWithHost(*data);
+  return Fill(*data, 0, bytes);
 }
 cudaError_t cudaFree(void* data) {
   if (data == nullptr || FreeDevice(data)) return Waited();

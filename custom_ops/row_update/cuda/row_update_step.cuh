@@ -1,6 +1,6 @@
 // The step of columns of a row whose gradient is in registers. Internal.
-#ifndef LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_
-#define LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_
+#ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_STEP_CUH_
+#define LARGEOUT_ROW_UPDATE_ROW_UPDATE_STEP_CUH_
 
 #include <type_traits>
 
@@ -21,15 +21,7 @@ struct TableStep {
 template <typename RuleT>
 constexpr bool kRowWise = std::is_same_v<RuleT, gpu::RowWiseAdagrad>;
 
-// What a gradient that was written as T would be.
-__device__ __forceinline__ float RoundTo(float x, const float*) { return x; }
-__device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
-  bfloat16 rounded;
-  GpuFromFloat(x, &rounded);
-  return GpuToFloat(rounded);
-}
-
-// kPack columns of row `row` from `column` on. g: their gradient, rounded to T.
+// kPack columns of row `row` from `column` on. g: their gradient.
 template <typename RuleT, typename T, int kPack>
 __device__ __forceinline__ void StepColumns(const RuleT& rule, const TableStep<T>& step, int64_t row, int64_t column,
                                             const float (&g)[kPack]) {
@@ -37,7 +29,7 @@ __device__ __forceinline__ void StepColumns(const RuleT& rule, const TableStep<T
   using Floats = Pack<float, kWidth>;
   constexpr int kPieces = kPack / kWidth;
   const int64_t at = row * step.dim + column;
-  auto* rows = reinterpret_cast<Pack<T, kPack>*>(step.table + at);
+  auto* rows = reinterpret_cast<Pack<T, kPack>*>(step.table + at);  // at most 16 bytes
   Pack<T, kPack> w = *rows;
   Floats s[kMaxSlots][kPieces];
 #pragma unroll
@@ -70,4 +62,4 @@ __device__ __forceinline__ float Accumulated(const TableStep<T>& step, int64_t r
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_STEP_CUH_
+#endif  // LARGEOUT_ROW_UPDATE_ROW_UPDATE_STEP_CUH_

@@ -1,4 +1,4 @@
-// For the .cu files of row_update, embedding_update and fan_in: the rules of row_update_rules.h for one element. `hyper` is device memory.
+// For the .cu files of row_update and fan_in: the rules of row_update_rules.h for one element. `hyper` is device memory.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_RULES_CUH_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_RULES_CUH_
 

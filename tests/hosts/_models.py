@@ -58,9 +58,20 @@ HEADS = {
     ),
     "sparse_hinge": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="squared_hinge"),
 }
-CASES = (*EMBEDDINGS, *HEADS)
+CASES = (*EMBEDDINGS, "stacked", *HEADS)
 # Those whose other functions differ too.
 PREDICTED = ("columns_ftrl", "tree_adagrad", "full", "sampled", "sparse_softmax", "sparse_hinge")
+
+
+def _stacked(ids):
+    """The sum of two bags, of tables that are stacked, beside one with an optimizer of its own."""
+    one, two = (kl.layers.TableConfig(name, ROWS, DIM, combiner="sum") for name in ("one", "two"))
+    own = kl.layers.TableConfig("own", ROWS, DIM, combiner="sum", optimizer=kl.optimizers.Adagrad(0.1))
+    tables = {"one": one, "two": two, "own": own}
+    features = {name: kl.layers.FeatureConfig(name, table) for name, table in tables.items()}
+    layer = kl.layers.DistributedEmbedding(features, placement="permutation", name="words")
+    bags = {"one": ids[:, :2], "two": ids[:, 2:], "own": ids}
+    return keras.layers.Add()(list(layer(bags).values()))
 
 
 def data(ragged_end):
@@ -79,8 +90,12 @@ def model_of(case, devices):
         placement = place(devices) if devices > 1 else "auto"
     else:
         placement, optimizer = "permutation", lambda: kl.optimizers.Adagrad(0.1)
-    words = kl.layers.ShardedEmbedding(ROWS, DIM, placement=placement, combiner="mean", name="words")
-    hidden = keras.layers.Dense(DIM, activation="tanh")(words(ids))
+    if case == "stacked":
+        rows = _stacked(ids)
+    else:
+        words = kl.layers.ShardedEmbedding(ROWS, DIM, placement=placement, combiner="mean", name="words")
+        rows = words(ids)
+    hidden = keras.layers.Dense(DIM, activation="tanh")(rows)
     if case in HEADS:
         head = HEADS[case]()
         model = kl.Model(ids, head(hidden))
@@ -89,7 +104,8 @@ def model_of(case, devices):
         # Every example counts, also where a batch does not divide.
         logits = keras.layers.Dense(CLASSES)(hidden)
         model, loss = kl.Model(ids, logits), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer(), loss=loss)
+    per_call = 3 if case == "full" else 1
+    model.compile(optimizer(), loss=loss, steps_per_execution=per_call)
     return model
 
 

@@ -64,6 +64,14 @@ def test_two_hosts(case, two_hosts, one_device):
 @pytest.mark.soak
 @pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (4, 1)])
 def test_more_hosts_and_devices(hosts, devices, tmp_path, one_device):
-    found = _trained(tmp_path, hosts, devices, _models.CASES)
-    for case in _models.CASES:
+    cases = (
+        "hot_adam_accumulation",
+        "columns_ftrl",
+        "table_sgd_clipvalue",
+        "tree_fused",
+        "full",
+        "sparse_fused",
+    )
+    found = _trained(tmp_path, hosts, devices, cases)
+    for case in cases:
         _compare(case, found[case], one_device(case))

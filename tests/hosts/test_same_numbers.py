@@ -10,6 +10,14 @@ from _hosts import LocalHosts
 
 from tests.hosts import _models
 
+ALSO_ON_MORE = (
+    "hot_adam_accumulation",
+    "columns_ftrl",
+    "table_sgd_clipvalue",
+    "tree_fused",
+    "full",
+    "sparse_fused",
+)
 SCRIPT = pathlib.Path(__file__).with_name("_models.py")
 
 

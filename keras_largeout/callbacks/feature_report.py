@@ -4,6 +4,7 @@ import keras
 
 from keras_largeout._keras import all_layers
 from keras_largeout.callbacks._counting import counted_training
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
 
 
 class FeatureReport(keras.callbacks.Callback):
@@ -45,9 +46,10 @@ class FeatureReport(keras.callbacks.Callback):
         if top < 0:
             raise ValueError(f"`top` must not be negative. Received: top={top}")
         self.top, self.verbose = top, verbose
-        self.features, self._uses = {}, []
+        self.features, self._uses, self._hosts = {}, [], None
 
     def on_train_begin(self, logs=None):
+        self._hosts = hosts_of_model(self.model)
         layers = [layer for layer in all_layers(self.model) if hasattr(layer, "make_uses")]
         for layer in layers:
             if any(shard.array.table.remote for shard in layer.shards):
@@ -64,7 +66,7 @@ class FeatureReport(keras.callbacks.Callback):
         counted_training(self.model).ensure()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.features = {use.name: use.use(self.top) for use in self._uses}
+        self.features = {use.name: use.use(self.top, self._hosts) for use in self._uses}
         if self.verbose:
             print(f"\n{self}")
 

@@ -10,6 +10,7 @@ from keras_largeout.callbacks._counting import counted_training
 from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
 from keras_largeout.distribute.parallel.transfers import TransferCounter, memory_of
 from keras_largeout.distribute.planning.repacking import MeasuredPlan
 from keras_largeout.distribute.planning.tree_estimator import max_over_mean
@@ -141,6 +142,9 @@ class LoadBalance(keras.callbacks.Callback):
             self.memory = memory_of(variables, self._transfers.devices)
             if logs is not None:
                 logs["layer_bytes"] = float(self.layer_bytes.sum())
+        hosts = hosts_of_model(self.model)
+        if hosts is not None and hosts.index:
+            return  # the first host draws and writes
         if self.plot is not None and self.loads:
             plot_loads(self.plot, self.loads, self.history)
         if self.log_dir is not None:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import tempfile
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
 from keras_largeout.distribute.tables.lookup import LogicalRows
 from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.layers import DistributedEmbedding, ShardedEmbedding
@@ -61,6 +63,13 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._histograms_every, self._embeddings_every = histogram_freq, embeddings_freq
         self._histograms = None  # their writer
         self._metadata, self.rows = dict(embeddings_metadata or {}), positive_int("rows", rows)
+
+    def set_model(self, model):
+        hosts = hosts_of_model(model)
+        if hosts is not None and hosts.index:  # it reads tables with the first host, which writes
+            self._elsewhere = tempfile.TemporaryDirectory()
+            self.log_dir = self._elsewhere.name
+        super().set_model(model)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

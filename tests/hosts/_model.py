@@ -56,14 +56,18 @@ def main(folder):
     host = getattr(strategy.cluster_resolver, "task_id", 0) if strategy.num_replicas_in_sync > 1 else 0
     said = {"host": host}
     balance = kl.callbacks.LoadBalance()
+    report = kl.callbacks.FeatureReport()
     callbacks = [
         balance,
+        report,
+        kl.callbacks.TensorBoard(str(folder / "board"), embeddings_freq=1, rows=20),
         keras.callbacks.CSVLogger(folder / f"log_{host}.csv"),
         kl.callbacks.ModelCheckpoint(str(folder / "weights_{epoch}.weights.h5"), save_weights_only=True),
     ]
     history = model.fit(batches(), epochs=2, verbose=0, callbacks=callbacks)
     said["losses"] = history.history["loss"]
     if strategy.num_replicas_in_sync > 1:
+        said["ids"] = report.features["users"].ids
         said["asked"] = balance.loads["users"].asked.tolist()
 
         def of_host(context):

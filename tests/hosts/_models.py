@@ -57,6 +57,7 @@ HEADS = {
         CLASSES, fan_in=4, loss="softmax", optimizer=kl.optimizers.Adagrad(0.1)
     ),
     "sparse_hinge": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="squared_hinge"),
+    "sparse_rewired": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="binary_crossentropy"),
 }
 CASES = (*EMBEDDINGS, "stacked", *HEADS)
 # Those whose other functions differ too.
@@ -114,7 +115,10 @@ def trained(case, strategy, devices):
     with strategy.scope():
         model = model_of(case, devices)
     x, y = data(ragged_end=case in HEADS)
-    history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+    callbacks = []
+    if case == "sparse_rewired":
+        callbacks = [kl.callbacks.Rewire(model.layers[-1], fraction=0.25, every=9, grow="gradient")]
+    history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
     found = {"losses": history.history["loss"]}
     if case in PREDICTED:
         found["evaluated"] = model.evaluate(x, y, batch_size=BATCH, verbose=0)

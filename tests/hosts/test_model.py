@@ -40,7 +40,7 @@ def test_losses(said, one_device):
 
 def test_the_first_host_writes(said):
     names = {path.name for path in said[0].iterdir()}
-    assert names == {"log_0.csv", "model.keras", "weights_1.weights.h5", "weights_2.weights.h5"}
+    assert names == {"board", "log_0.csv", "model.keras", "weights_1.weights.h5", "weights_2.weights.h5"}
 
 
 def test_files_load_on_one_device(said, one_device):
@@ -61,6 +61,11 @@ def test_all_hosts_know_what_each_replica_asked(said):
     first, second = (np.array(host["asked"]) for host in said[1])
     np.testing.assert_array_equal(first, second)
     assert first.shape[0] == 2 and (first[:, 0, 1:].sum(axis=1) > 0).all()  # replicas, kinds, shards
+
+
+def test_all_hosts_know_which_rows_were_used(said):
+    ids = sum(len(bag) for bag in _model.data()[0].numpy())
+    assert [host["ids"] for host in said[1]] == [ids, ids]
 
 
 def test_a_function_of_each_host(said):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.load_counter import HOST, increment
+from keras_largeout.distribute.replicas.between_hosts import sums
 from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops.embedding.kinds import values_of
 
@@ -60,9 +61,13 @@ class FeatureUse(Counting):
             increment(self._counts, tf.boolean_mask(rows, inside), tf.constant(1, tf.uint32))
             self._outside.assign_add(tf.math.count_nonzero(token & ~own))
 
-    def use(self, top=10):
-        """The `Use` so far."""
-        counts, outside = self._counts.numpy().astype(np.int64), int(self._outside.numpy())
+    def use(self, top=10, hosts=None):
+        """The `Use` so far, of all `hosts` where there are several."""
+        counts, outside = self._counts.numpy().astype(np.int64), self._outside.numpy()
+        if hosts is not None:
+            of_all = sums(hosts, tf.constant(np.append(counts, outside))).numpy()
+            counts, outside = of_all[:-1], of_all[-1]
+        outside = int(outside)
         # What got no row at all was counted outside alone.
         total = int(counts.sum()) + (0 if self._rule.shares_rows else outside)
         best = np.argsort(-counts, kind="stable")[:top]

@@ -98,4 +98,9 @@ def callbacks_here(hosts, callbacks):
     """Those of the callbacks of `fit` that work on this host."""
     if hosts.index == 0 or callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    return [c for c in keras.tree.flatten(callbacks) if not isinstance(c, _OF_FIRST_HOST)]
+    here = []
+    for callback in keras.tree.flatten(callbacks):
+        reads_tables = type(callback).__module__.startswith("keras_largeout.")  # and writes elsewhere
+        if reads_tables or not isinstance(callback, _OF_FIRST_HOST):
+            here.append(callback)
+    return here

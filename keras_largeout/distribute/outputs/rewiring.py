@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
+from keras_largeout.distribute.replicas.between_hosts import joined, of_each
 from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.chunks import chunk_ranges
 from keras_largeout.ops._gradients import with_gradient
@@ -32,11 +33,12 @@ class BatchKeeper:
     Args:
         dim: int, width of the hidden vectors.
         dtype: their dtype.
-        devices: names of the devices, one per replica.
+        devices: names of the devices, one per replica of this process.
+        hosts: the `Hosts` where there are several, else None.
     """
 
-    def __init__(self, dim, dtype, devices=(None,)):
-        self._kept = []
+    def __init__(self, dim, dtype, devices=(None,), hosts=None):
+        self._kept, self._hosts = [], hosts
         for device in devices:
             with tf.init_scope(), tf.device(device):
                 self._kept.append(
@@ -80,6 +82,8 @@ class BatchKeeper:
         """The `Batch` that was kept last, of all replicas, or None."""
         parts = {key: [kept[key].numpy() for kept in self._kept] for key in self._kept[0] if key != "wanted"}
         whole = {key: tf.constant(np.concatenate(arrays)) for key, arrays in parts.items()}
+        if self._hosts is not None:  # in this order on all hosts
+            whole = {key: joined(self._hosts, whole[key])[0] for key in sorted(whole)}
         if not len(whole["lengths"]):
             return None
         splits = tf.concat([[0], tf.cumsum(whole["lengths"])], axis=0)
@@ -122,7 +126,12 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     Returns:
         int, how many connections changed.
     """
-    parts = weights.parts()
+    parts, hosts = weights.parts(), weights.kernel.hosts
+    if hosts is not None and not per_class:
+        raise ValueError(
+            "Connections must be pruned class by class where several hosts have the classes: "
+            f'prune="magnitude". Received: the weakest of all classes, over {hosts.count} hosts'
+        )
     slots = slots or [()] * len(parts)
     forward = [None] * len(parts)
     if batch is not None:
@@ -142,7 +151,7 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
             for slot in moments:
                 if slot.dtype != tf.float32:  # Keras's own, of bfloat16 weights
                     slot.assign(tf.where(part.kernel == 0, tf.zeros([], slot.dtype), slot))
-    return changed
+    return changed if hosts is None else int(of_each(hosts, changed).sum())
 
 
 def _growth(weights, part, seed, batch, forward, candidates, loss):

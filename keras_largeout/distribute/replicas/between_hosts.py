@@ -27,6 +27,7 @@ _GROUPS = 1 << 20  # group keys from here on are ours; TensorFlow counts its own
 _TYPES = (tf.float32, tf.int64, tf.int32, tf.bfloat16, tf.float16, tf.float64)
 #: Beyond the smallest sizes a block is at most a quarter larger than what it holds.
 _GROWTH = 1.25
+_SHORT = 1 << 12  # vectors up to here travel as one row of a known width
 _WIDEST = 1 << 20  # so keys are below 2^31
 
 
@@ -123,8 +124,11 @@ def each(hosts, vector):
 
 
 def sums(hosts, vector):
-    """The sums over the hosts of vectors `[n]`, with the same bits everywhere."""
-    return tf.reduce_sum(each(hosts, vector), axis=0)
+    """The sums over the hosts of vectors `[n]`, with the same bits everywhere. n is the same everywhere."""
+    if vector.shape[0] is not None and vector.shape[0] <= _SHORT:
+        return tf.reduce_sum(each(hosts, vector), axis=0)
+    (of_all,) = joined(hosts, vector)
+    return tf.reduce_sum(tf.reshape(of_all, [hosts.count, -1]), axis=0)
 
 
 def of_each(hosts, number):

@@ -256,7 +256,9 @@ class SparseOutput(HeadOptimizer, Head):
         self._require_built("keep_batches")
         if self._keeper is None:
             dtype = tf.bfloat16 if self.compute_dtype == "bfloat16" else tf.float32
-            self._keeper = BatchKeeper(self.dim, dtype, self.kernel.devices)
+            table = self.fan_in_weights.kernel
+            here = [table.devices[index] for index in table.here]
+            self._keeper = BatchKeeper(self.dim, dtype, here, table.hosts)
         return self._keeper
 
     def in_degrees(self):

@@ -3,10 +3,26 @@
 #ifndef LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 #define LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "common/cuda/cuda.h"
+
+namespace largeout {
+
+constexpr size_t kSharedBytes = 48 << 10;  // what a kernel has without being asked
+
+// Blocks that take turns with `units` pieces of work: at most `most`. So few in the emulation that each has
+// several turns.
+inline unsigned TurnBlocks(int64_t units, int64_t most) {
+#ifdef LARGEOUT_EMULATE_CUDA
+  most = std::min<int64_t>(most, 3);
+#endif
+  return static_cast<unsigned>(std::min(units, most));
+}
+
+}  // namespace largeout
 
 #ifdef LARGEOUT_EMULATE_CUDA
 #include "common/test/emulation/launch.h"
@@ -19,14 +35,16 @@ namespace largeout {
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, GpuStream stream,
            Arguments&&... arguments) {
+  if (shared_bytes > kSharedBytes)
+    LARGEOUT_CUDA_RETURN(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(shared_bytes)));
   // clang-format off
   kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
   // clang-format on
   return static_cast<int>(cudaGetLastError());
 }
 
-// The shared_bytes of the launch, as an array of T: the same memory for each T. Beyond 48 KiB the kernel
-// needs cudaFuncAttributeMaxDynamicSharedMemorySize.
+// The shared_bytes of the launch, as an array of T: the same memory for each T.
 template <typename T>
 __device__ __forceinline__ T* DynamicShared() {
   extern __shared__ __align__(16) char largeout_dynamic_shared[];

@@ -10,11 +10,11 @@
 #else
 namespace largeout {
 
-// Four 8 x 8 blocks of bfloat16 from shared memory. Lane l names row l % 8 of block l / 8 (16 bytes,
-// aligned). Register i: of block i, row lane / 4 and columns 2 * (lane % 4) and the next; with kTranspose of
-// the transposed block.
+// Four 8 x 8 blocks of 2 bytes, or 8 x 4 blocks of 4 bytes, from shared memory. Lane l names row l % 8 of
+// block l / 8 (16 bytes, aligned). Register i: of block i, row lane / 4, the bytes from 4 * (lane % 4) on;
+// with kTranspose, for 2 bytes alone, of the transposed block.
 template <bool kTranspose>
-__device__ __forceinline__ void LoadBlocks(const bfloat16* row, uint32_t (&r)[4]) {
+__device__ __forceinline__ void LoadBlocks(const void* row, uint32_t (&r)[4]) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   if constexpr (kTranspose) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -34,8 +34,7 @@ __device__ __forceinline__ void LoadBlocks(const bfloat16* row, uint32_t (&r)[4]
 // the columns, (k 0-7) and (k 8-15).
 __device__ __forceinline__ void MultiplyBlocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -45,18 +44,25 @@ __device__ __forceinline__ void MultiplyBlocks(float (&c)[4], const uint32_t (&a
 // a: of rows lane / 4 and 8 more, first k = lane % 4, then 4 more; b: of column lane / 4, the same k.
 __device__ __forceinline__ void MultiplyTf32Blocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                    uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Begins to copy 16 aligned bytes from global to shared memory. The thread that began it sees them after
-// WaitForCopies, others after a barrier more.
-__device__ __forceinline__ void BeginCopy16(void* shared, const void* global) {
+// x in the lower half, y in the upper one.
+__device__ __forceinline__ uint32_t PackBfloat16(float x, float y) {
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+  return both;
+}
+
+// Begins to copy the first `bytes` of 16 aligned bytes from global to shared memory, the others being zero
+// there. The thread that began it sees them after WaitForCopies, others after a barrier more.
+__device__ __forceinline__ void BeginCopy16(void* shared, const void* global, int bytes = 16) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
+               : "memory");
 }
 // What this thread began since the last call is one group.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -2,11 +2,16 @@
 // own gradient in scratch memory. Two products with it follow. That with the hidden vectors is the gradient
 // of the chunk's rows; that with the rows adds to the gradient of the hidden vectors, in parts that are
 // joined at the end.
+//
+// Bounds: 6 x tokens x classes x dim flops. Bytes, for each chunk of up to 8192 tokens: the rows twice and
+// their gradient once; and 4 for each of the chunk's logits, written once and read by both products, for
+// every 128 elements of a row.
 #include <algorithm>
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_products.cuh"
+#include "tree_softmax/cuda/tree_softmax_cuda.h"
 
 namespace largeout {
 namespace {
@@ -21,13 +26,13 @@ unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads));
 // How the work is cut.
 struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
-    tokens = Even(count, kMostTokens, kGradientRows);
-    const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kGradientRows));
-    const int64_t fit = kChunkFloats / (tall * kGradientRows) / kLogitClasses * kLogitClasses;
-    width = Even(classes, fit, kLogitClasses);
-    const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kGradientColumns));
-    parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kLogitClasses));
-    of_part = CeilDiv(CeilDiv(width, parts), kLogitClasses) * kLogitClasses;
+    tokens = Even(count, kMostTokens, kTileRows);
+    const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
+    const int64_t fit = kChunkFloats / (tall * kTileRows) / kTileColumns * kTileColumns;
+    width = Even(classes, fit, kTileColumns);
+    const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kTileColumns));
+    parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kTileColumns));
+    of_part = CeilDiv(CeilDiv(width, parts), kTileColumns) * kTileColumns;
     parts = std::max<int64_t>(1, CeilDiv(width, of_part));
   }
   // The size of the fewest even pieces of n that have at most `most` elements: a multiple of `unit`, as
@@ -51,27 +56,21 @@ struct TokenGradients {
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     LogitGradients(SoftmaxRows<T> table, const H* hidden, TokenGradients of, SoftmaxChunk chunk,
-                   bool aligned) {
-  using Shape = typename SoftmaxTiles<T>::Logits;
-  using Shares = TileShares<Shape>;
-  static_assert(Shape::kM == kLogitTokens && Shape::kN == kLogitClasses && kTileThreads == kLogitClasses,
-                "one sum a thread");
-  static_assert(Shape::kShared >= Shares::kDown * kLogitClasses, "room for sums");
-  __shared__ __align__(16) float shared[Shape::kShared];
-  const int64_t token_tiles = CeilDiv(chunk.count, kLogitTokens);
+                   CopiedRows copied) {
+  using Shape = SoftmaxTile<T>;
+  static_assert(kLogitBytes<T, H> >= Shape::kDown * kTileColumns * static_cast<int>(sizeof(float)),
+                "room for sums");
+  float* shared = DynamicShared<float>();
+  const int64_t token_tiles = CeilDiv(chunk.count, kTileRows);
   const int64_t token_tile = blockIdx.x % token_tiles;
   // Within the chunk.
-  const int64_t token = token_tile * kLogitTokens, first = blockIdx.x / token_tiles * kLogitClasses;
+  const int64_t token = token_tile * kTileRows, first = blockIdx.x / token_tiles * kTileColumns;
+  const SoftmaxRows<T> rows{table.rows + chunk.first * table.dim,
+                            table.bias == nullptr ? nullptr : table.bias + chunk.first, chunk.width,
+                            table.dim};
   float acc[Shape::kTM][Shape::kTN] = {};
-  MultiplyLogits<Shape>(hidden + chunk.token * table.dim, chunk.count, table.rows + chunk.first * table.dim,
-                        chunk.width, table.dim, token, first, aligned, shared, acc);
-#pragma unroll
-  for (int j = 0; j < Shape::kTN; ++j) {
-    const int64_t c = first + Shape::Column(j);
-    const float bias = table.bias == nullptr || c >= chunk.width ? 0.f : table.bias[chunk.first + c];
-#pragma unroll
-    for (int i = 0; i < Shape::kTM; ++i) acc[i][j] += bias;
-  }
+  MultiplyLogits(hidden + chunk.token * table.dim, chunk.count, rows, token, first, copied,
+                 DynamicShared<char>(), acc);
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
     const bool exists = token + Shape::Row(i) < chunk.count;
@@ -111,12 +110,13 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < Shape::kTM; ++i) sum += acc[i][j];
-    shared[Shares::Down() * kLogitClasses + Shape::Column(j)] = sum;
+    shared[Shape::Down() * kTileColumns + Shape::Column(j)] = sum;
   }
   __syncthreads();
+  if (threadIdx.x >= kTileColumns) return;
   float sum = 0.f;
 #pragma unroll
-  for (int n = 0; n < Shares::kDown; ++n) sum += shared[n * kLogitClasses + threadIdx.x];
+  for (int n = 0; n < Shape::kDown; ++n) sum += shared[n * kTileColumns + threadIdx.x];
   chunk.column_sums[token_tile * chunk.stride + first + threadIdx.x] = sum;
 }
 
@@ -125,7 +125,7 @@ __global__ void JoinColumns(SoftmaxChunk chunk, bool add, float* d_bias) {
   const int64_t c = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (c >= chunk.width) return;
   float sum = add ? d_bias[c] : 0.f;
-  for (int64_t tile = 0; tile < CeilDiv(chunk.count, kLogitTokens); ++tile)
+  for (int64_t tile = 0; tile < CeilDiv(chunk.count, kTileRows); ++tile)
     sum += chunk.column_sums[tile * chunk.stride + c];
   d_bias[c] = sum;
 }
@@ -146,11 +146,11 @@ int SetZero(X* data, int64_t n, GpuStream stream) {
   return static_cast<int>(cudaMemsetAsync(data, 0, n * sizeof(X), stream));
 }
 
-// The launches of one call.
-template <typename T, typename H>
+// The launches of one call. X: hidden vectors, which are float32 for float32 rows; H: their gradient.
+template <typename T, typename X, typename H>
 class Gradients {
  public:
-  Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
+  Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<X, int32_t>& batch,
             const SoftmaxBatchGradients<H, T>& out, GpuStream stream)
       : table_(table),
         batch_(batch),
@@ -168,7 +168,7 @@ class Gradients {
     };
     bool all = take(plan_.tokens * plan_.width, &gradient_);
     if (out_.bias != nullptr)
-      all = all && take(CeilDiv(plan_.tokens, kLogitTokens) * plan_.width, &column_sums_);
+      all = all && take(CeilDiv(plan_.tokens, kTileRows) * plan_.width, &column_sums_);
     if (hidden_ && KeepsHidden()) {
       if constexpr (std::is_same<H, float>::value) parts_ = out_.hidden;
     } else if (hidden_) {
@@ -200,11 +200,11 @@ class Gradients {
   bool KeepsHidden() const { return std::is_same<H, float>::value && plan_.parts == 1; }
 
   int RunChunk(const SoftmaxChunk& chunk, const TokenGradients& of) {
-    const int64_t columns = CeilDiv(dim_, kGradientColumns);
-    LARGEOUT_RETURN_IF_ERROR(
-        Launch(LogitGradients<T, H>,
-               Grid(CeilDiv(chunk.count, kLogitTokens) * CeilDiv(chunk.width, kLogitClasses)), kTileThreads,
-               0, stream_, table_, batch_.hidden, of, chunk, RowsAligned(dim_, table_.rows, batch_.hidden)));
+    const int64_t columns = CeilDiv(dim_, kTileColumns);
+    LARGEOUT_RETURN_IF_ERROR(Launch(
+        LogitGradients<T, X>, Grid(CeilDiv(chunk.count, kTileRows) * CeilDiv(chunk.width, kTileColumns)),
+        kTileThreads, kLogitBytes<T, X>, stream_, table_, batch_.hidden, of, chunk,
+        CopiedRows{RowsCopied(dim_, batch_.hidden), RowsCopied(dim_, table_.rows)}));
     if (out_.bias != nullptr) {
       LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns, Blocks(chunk.width), kThreads, 0, stream_, chunk,
                                       chunk.token > 0, out_.bias + chunk.first));
@@ -213,15 +213,16 @@ class Gradients {
       T* d_rows = out_.rows + chunk.first * dim_;
       RowSums sums{row_sums_, chunk.token > 0, chunk.token + chunk.count == batch_.count};
       if constexpr (std::is_same<T, float>::value) sums.sums = d_rows;
-      LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, H>, Grid(CeilDiv(chunk.width, kGradientRows) * columns),
-                                      kTileThreads, 0, stream_, chunk, batch_.hidden, dim_, sums, d_rows,
-                                      RowsAligned(dim_, batch_.hidden, d_rows, sums.sums)));
+      LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, X>, Grid(CeilDiv(chunk.width, kTileRows) * columns),
+                                      kTileThreads, kRowBytes<T, X>, stream_, chunk, batch_.hidden, dim_,
+                                      sums, d_rows, RowsCopied(dim_, batch_.hidden),
+                                      RowsAligned(dim_, d_rows, sums.sums)));
     }
     if (hidden_) {
-      LARGEOUT_RETURN_IF_ERROR(Launch(HiddenGradients<T>,
-                                      Grid(CeilDiv(chunk.count, kGradientRows) * columns * plan_.parts),
-                                      kTileThreads, 0, stream_, chunk, table_, plan_.of_part, batch_.count,
-                                      chunk.first > 0, parts_, RowsAligned(dim_, table_.rows, parts_)));
+      LARGEOUT_RETURN_IF_ERROR(
+          Launch(HiddenGradients<T>, Grid(CeilDiv(chunk.count, kTileRows) * columns * plan_.parts),
+                 kTileThreads, kHiddenBytes<T>, stream_, chunk, table_, plan_.of_part, batch_.count,
+                 chunk.first > 0, parts_, RowsCopied(dim_, table_.rows), RowsAligned(dim_, parts_, nullptr)));
     }
     return 0;
   }
@@ -229,7 +230,7 @@ class Gradients {
   static unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
 
   const SoftmaxRows<T> table_;
-  const SoftmaxBatch<H, int32_t> batch_;
+  const SoftmaxBatch<X, int32_t> batch_;
   const SoftmaxBatchGradients<H, T> out_;
   const GpuStream stream_;
   const int64_t dim_;
@@ -249,9 +250,20 @@ int FullSoftmaxGradCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32
     LARGEOUT_RETURN_IF_ERROR(SetZero(gradients.rows, table.classes * table.dim, stream));
     return SetZero(gradients.bias, table.classes, stream);
   }
-  Gradients<T, H> work(table, batch, gradients, stream);
-  LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
-  return work.Run({batch.targets, lse, upstream, batch.skip_target});
+  const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
+  if constexpr (sizeof(T) > sizeof(H)) {
+    float* hidden = scratch->Take<float>(batch.count * table.dim);
+    if (hidden == nullptr) return kNoMemory;
+    LARGEOUT_RETURN_IF_ERROR(ToFloatsCuda(batch.hidden, batch.count * table.dim, hidden, stream));
+    Gradients<T, float, H> work(table, {hidden, batch.targets, batch.count, batch.skip_target}, gradients,
+                                stream);
+    LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
+    return work.Run(of);
+  } else {
+    Gradients<T, H, H> work(table, batch, gradients, stream);
+    LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
+    return work.Run(of);
+  }
 }
 
 #define LARGEOUT_INSTANTIATE(T, H)                                                               \

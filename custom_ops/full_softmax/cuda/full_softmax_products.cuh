@@ -14,35 +14,10 @@ struct SoftmaxChunk {
   float* column_sums;  // [tiles of tokens, stride]
 };
 
-// Writes a tile, `before` being added where it is not null; the pointers are to its first element in matrices
-// of `dim` columns, of which the tile may have `columns`.
-template <class Shape, typename Out>
-__device__ __forceinline__ void StoreTile(float (&acc)[Shape::kTM][Shape::kTN], int64_t rows, int64_t columns,
-                                          int64_t dim, bool aligned, const float* before, Out* out) {
-#pragma unroll
-  for (int i = 0; i < Shape::kTM; ++i) {
-    const int row = Shape::Row(i);
-    if (row >= rows) continue;
-#pragma unroll
-    for (int j = 0; j < Shape::kTN; j += Shape::kRun) {
-      const int column = Shape::Column(j);
-      const int64_t at = row * dim + column;
-      float run[Shape::kRun], old[Shape::kRun] = {};
-      if (aligned && column + Shape::kRun <= columns) {
-        if (before != nullptr) LoadVec<Shape::kRun>(before + at, old);
-#pragma unroll
-        for (int n = 0; n < Shape::kRun; ++n) run[n] = acc[i][j + n] + old[n];
-        StoreVec<Shape::kRun>(out + at, run);
-      } else {
-#pragma unroll
-        for (int n = 0; n < Shape::kRun; ++n) {
-          if (column + n < columns)
-            GpuFromFloat(acc[i][j + n] + (before == nullptr ? 0.f : before[at + n]), out + at + n);
-        }
-      }
-    }
-  }
-}
+template <typename T, typename H>
+constexpr int kRowBytes = kTileBytes<SoftmaxTile<T>, false, false, RowOperand<float>, RowOperand<H>>;
+template <typename T>
+constexpr int kHiddenBytes = kTileBytes<SoftmaxTile<T>, true, false, RowOperand<float>, RowOperand<T>>;
 
 // out (+)= gradient^T hidden, [width, dim]. Where other tokens come before or after, `sums` [width, dim] has
 // the sum so far.
@@ -52,23 +27,24 @@ struct RowSums {
 };
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    RowGradients(SoftmaxChunk chunk, const H* hidden, int64_t dim, RowSums of, T* d_rows, bool aligned) {
-  using Shape = typename SoftmaxTiles<T>::Gradient;
-  static_assert(Shape::kM == kGradientRows && Shape::kN == kGradientColumns, "what the launcher counts on");
-  __shared__ __align__(16) float shared[Shape::kShared];
-  const int64_t wide = CeilDiv(dim, kGradientColumns);
-  const int64_t row = blockIdx.x / wide * kGradientRows, column = blockIdx.x % wide * kGradientColumns;
+    RowGradients(SoftmaxChunk chunk, const H* hidden, int64_t dim, RowSums of, T* d_rows, bool copied,
+                 bool aligned) {
+  using Shape = SoftmaxTile<T>;
+  const int64_t wide = CeilDiv(dim, kTileColumns);
+  const int64_t row = blockIdx.x / wide * kTileRows, column = blockIdx.x % wide * kTileColumns;
   float acc[Shape::kTM][Shape::kTN] = {};
   MultiplyTile<Shape, false, false>(
       PartOf(chunk.gradient, chunk.stride, chunk.count, chunk.width, 0, row, true),
-      PartOf(hidden + chunk.token * dim, dim, chunk.count, dim, 0, column, aligned), 0,
-      static_cast<int>(chunk.count), shared, acc, NothingEachK());
+      PartOf(hidden + chunk.token * dim, dim, chunk.count, dim, 0, column, copied), 0,
+      static_cast<int>(chunk.count), DynamicShared<char>(), acc, NothingEachK());
   const int64_t at = row * dim + column;
-  const float* before = of.add ? of.sums + at : nullptr;
+  const auto before = [&](int r) -> const float* { return of.add ? of.sums + at + r * dim : nullptr; };
   if (of.last) {
-    StoreTile<Shape>(acc, chunk.width - row, dim - column, dim, aligned, before, d_rows + at);
+    StoreTile<Shape>(
+        acc, chunk.width - row, dim - column, aligned, [&](int r) { return d_rows + at + r * dim; }, before);
   } else {
-    StoreTile<Shape>(acc, chunk.width - row, dim - column, dim, aligned, before, of.sums + at);
+    StoreTile<Shape>(
+        acc, chunk.width - row, dim - column, aligned, [&](int r) { return of.sums + at + r * dim; }, before);
   }
 }
 
@@ -77,24 +53,23 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     HiddenGradients(SoftmaxChunk chunk, SoftmaxRows<T> table, int64_t of_part, int64_t all_tokens, bool add,
-                    float* parts, bool aligned) {
-  using Shape = typename SoftmaxTiles<T>::Gradient;
-  __shared__ __align__(16) float shared[Shape::kShared];
-  const int64_t dim = table.dim, wide = CeilDiv(dim, kGradientColumns),
-                high = CeilDiv(chunk.count, kGradientRows);
-  const int64_t column = blockIdx.x % wide * kGradientColumns,
-                token = blockIdx.x / wide % high * kGradientRows;
+                    float* parts, bool copied, bool aligned) {
+  using Shape = SoftmaxTile<T>;
+  const int64_t dim = table.dim, wide = CeilDiv(dim, kTileColumns), high = CeilDiv(chunk.count, kTileRows);
+  const int64_t column = blockIdx.x % wide * kTileColumns, token = blockIdx.x / wide % high * kTileRows;
   const int64_t part = blockIdx.x / wide / high;
   // A last chunk may have nothing for the last parts.
   const int64_t begin = min(part * of_part, chunk.width), end = min(begin + of_part, chunk.width);
   if (begin == end && add) return;
   float acc[Shape::kTM][Shape::kTN] = {};
   MultiplyTile<Shape, true, false>(PartOf(chunk.gradient, chunk.stride, chunk.count, end, token, 0, true),
-                                   PartOf(table.rows + chunk.first * dim, dim, end, dim, 0, column, aligned),
-                                   static_cast<int>(begin), static_cast<int>(end), shared, acc,
+                                   PartOf(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
+                                   static_cast<int>(begin), static_cast<int>(end), DynamicShared<char>(), acc,
                                    NothingEachK());
   float* out = parts + (part * all_tokens + chunk.token + token) * dim + column;
-  StoreTile<Shape>(acc, chunk.count - token, dim - column, dim, aligned, add ? out : nullptr, out);
+  StoreTile<Shape>(
+      acc, chunk.count - token, dim - column, aligned, [&](int t) { return out + t * dim; },
+      [&](int t) -> const float* { return add ? out + t * dim : nullptr; });
 }
 
 }  // namespace largeout

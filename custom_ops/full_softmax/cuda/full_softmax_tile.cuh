@@ -1,64 +1,43 @@
-// The tiles of full_softmax: the shapes of its three products, how the threads of a block share the rows and
-// columns of a tile, and the logits of one. Products are those of tree_softmax_tile.cuh, and for tables of
-// bfloat16 of tree_softmax_mma_tile.cuh.
+// The tiles of full_softmax, those of common/cuda/gemm/, and the logits of one.
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_TILE_CUH_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_TILE_CUH_
 
+#include "common/cuda/gemm/multiply.cuh"
 #include "full_softmax/cuda/full_softmax_cuda.h"
-#include "tree_softmax/cuda/tree_softmax_mma_tile.cuh"
 
 namespace largeout {
 
-constexpr int kTileBlocks = 3;  // of a multiprocessor
-
+// Rows of a tile are tokens, columns classes; or either of them, and elements of a row.
 template <typename T>
-struct SoftmaxTiles {
-  using Logits = TileShape<64, 128, 8, 8>;  // tokens x classes
-  // Tokens or classes x columns: 64 of these, so that little of a tile is beyond a row's end.
-  using Gradient = TileShape<128, 64, 8, 8>;
-};
-template <>
-struct SoftmaxTiles<bfloat16> {
-  using Logits = MmaShape<64, 128, 2>;
-  using Gradient = MmaShape<128, 64, 4>;
-};
-constexpr int kLogitTokens = 64, kLogitClasses = 128;
-constexpr int kGradientRows = 128, kGradientColumns = 64;
+using SoftmaxTile = typename Tiles<T>::Tall;
 
-// A row of a tile is shared by kAcross threads, of which this one is Across(); a column by kDown, of which it
-// is Down().
-template <class Shape>
-struct TileShares;
-template <int M, int N, int TM, int TN>
-struct TileShares<TileShape<M, N, TM, TN>> {
-  static constexpr int kAcross = N / TN, kDown = M / TM;
-  static __device__ int Across() { return threadIdx.x % kAcross; }
-  static __device__ int Down() { return threadIdx.x / kAcross; }
-};
-template <int M, int N, int WM>
-struct TileShares<MmaShape<M, N, WM>> {
-  static constexpr int kAcross = 4 / WM * 4, kDown = WM * 8;
-  static __device__ int Across() { return threadIdx.x / 32 / WM * 4 + threadIdx.x % 4; }
-  static __device__ int Down() { return threadIdx.x / 32 % WM * 8 + threadIdx.x % 32 / 4; }
+// Which rows may be copied as they lie.
+struct CopiedRows {
+  bool hidden, table;
 };
 
-// The rows of a matrix from `row` on, and their elements from `column` on.
-template <typename X>
-__device__ __forceinline__ RowOperand<X> PartOf(const X* matrix, int64_t stride, int64_t rows,
-                                                int64_t columns, int64_t row, int64_t column, bool aligned) {
-  return {matrix + row * stride + column,     stride, nullptr, static_cast<int>(rows - row),
-          static_cast<int>(columns - column), aligned};
-}
+template <typename T, typename H>
+constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T>, true, true, RowOperand<H>, RowOperand<T>>;
 
-// The logits of a tile without their biases, those of a table's rows [0, classes).
-template <class Shape, typename T, typename H>
-__device__ __forceinline__ void MultiplyLogits(const H* hidden, int64_t tokens, const T* rows,
-                                               int64_t classes, int64_t dim, int64_t token, int64_t first,
-                                               bool aligned, float* shared,
-                                               float (&acc)[Shape::kTM][Shape::kTN]) {
-  MultiplyTile<Shape, true, true>(PartOf(hidden, dim, tokens, dim, token, 0, aligned),
-                                  PartOf(rows, dim, classes, dim, first, 0, aligned), 0,
+// The logits of a tile, whose first token and class these are.
+template <typename T, typename H>
+__device__ __forceinline__ void MultiplyLogits(const H* hidden, int64_t tokens, const SoftmaxRows<T>& table,
+                                               int64_t token, int64_t first, const CopiedRows& copied,
+                                               char* shared,
+                                               float (&acc)[SoftmaxTile<T>::kTM][SoftmaxTile<T>::kTN]) {
+  using Shape = SoftmaxTile<T>;
+  const int64_t dim = table.dim;
+  MultiplyTile<Shape, true, true>(PartOf(hidden, dim, tokens, dim, token, 0, copied.hidden),
+                                  PartOf(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
                                   static_cast<int>(dim), shared, acc, NothingEachK());
+  if (table.bias == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < Shape::kTN; ++j) {
+    const int64_t c = first + Shape::Column(j);
+    const float bias = c < table.classes ? table.bias[c] : 0.f;
+#pragma unroll
+    for (int i = 0; i < Shape::kTM; ++i) acc[i][j] += bias;
+  }
 }
 
 }  // namespace largeout

@@ -96,8 +96,8 @@ __global__ void Round(const float* in, int64_t n, bfloat16* out) {
   if (i < n) GpuFromFloat(in[i], out + i);
 }
 
-// How many chunks the probabilities are computed in, and how long a chunk is. A chunk takes the slices that
-// begin in it, so its memory is up to a slice longer: scratch_bytes, or two of the largest slices.
+// How many chunks the gradient computes probabilities in, and how long a chunk is. A chunk takes the slices
+// that begin in it, so its memory is up to a slice longer: scratch_bytes, or two of the largest slices.
 struct Chunks {
   int64_t count, length, bytes;
   ProbChunk At(int64_t i, float* data, const ChunkStart* starts) const {
@@ -114,7 +114,7 @@ struct Chunks {
   }
   Chunks(const TreeWork& work, int64_t scratch_bytes) {
     const int64_t most = scratch_bytes / static_cast<int64_t>(sizeof(float)),
-                  slice = kSlice * work.max_children;
+                  slice = LargestSlice(work.max_children);
     length = work.probs <= most ? work.probs : std::max(most - slice, slice);
     count = CeilDiv(work.probs, length);
     bytes = std::min(work.probs, length + slice) * static_cast<int64_t>(sizeof(float));
@@ -145,8 +145,7 @@ int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradO
 template <typename T>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, int64_t scratch_bytes, Scratch* scratch,
-                        GpuStream stream) {
+                        const TreeLossOutputs& outputs, Scratch* scratch, GpuStream stream) {
   if (tokens == 0) {
     if (outputs.group_start != nullptr) {
       LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
@@ -169,18 +168,12 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
     LARGEOUT_RETURN_IF_ERROR(
         NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
-    if (plan.work.wide_slices > 0 && outputs.probs != nullptr) {
-      LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, plan.work, plan.pair_slot, all, true, pair_loss, stream));
-    } else if (plan.work.wide_slices > 0) {
-      const Chunks chunks(plan.work, scratch_bytes);
-      float* data = static_cast<float*>(scratch->Allocate(chunks.bytes));
-      const ChunkStart* starts = nullptr;
-      if (data == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-      LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, plan.work, scratch, stream, &starts));
-      for (int64_t i = 0; i < chunks.count; ++i) {
-        const ProbChunk chunk = chunks.At(i, data, starts);
-        LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, plan.work, plan.pair_slot, chunk, false, pair_loss, stream));
-      }
+    if (plan.work.wide_slices > 0) {
+      const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
+                            scratch->Take<float>(plan.pairs)};
+      if (terms.high == nullptr || terms.total == nullptr || terms.picked == nullptr) return kNoMemory;
+      LARGEOUT_RETURN_IF_ERROR(WideLoss(batch, plan.work, plan.pair_group, plan.pair_slot, terms,
+                                        outputs.probs, pair_loss, stream));
     }
     if (outputs.pair_token != nullptr) {
       const auto copy = [&](int32_t* to, const int32_t* from, int64_t n) {
@@ -247,7 +240,7 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
     const ProbChunk chunk = chunks.At(i, data, starts);
     if (saved.probs == nullptr) {
       LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
-      LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, work, nullptr, chunk, true, nullptr, stream));
+      LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, work, chunk, stream));
     }
     // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and
     // each waits for the level before it.
@@ -263,12 +256,12 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   return SumPartials(batch, work, out, stream);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                             \
-  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,          \
-                                      const float*, const float*, int64_t, const TreeLossOutputs&, int64_t, \
-                                      Scratch*, GpuStream);                                              \
-  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,          \
-                                      const float*, const float*, const float*, int64_t, const TreeSaved&,  \
+#define LARGEOUT_INSTANTIATE(T)                                                                              \
+  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,           \
+                                      const float*, const float*, int64_t, const TreeLossOutputs&, Scratch*, \
+                                      GpuStream);                                                            \
+  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,           \
+                                      const float*, const float*, const float*, int64_t, const TreeSaved&,   \
                                       int64_t, float*, int64_t*, T*, float*, Scratch*, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)

@@ -1,19 +1,21 @@
-// The CUDA twin of tree_softmax.h: the same tensors, all in device memory (the tree's arrays too), and the same
-// bits on every run: no float atomics, sums have an order that depends on the sizes alone. Any dim; rows are
-// read in 16-byte pieces (8 for bfloat16) where dim is a multiple of 4. Products are float32 multiply-adds; wide
-// nodes of bfloat16 tables use tensor cores, where float32 factors keep 16 bits of their mantissa.
+// The CUDA twin of tree_softmax.h: the same tensors, all in device memory (the tree's arrays too), and the
+// same bits on every run: no float atomics, sums have an order that depends on the sizes alone. Any dim; rows
+// are read in 16-byte pieces (8 for bfloat16) where dim is a multiple of 4. Wide nodes use tensor cores
+// (common/cuda/gemm/): three products of TF32 for float32 tables, which lose 2^-22 of a product; bfloat16 for
+// tables of bfloat16, where float32 factors keep 16 bits.
 //
 //   TreeLossPlan plan;  // pairs, groups, sizes
-//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream, twice
+//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream,
+//   twice
 //   // look at plan.status; allocate the outputs of plan.pairs, plan.groups and plan.probs elements
-//   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, bytes, &scratch, stream);
+//   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, &scratch, stream);
 //
 //   TreeGradPlan grad;  // the number of touched rows
 //   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits, once
 //   TreeSoftmaxGradCuda(grad, tree, table, hidden, weights, grad_loss, tokens, saved, bytes, ...);
 //
-// Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function says
-// that it waits; everything else is asynchronous on `stream`.
+// Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function
+// says that it waits; everything else is asynchronous on `stream`.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_CUDA_H_
 
@@ -33,12 +35,13 @@ struct TreeWork {
   const TreeOffsets* offsets = nullptr;  // [groups + 1] running sums of the sizes below
   const int32_t* narrow_group =
       nullptr;  // [narrow_slices] the group of a slice of up to 64 pairs of a narrow node
-  const int32_t* wide_group = nullptr;    // [wide_slices] likewise, wide nodes
-  const int32_t* tile_group = nullptr;    // [tiles] logits of 64 pairs x 128 children
-  const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 64 rows from a range of pairs
+  const int32_t* wide_group = nullptr;  // [wide_slices] likewise, up to 128 pairs of a wide node
+  const int32_t* tile_group =
+      nullptr;  // [tiles] logits of a wide slice x 128 children; loss: x some hundreds
+  const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 128 rows from a range of pairs
   const int32_t* sum_group = nullptr;     // [sum_rows] rows whose gradients come in parts
   const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level; gradient only
-  int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, weight_tiles = 0,
+  int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, terms = 0, weight_tiles = 0,
           partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;
   uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
@@ -59,13 +62,12 @@ template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
                      int64_t dim, Scratch* scratch, GpuStream stream, TreeLossPlan* plan);
 
-// plan.status must be kOk. scratch_bytes bounds (up to the 64 x children of one slice) the logits of wide
-// nodes that are in memory at once when outputs.probs is null.
+// plan.status must be kOk. Where outputs.probs is null no logits of wide nodes are in memory at all, but two
+// numbers for each pair and some thousand children.
 template <typename T>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, int64_t scratch_bytes, Scratch* scratch,
-                        GpuStream stream);
+                        const TreeLossOutputs& outputs, Scratch* scratch, GpuStream stream);
 
 struct TreeGradPlan {
   bool ok = true;  // CheckTreeSaved's answer
@@ -76,7 +78,9 @@ struct TreeGradPlan {
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
                      bool round_rows, Scratch* scratch, GpuStream stream, TreeGradPlan* plan);
 
-// As TreeSoftmaxGrad. plan.ok must be true.
+// As TreeSoftmaxGrad. plan.ok must be true. scratch_bytes bounds (up to two slices, of 128 pairs x children,
+// or 64 where there are more than a million) the probabilities of wide nodes that are in memory at once when
+// saved.probs is null.
 template <typename T>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,

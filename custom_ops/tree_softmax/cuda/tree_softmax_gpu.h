@@ -30,11 +30,10 @@ class TreeSoftmaxGpu {
 
   template <typename T, typename H>
   int Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
-           int64_t tokens, const TreeLossOutputs& out, int64_t scratch_bytes) {
+           int64_t tokens, const TreeLossOutputs& out, int64_t /*scratch_bytes*/) {
     const float* floats;
     LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, &floats));
-    return TreeSoftmaxLossCuda(loss_, tree, table, floats, weights, tokens, out, scratch_bytes, scratch_,
-                               stream_);
+    return TreeSoftmaxLossCuda(loss_, tree, table, floats, weights, tokens, out, scratch_, stream_);
   }
 
   template <typename T>

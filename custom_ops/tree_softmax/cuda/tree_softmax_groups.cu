@@ -17,6 +17,7 @@ struct AddOffsets {
             a.narrow_slices + b.narrow_slices,
             a.wide_slices + b.wide_slices,
             a.tiles + b.tiles,
+            a.terms + b.terms,
             a.weight_tiles + b.weight_tiles,
             a.partial_rows + b.partial_rows,
             a.sum_rows + b.sum_rows};
@@ -25,8 +26,8 @@ struct AddOffsets {
 
 // Sizes of group g, zero from *groups on.
 __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
-                            int64_t max_groups, int64_t dim, bool keep_partials, TreeTotals* totals,
-                            TreeOffsets* sizes) {
+                            int64_t max_groups, int64_t dim, bool keep_partials, bool gradient,
+                            TreeTotals* totals, TreeOffsets* sizes) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   TreeOffsets s = {};
   long long children = 0;
@@ -34,16 +35,18 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
     const int node = group_node[g];
     const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
     const int64_t n = group_start[g + 1] - group_start[g];
-    const int64_t slices = CeilDiv(n, kSlice);
     s.probs = n * c;
     s.rows = c;
     if (IsWide(n, c)) {
-      const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim));
+      const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim)), slices = CeilDiv(n, WideSlice(c));
+      const int64_t ranges = CeilDiv(CeilDiv(c, kTileColumns), gradient ? 1 : RangeTiles(n, c));
       s.wide_slices = slices;
-      s.tiles = slices * CeilDiv(c, kTileChildren);
+      s.tiles = slices * ranges;
+      s.terms = gradient ? 0 : n * ranges;
       s.weight_tiles = CeilDiv(c, kTileRows) * splits;
       s.partial_rows = splits > 1 || keep_partials ? splits * c : 0;
     } else {
+      const int64_t slices = CeilDiv(n, kSlice);
       s.narrow_slices = slices;
       s.partial_rows = slices > 1 ? slices * c : 0;
     }
@@ -89,8 +92,9 @@ __global__ void ListChunkStarts(TreeArrays tree, const int32_t* group_node, cons
   const int node = group_node[group];
   const int64_t children = tree.node_start[node + 1] - tree.node_start[node];
   // A slice belongs to the chunk in which it begins.
-  const int64_t before = min(CeilDiv(prob - at.probs, kSlice * children), next.wide_slices - at.wide_slices);
-  starts[i] = {at.wide_slices + before, at.tiles + before * CeilDiv(children, kTileChildren)};
+  const int64_t before =
+      min(CeilDiv(prob - at.probs, WideSlice(children) * children), next.wide_slices - at.wide_slices);
+  starts[i] = {at.wide_slices + before, at.tiles + before * CeilDiv(children, kTileColumns)};
 }
 
 int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, Scratch* scratch, GpuStream stream,
@@ -163,7 +167,7 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, blocks, kThreads, 0, stream, tree, group_node, group_start,
-                                  max_groups, dim, keep_partials, device_totals, sizes));
+                                  max_groups, dim, keep_partials, with_levels, device_totals, sizes));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
                                                       TreeOffsets{}, n, stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(ReadSums, 1, 1, 0, stream, offsets, max_groups, device_totals));
@@ -188,6 +192,7 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   work->narrow_slices = sums.narrow_slices;
   work->wide_slices = sums.wide_slices;
   work->tiles = sums.tiles;
+  work->terms = sums.terms;
   work->weight_tiles = sums.weight_tiles;
   work->partial_rows = sums.partial_rows;
   work->sum_rows = sums.sum_rows;

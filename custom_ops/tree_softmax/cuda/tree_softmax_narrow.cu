@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     const int group = pair_group[p];
     const int first = batch.group_start[group];
     const int slice = static_cast<int>((p - first) / kSlice);
-    const TreeSlice s = SliceOf(batch, group, slice);
+    const TreeSlice s = SliceOf(batch, group, slice, kSlice);
     // The pairs of this warp that are in this slice (slices may lie in different chunks).
     const int count = static_cast<int>(min(end, static_cast<int64_t>(s.first) + s.count) - p);
     const bool wide = IsWide(batch.group_start[group + 1] - first, s.children);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     const int group = narrow_group[slice];
     const TreeOffsets& offsets = batch.offsets[group];
     const int64_t in_group = slice - offsets.narrow_slices;
-    const TreeSlice s = SliceOf(batch, group, in_group);
+    const TreeSlice s = SliceOf(batch, group, in_group, kSlice);
     if (!Inside(chunk, s.prob)) continue;
     const bool partial = batch.offsets[group + 1].narrow_slices - offsets.narrow_slices > 1;
     const int64_t out_row = partial ? offsets.partial_rows + in_group * s.children : offsets.rows;
@@ -221,7 +221,7 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
                        RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
   const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
-  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(units, kWarps), 132 * 8));
+  const unsigned blocks = TurnBlocks(CeilDiv(units, kWarps), 132 * 8);
   return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
                 batch, work.narrow_group, work.level_start, level, chunk, out);
 }

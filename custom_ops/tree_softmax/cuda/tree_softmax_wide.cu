@@ -1,136 +1,230 @@
-// Wide nodes, forward: logits as tiled matrix products over slices of pairs, then softmax in place. The
-// logits of a chunk of slices are in memory once; nothing is gathered but the hidden vectors on their way to
-// shared memory.
-#include <algorithm>
-
+// Wide nodes, forward: logits as tiled matrix products over slices of pairs. In the loss a block goes through
+// some hundred tiles of a node's children and keeps of each pair what its logsumexp needs; logits are written
+// where the probabilities are saved, else nowhere. In the gradient the logsumexp is known, and probabilities
+// are written at once.
+//
+// Bounds, for n pairs of a node of c children: 2 n c dim flops; the node's rows once from memory, c dim
+// elements, as long as the pairs of 128 rows of it at a time stay in the L2 cache; and 4 n c bytes where
+// probabilities are written, 12 n c where they are saved (logits written, read, written over).
+#include "common/cuda/gemm/multiply.cuh"
+#include "common/cuda/gemm/softmax_terms.cuh"
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_mma_tile.cuh"
+#include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
 namespace {
 
-// A tile of logits: written as they are (softmax follows), or with kExp as probabilities by the known
-// pair_lse.
-template <typename T, class Shape, bool kExp>
-__device__ __forceinline__ void LogitTile(const TreeBatch<T>& batch, const TreeSlice& s, int child,
-                                          float* data, float* shared, bool aligned) {
+constexpr int kThreads = 256;
+
+// Which rows may be copied as they lie.
+struct CopiedRows {
+  bool hidden, table;
+};
+
+template <typename T>
+constexpr int kLogitBytes = kTileBytes<typename Tiles<T>::Tall, true, true, RowOperand<float>, RowOperand<T>>;
+
+// The logits of a slice and the children from `child` on.
+template <typename T, class Shape>
+__device__ __forceinline__ void MultiplyLogits(const TreeBatch<T>& batch, const TreeSlice& s, int child,
+                                               const CopiedRows& copied, char* shared,
+                                               float (&acc)[Shape::kTM][Shape::kTN]) {
   const int64_t dim = batch.table.dim;
   const int depth = static_cast<int>(dim);
-  const RowOperand<float> a{batch.hidden, dim, batch.pair_token + s.first, s.count, depth, aligned};
+  const RowOperand<float> a{batch.hidden, dim, batch.pair_token + s.first, s.count, depth, copied.hidden};
   const RowOperand<T> b{
-      batch.table.rows + (s.row + child) * dim, dim, nullptr, s.children - child, depth, aligned};
-  float acc[Shape::kTM][Shape::kTN] = {};
+      batch.table.rows + (s.row + child) * dim, dim, nullptr, s.children - child, depth, copied.table};
   MultiplyTile<Shape, true, true>(a, b, 0, depth, shared, acc, NothingEachK());
+  if (batch.table.bias == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < Shape::kTN; ++j) {
+    const int c = child + Shape::Column(j);
+    const float bias = c < s.children ? batch.table.bias[s.row + c] : 0.f;
+#pragma unroll
+    for (int i = 0; i < Shape::kTM; ++i) acc[i][j] += bias;
+  }
+}
+
+// Tiles [begin, end) of the children. high, total: where those of the slice's first pair go.
+template <typename T, class Shape>
+__device__ __forceinline__ void TermsOfTiles(const TreeBatch<T>& batch, const TreeSlice& s, int64_t begin,
+                                             int64_t end, const CopiedRows& copied, float* picked,
+                                             float* probs, float* high, float* total, char* shared,
+                                             float* terms) {
+  const TileTotals<Shape> totals{terms};
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const int child = static_cast<int>(tile * kTileColumns);
+    float acc[Shape::kTM][Shape::kTN] = {};
+    MultiplyLogits<T, Shape>(batch, s, child, copied, shared, acc);
+#pragma unroll
+    for (int i = 0; i < Shape::kTM; ++i) {
+      const int t = Shape::Row(i);
+      const bool exists = t < s.count;
+      const int64_t target = exists ? batch.pair_row[s.first + t] - s.row - child : -1;
+      float* out = probs == nullptr || !exists
+                       ? nullptr
+                       : probs + s.prob + static_cast<int64_t>(t) * s.children + child;
+#pragma unroll
+      for (int j = 0; j < Shape::kTN; ++j) {
+        const int column = Shape::Column(j);
+        if (child + column >= s.children) {
+          acc[i][j] = -INFINITY;
+          continue;
+        }
+        if (column == target) picked[s.first + t] = acc[i][j];
+        if (out != nullptr) out[column] = acc[i][j];
+      }
+    }
+    totals.Add(acc, tile == begin);
+  }
+  __syncthreads();
+  const int t = threadIdx.x;
+  if (t >= Shape::kM || t >= s.count) return;
+  const SoftmaxTotal row = totals.Join(t);
+  high[t] = row.high, total[t] = row.total;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    WideTermsOfTiles(TreeBatch<T> batch, const int32_t* tile_group, WideTerms terms, float* probs,
+                     CopiedRows copied) {
+  using Tall = typename Tiles<T>::Tall;
+  using Flat = typename Tiles<T>::Flat;
+  constexpr int kFloats = TileTotals<Tall>::kFloats > TileTotals<Flat>::kFloats ? TileTotals<Tall>::kFloats
+                                                                                : TileTotals<Flat>::kFloats;
+  __shared__ float totals[kFloats];
+  char* shared = DynamicShared<char>();
+  const int group = tile_group[blockIdx.x];
+  const int64_t start = batch.group_start[group], pairs = batch.group_start[group + 1] - start;
+  const int node = batch.group_node[group];
+  const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
+  // Slices of one range are neighbours: they read the same rows.
+  const int64_t local = blockIdx.x - batch.offsets[group].tiles, slices = CeilDiv(pairs, WideSlice(children));
+  const int64_t range = local / slices, each = RangeTiles(pairs, children), begin = range * each;
+  const int64_t end = min(begin + each, CeilDiv(children, kTileColumns));
+  const TreeSlice s = SliceOf(batch, group, local % slices, 0);
+  const int64_t at = batch.offsets[group].terms + range * pairs + (s.first - start);
+  if (s.count > kFlatRows) {
+    TermsOfTiles<T, Tall>(batch, s, begin, end, copied, terms.picked, probs, terms.high + at,
+                          terms.total + at, shared, totals);
+  } else {
+    TermsOfTiles<T, Flat>(batch, s, begin, end, copied, terms.picked, probs, terms.high + at,
+                          terms.total + at, shared, totals);
+  }
+}
+
+// A thread a pair.
+template <typename T>
+__global__ void JoinWideTerms(TreeBatch<T> batch, int64_t pairs, const int32_t* pair_group,
+                              const int32_t* pair_slot, WideTerms terms, float* pair_loss) {
+  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (p >= pairs) return;
+  const int group = pair_group[p];
+  const int64_t begin = batch.offsets[group].terms, count = batch.offsets[group + 1].terms - begin;
+  if (count == 0) return;  // of a narrow node
+  const int64_t start = batch.group_start[group], n = batch.group_start[group + 1] - start;
+  const int64_t at = begin + (p - start);
+  const JoinedTotal all = JoinTotals(terms.high + at, terms.total + at, count / n, n);
+  batch.pair_lse[p] = all.Lse();
+  pair_loss[pair_slot[p]] = all.Minus(terms.picked[p]);
+}
+
+constexpr int kSlicePieces = 16;  // of a slice, a warp a pair
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    WideExponentials(TreeBatch<T> batch, const int32_t* wide_group, int64_t slices, float* probs) {
+  for (int64_t unit = blockIdx.x; unit < slices * kSlicePieces; unit += gridDim.x) {
+    const int64_t slice = unit / kSlicePieces;
+    const int group = wide_group[slice];
+    const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices, 0);
+    const int t = static_cast<int>(unit % kSlicePieces) * (kThreads / 32) + threadIdx.x / 32;
+    if (t >= s.count) continue;
+    const float lse = batch.pair_lse[s.first + t];
+    float* x = probs + s.prob + static_cast<int64_t>(t) * s.children;
+#pragma unroll 4
+    for (int j = threadIdx.x % 32; j < s.children; j += 32) x[j] = expf(x[j] - lse);
+  }
+}
+static_assert(kSlicePieces * (kThreads / 32) >= kTileRows, "all pairs of a slice");
+
+template <typename T, class Shape>
+__device__ __forceinline__ void ProbsOfTile(const TreeBatch<T>& batch, const TreeSlice& s, int child,
+                                            float* data, const CopiedRows& copied, char* shared) {
+  float acc[Shape::kTM][Shape::kTN] = {};
+  MultiplyLogits<T, Shape>(batch, s, child, copied, shared, acc);
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
     const int t = Shape::Row(i);
     if (t >= s.count) continue;
-    const float lse = kExp ? batch.pair_lse[s.first + t] : 0.f;
+    const float lse = batch.pair_lse[s.first + t];
     float* out = data + static_cast<int64_t>(t) * s.children;
 #pragma unroll
     for (int j = 0; j < Shape::kTN; ++j) {
       const int c = child + Shape::Column(j);
-      if (c >= s.children) continue;
-      const float logit = acc[i][j] + (batch.table.bias == nullptr ? 0.f : batch.table.bias[s.row + c]);
-      out[c] = kExp ? expf(logit - lse) : logit;
+      if (c < s.children) out[c] = expf(acc[i][j] - lse);
     }
   }
 }
 
-template <typename T, bool kExp>
-__global__ void __launch_bounds__(kTileThreads, 3)
-    WideLogits(TreeBatch<T> batch, const int32_t* tile_group, ProbChunk chunk, bool aligned) {
-  __shared__ __align__(16) float shared[Tiles<T>::Tall::kShared];
+// Blocks take turns: how many tiles a chunk has is known on the device alone.
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    WideProbsOfTiles(TreeBatch<T> batch, const int32_t* tile_group, int64_t tiles, ProbChunk chunk,
+                     CopiedRows copied) {
+  char* shared = DynamicShared<char>();
   const int64_t begin = chunk.starts == nullptr ? 0 : chunk.starts[0].tiles;
-  const int64_t end = chunk.starts == nullptr ? gridDim.x : chunk.starts[1].tiles;
+  const int64_t end = chunk.starts == nullptr ? tiles : chunk.starts[1].tiles;
   for (int64_t tile = begin + blockIdx.x; tile < end; tile += gridDim.x) {
     const int group = tile_group[tile];
     const int node = batch.group_node[group];
     const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
-    const int64_t wide = CeilDiv(children, kTileChildren);
-    const int64_t local = tile - batch.offsets[group].tiles;
-    const TreeSlice s = SliceOf(batch, group, local / wide);
-    const int child = static_cast<int>(local % wide) * kTileChildren;
+    const int64_t wide = CeilDiv(children, kTileColumns), local = tile - batch.offsets[group].tiles;
+    const TreeSlice s = SliceOf(batch, group, local / wide, 0);
+    const int child = static_cast<int>(local % wide) * kTileColumns;
     float* data = chunk.data + (s.prob - chunk.begin);
     if (s.count > kFlatRows) {
-      LogitTile<T, typename Tiles<T>::Tall, kExp>(batch, s, child, data, shared, aligned);
+      ProbsOfTile<T, typename Tiles<T>::Tall>(batch, s, child, data, copied, shared);
     } else {
-      LogitTile<T, typename Tiles<T>::Flat, kExp>(batch, s, child, data, shared, aligned);
+      ProbsOfTile<T, typename Tiles<T>::Flat>(batch, s, child, data, copied, shared);
     }
   }
-}
-
-constexpr int kSoftmaxBlocks = 16;  // of a slice
-
-// The sum or maximum over the block's 128 threads, in a fixed order.
-template <bool kMax>
-__device__ float Across(float x, float* shared) {
-  x = kMax ? WarpMax(x) : WarpSum(x);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = shared[0];
-  for (int w = 1; w < kTileThreads / 32; ++w) x = kMax ? MaxOrNan(x, shared[w]) : x + shared[w];
-  return x;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kTileThreads)
-    WideSoftmax(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* pair_slot, ProbChunk chunk,
-                bool keep, float* pair_loss) {
-  __shared__ float shared[kTileThreads / 32];
-  const int64_t begin = (chunk.starts == nullptr ? 0 : chunk.starts[0].slices) * kSoftmaxBlocks;
-  const int64_t end = chunk.starts == nullptr ? gridDim.x : chunk.starts[1].slices * kSoftmaxBlocks;
-  for (int64_t unit = begin + blockIdx.x; unit < end; unit += gridDim.x) {
-    const int64_t slice = unit / kSoftmaxBlocks;
-    const int group = wide_group[slice];
-    const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices);
-    for (int t = static_cast<int>(unit % kSoftmaxBlocks); t < s.count; t += kSoftmaxBlocks) {
-      float* x = chunk.data + (s.prob - chunk.begin) + static_cast<int64_t>(t) * s.children;
-      const int p = s.first + t;
-      const float target = x[batch.pair_row[p] - s.row];
-      float top = -INFINITY, sum = 0.f;
-      for (int j = threadIdx.x; j < s.children; j += kTileThreads) top = MaxOrNan(top, x[j]);
-      top = Across<true>(top, shared);
-      for (int j = threadIdx.x; j < s.children; j += kTileThreads) sum += expf(x[j] - top);
-      const float log_sum = logf(Across<false>(sum, shared));  // a barrier: every thread has read `target`
-      const float lse = top + log_sum;
-      if (threadIdx.x == 0) {
-        batch.pair_lse[p] = lse;
-        // Not lse - target, which rounds a small loss to nothing where logits are large.
-        pair_loss[pair_slot[p]] = (top - target) + log_sum;
-      }
-      if (keep) {
-        for (int j = threadIdx.x; j < s.children; j += kTileThreads) x[j] = expf(x[j] - lse);
-      }
-    }
-  }
+CopiedRows CopiedOf(const TreeBatch<T>& batch) {
+  return {RowsCopied(batch.table.dim, batch.hidden), RowsCopied(batch.table.dim, batch.table.rows)};
 }
 
 }  // namespace
 
 template <typename T>
-int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_slot,
-              const ProbChunk& chunk, bool keep, float* pair_loss, GpuStream stream) {
-  if (work.tiles == 0) return 0;
-  const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden);
-  // How many pieces a chunk has is known on the device alone: blocks take turns.
-  const auto grid = [&](int64_t pieces) {
-    return static_cast<unsigned>(chunk.starts == nullptr ? pieces : std::min<int64_t>(pieces, 132 * 24));
-  };
-  if (pair_loss == nullptr) {
-    return Launch(WideLogits<T, true>, grid(work.tiles), kTileThreads, 0, stream, batch, work.tile_group, chunk,
-                  aligned);
-  }
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideLogits<T, false>, grid(work.tiles), kTileThreads, 0, stream, batch,
-                                  work.tile_group, chunk, aligned));
-  return Launch(WideSoftmax<T>, grid(work.wide_slices * kSoftmaxBlocks), kTileThreads, 0, stream, batch,
-                work.wide_group, pair_slot, chunk, keep, pair_loss);
+int WideLoss(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_group,
+             const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
+             GpuStream stream) {
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T>, static_cast<unsigned>(work.tiles), kTileThreads,
+                                  kLogitBytes<T>, stream, batch, work.tile_group, terms, probs,
+                                  CopiedOf(batch)));
+  LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
+                                  kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
+                                  pair_loss));
+  if (probs == nullptr) return 0;
+  return Launch(WideExponentials<T>, TurnBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads, 0,
+                stream, batch, work.wide_group, work.wide_slices, probs);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                           \
-  template int WideProbs<T>(const TreeBatch<T>&, const TreeWork&, const int32_t*, const ProbChunk&, bool, \
-                            float*, GpuStream);
+template <typename T>
+int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream) {
+  if (work.tiles == 0) return 0;
+  return Launch(WideProbsOfTiles<T>, TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24),
+                kTileThreads, kLogitBytes<T>, stream, batch, work.tile_group, work.tiles, chunk,
+                CopiedOf(batch));
+}
+
+#define LARGEOUT_INSTANTIATE(T)                                                                  \
+  template int WideLoss<T>(const TreeBatch<T>&, const TreeWork&, const int32_t*, const int32_t*, \
+                           const WideTerms&, float*, float*, GpuStream);                         \
+  template int WideProbs<T>(const TreeBatch<T>&, const TreeWork&, const ProbChunk&, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

@@ -2,28 +2,45 @@
 //
 // A group (one node, n pairs, c children) is *wide* where tiled GEMMs pay, else *narrow*: then a warp holds
 // sums of eight children at a time and reads the node's rows straight from the table (they come from L1 when
-// many tokens share them). Pairs of a group are cut into slices of 64. Probabilities lie in one array in the
-// order of the pairs; when it is too large to be kept, it is computed in chunks of consecutive slices.
+// many tokens share them). Pairs of a group are cut into slices, of 64 or 128. Probabilities lie in one array
+// in the order of the pairs; when it is too large to be kept, the gradient computes it in chunks of
+// consecutive slices.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 
+#include <algorithm>
+
 #include "common/cuda/cuda_warp.cuh"
+#include "common/cuda/gemm/tile_shape.cuh"
 #include "tree_softmax/cuda/tree_softmax_cuda.h"
 
 namespace largeout {
 
-constexpr int kSlice = 64;            // pairs of a slice
+constexpr int kSlice = 64;            // pairs of a slice of a narrow node
 constexpr int kNarrowChildren = 128;  // a narrow node has fewer
-constexpr int kTileChildren = 128;    // children of a tile of logits
-constexpr int kTileRows = 64;         // rows of a tile of row gradients
-constexpr int kTileDims = 128;        // elements of a row in a tile of gradients
 
-// Running sums over the groups, in their order.
+// Pairs of a slice of a wide node. The probabilities of one are in memory together: half as many pairs of
+// nodes that alone have a million children.
+__host__ __device__ constexpr int64_t WideSlice(int64_t c) {
+  return c <= 1 << 20 ? kTileRows : kTileRows / 2;
+}
+// The largest number of probabilities in a slice of any node of up to `most` children.
+constexpr int64_t LargestSlice(int64_t most) {
+  return std::max(WideSlice(most) * most, WideSlice(1 << 20) * std::min<int64_t>(most, 1 << 20));
+}
+
+// How many tiles of children a block of the loss goes through, for n pairs of a node of c children: so many
+// that some thousand blocks are left.
+__host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c) {
+  const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
+  const int64_t blocks = slices < 4096 ? 4096 / slices : 1, each = (tiles + blocks - 1) / blocks;
+  return each < 64 ? each : 64;
+}
+
+// Running sums over the groups, in their order. tiles: blocks of logits. terms: what they leave, in the loss.
 struct TreeOffsets {
-  int64_t probs, rows, narrow_slices, wide_slices, tiles, weight_tiles, partial_rows, sum_rows;
+  int64_t probs, rows, narrow_slices, wide_slices, tiles, terms, weight_tiles, partial_rows, sum_rows;
 };
-
-__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The pieces that a row of `dim` elements is cut into. A row without elements is one piece: the bias is summed
 // with the first.
@@ -38,10 +55,10 @@ __host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
 // Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
 // pairs. It depends on nothing but the sizes, so the order of summation is the same everywhere.
 __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t dim) {
-  const int64_t tiles = CeilDiv(c, kTileRows) * RowPieces(dim, kTileDims);
+  const int64_t tiles = CeilDiv(c, kTileRows) * RowPieces(dim, kTileColumns);
   const int64_t most = tiles >= 512 ? 1 : 512 / tiles;
   const int64_t splits = CeilDiv(n, 256) < most ? CeilDiv(n, 256) : most;
-  return CeilDiv(CeilDiv(n, splits), kSlice) * kSlice;
+  return CeilDiv(CeilDiv(n, splits), WideSlice(c)) * WideSlice(c);
 }
 
 // How many slices and tiles of wide nodes come before a chunk.
@@ -69,80 +86,32 @@ struct TreeBatch {
   float* pair_lse;                          // [pairs]
 };
 
-// Up to 64 pairs of one node.
+// Some pairs of one node.
 struct TreeSlice {
   int group, first, count, children;
   int64_t row;   // the node's first row
   int64_t prob;  // where the probabilities of the first pair are
 };
 
+// Slice `index` of a group, if its slices are of `pairs` pairs; 0: of a wide group.
 template <typename T>
-__device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T>& batch, int group, int64_t index) {
+__device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T>& batch, int group, int64_t index,
+                                             int64_t pairs) {
   TreeSlice s;
   s.group = group;
   const int begin = batch.group_start[group], end = batch.group_start[group + 1];
-  s.first = begin + static_cast<int>(index) * kSlice;
-  s.count = min(kSlice, end - s.first);
   const int node = batch.group_node[group];
   s.row = batch.tree.node_start[node];
   s.children = static_cast<int>(batch.tree.node_start[node + 1] - s.row);
+  if (pairs == 0) pairs = WideSlice(s.children);
+  s.first = begin + static_cast<int>(index * pairs);
+  s.count = static_cast<int>(min(pairs, static_cast<int64_t>(end - s.first)));
   s.prob = batch.offsets[group].probs + static_cast<int64_t>(s.first - begin) * s.children;
   return s;
 }
 
 __device__ __forceinline__ bool Inside(const ProbChunk& chunk, int64_t prob) {
   return prob >= chunk.begin && prob < chunk.end;
-}
-
-// Elements p[0 .. kVec), kVec 1, 2 or 4; p is aligned to kVec elements.
-template <int kVec>
-__device__ __forceinline__ void LoadVec(const float* p, float (&v)[kVec]) {
-  if constexpr (kVec == 4) {
-    const float4 x = *reinterpret_cast<const float4*>(p);
-    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
-  } else if constexpr (kVec == 2) {
-    const float2 x = *reinterpret_cast<const float2*>(p);
-    v[0] = x.x, v[1] = x.y;
-  } else {
-    v[0] = *p;
-  }
-}
-template <int kVec>
-__device__ __forceinline__ void LoadVec(const bfloat16* p, float (&v)[kVec]) {
-  if constexpr (kVec == 4) {
-    const uint2 x = *reinterpret_cast<const uint2*>(p);
-    v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
-    v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
-  } else if constexpr (kVec == 2) {
-    const uint32_t x = *reinterpret_cast<const uint32_t*>(p);
-    v[0] = __uint_as_float(x << 16), v[1] = __uint_as_float(x & 0xffff0000u);
-  } else {
-    v[0] = GpuToFloat(*p);
-  }
-}
-template <int kVec>
-__device__ __forceinline__ void StoreVec(float* p, const float (&v)[kVec]) {
-  if constexpr (kVec == 4) {
-    *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
-  } else if constexpr (kVec == 2) {
-    *reinterpret_cast<float2*>(p) = make_float2(v[0], v[1]);
-  } else {
-    *p = v[0];
-  }
-}
-template <int kVec>
-__device__ __forceinline__ void StoreVec(bfloat16* p, const float (&v)[kVec]) {
-  bfloat16 x[kVec];
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) GpuFromFloat(v[i], &x[i]);
-  if constexpr (kVec == 4) {
-    *reinterpret_cast<uint2*>(p) = make_uint2(x[0].bits | static_cast<uint32_t>(x[1].bits) << 16,
-                                              x[2].bits | static_cast<uint32_t>(x[3].bits) << 16);
-  } else if constexpr (kVec == 2) {
-    *reinterpret_cast<uint32_t*>(p) = x[0].bits | static_cast<uint32_t>(x[1].bits) << 16;
-  } else {
-    *p = x[0];
-  }
 }
 
 // The first i of [low, high) that is not `before`, or high. Those that are come first.
@@ -216,12 +185,6 @@ __device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t
   }
 }
 
-// Whether rows may be read in 16-byte pieces (8 for bfloat16).
-inline bool RowsAligned(int64_t dim, const void* a, const void* b, const void* c = nullptr) {
-  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return dim % 4 == 0 && (address(a) | address(b) | address(c)) % 16 == 0;
-}
-
 // ---- Launchers between the files.
 
 // starts [chunks + 1], of chunks of `length` probabilities.
@@ -249,9 +212,21 @@ int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32
 template <typename T>
 int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                 const ProbChunk& chunk, float* pair_loss, GpuStream stream);
+// What the tiles of the loss leave of each pair of a wide node, [terms] each, and the logits of the pairs'
+// rows.
+struct WideTerms {
+  float *high, *total;
+  float* picked;  // [pairs]
+};
+// The loss of wide nodes: writes pair_lse and pair_loss[slot], and all probabilities to `probs` unless it is
+// null.
 template <typename T>
-int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_slot,
-              const ProbChunk& chunk, bool keep, float* pair_loss, GpuStream stream);
+int WideLoss(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_group,
+             const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
+             GpuStream stream);
+// Probabilities of a chunk by the known pair_lse.
+template <typename T>
+int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream);
 
 template <typename T>
 struct TreeGradOutputs {

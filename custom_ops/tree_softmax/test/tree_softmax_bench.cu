@@ -98,8 +98,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
                               memory.Take<int32_t>(plan.groups + 1),
                               memory.Take<float>(plan.pairs),
                               save ? memory.Take<float>(plan.probs) : nullptr};
-    BENCH_OK(TreeSoftmaxLossCuda(plan, arrays, table, hidden[s], nullptr, tokens, out, int64_t{256} << 20,
-                                 &scratch, nullptr));
+    BENCH_OK(TreeSoftmaxLossCuda(plan, arrays, table, hidden[s], nullptr, tokens, out, &scratch, nullptr));
     products = static_cast<double>(plan.probs), pairs = static_cast<double>(plan.pairs);
     groups = static_cast<double>(plan.groups);
     if (parts < 2) return;

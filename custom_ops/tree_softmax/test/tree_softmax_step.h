@@ -72,7 +72,7 @@ StepResult<T> Step(const Problem<T>& p, int64_t scratch_bytes, int threads = 1) 
   return r;
 }
 
-// Tensor cores take bfloat16 tables; float32 operands lose 8 of 24 bits there (tree_softmax_mma_tile.cuh).
+// Tensor cores take bfloat16 tables; float32 operands lose 8 of 24 bits there (common/cuda/gemm/).
 template <typename Device, typename T>
 struct Tolerance {
   static constexpr bool kShort = sizeof(T) == 2;

@@ -1,5 +1,6 @@
 #include "common/test/emulation/warp/tensor_cores.h"
 
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -36,8 +37,16 @@ void FinishLoad(Thread* const (&at)[32]) {
   }
 }
 
-// c (16 x 8) += a (16 x kDepth) * b (kDepth x 8), of m16n8k16 bfloat16 and m16n8k8 tf32. Sums are float64: a
-// card keeps fewer bits of them.
+// To float32, towards zero: a card cuts its sums, and where many are added up that shows.
+float Cut(double sum) {
+  const float near = static_cast<float>(sum);
+  return std::fabs(static_cast<double>(near)) > std::fabs(sum) && std::isfinite(sum)
+             ? std::nextafter(near, 0.f)
+             : near;
+}
+
+// c (16 x 8) += a (16 x kDepth) * b (kDepth x 8), of m16n8k16 bfloat16 and m16n8k8 tf32. Within one
+// instruction sums are float64: a card keeps fewer bits of them.
 template <int kDepth>
 void FinishMultiply(Thread* const (&at)[32]) {
   float a[16][kDepth], b[kDepth][8];
@@ -68,7 +77,7 @@ void FinishMultiply(Thread* const (&at)[32]) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
       double sum = c[i];
       for (int k = 0; k < kDepth; ++k) sum += static_cast<double>(a[row][k]) * b[k][column];
-      c[i] = static_cast<float>(sum);
+      c[i] = Cut(sum);
     }
     std::memcpy(at[lane]->wait.out, c, sizeof(c));
   }
@@ -118,7 +127,7 @@ void BeginSharedCopy(void* shared, const void* global, int bytes) {
   const void* code = __builtin_return_address(0);
   Aligned16(shared, code);
   Aligned16(global, code);
-  CheckAccess(global, bytes, Access::kRead, code);
+  if (bytes > 0) CheckAccess(global, bytes, Access::kRead, code);
   running.thread->copies.push_back({shared, global, bytes, running.thread->copy_group});
 }
 
@@ -133,8 +142,9 @@ void FinishCopies(int left) {
       thread->copies[kept++] = copy;
       continue;
     }
-    CheckAccess(copy.to, copy.bytes, Access::kWrite, code);
+    CheckAccess(copy.to, 16, Access::kWrite, code);
     std::memcpy(copy.to, copy.from, copy.bytes);
+    std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, 16 - copy.bytes);
   }
   thread->copies.resize(kept);
 }

@@ -2,6 +2,8 @@
 #ifndef LARGEOUT_COMMON_TEST_EMULATION_WARP_TENSOR_CORES_H_
 #define LARGEOUT_COMMON_TEST_EMULATION_WARP_TENSOR_CORES_H_
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "common/bfloat16.h"
@@ -18,7 +20,7 @@ void FinishCopies(int left);
 }  // namespace emulation
 
 template <bool kTranspose>
-inline void LoadBlocks(const bfloat16* row, uint32_t (&r)[4], const char* file = __builtin_FILE(),
+inline void LoadBlocks(const void* row, uint32_t (&r)[4], const char* file = __builtin_FILE(),
                        int line = __builtin_LINE()) {
   emulation::LoadBlocks(row, r, kTranspose, file, line);
 }
@@ -30,7 +32,13 @@ inline void MultiplyTf32Blocks(float (&c)[4], const uint32_t (&a)[4], uint32_t b
                                const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::Multiply(c, a, b0, b1, true, file, line);
 }
-inline void BeginCopy16(void* shared, const void* global) { emulation::BeginSharedCopy(shared, global, 16); }
+inline uint32_t PackBfloat16(float x, float y) {
+  return static_cast<uint32_t>(__float2bfloat16_rn(x).bits) |
+         static_cast<uint32_t>(__float2bfloat16_rn(y).bits) << 16;
+}
+inline void BeginCopy16(void* shared, const void* global, int bytes = 16) {
+  emulation::BeginSharedCopy(shared, global, bytes);
+}
 inline void CommitCopies() { emulation::CommitCopies(); }
 template <int kLeft>
 inline void WaitForCopies() {

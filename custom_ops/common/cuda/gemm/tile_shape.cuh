@@ -1,0 +1,57 @@
+// Tiles of matrix products on tensor cores: how large they are, and which of their elements a thread has.
+#ifndef LARGEOUT_COMMON_CUDA_GEMM_TILE_SHAPE_CUH_
+#define LARGEOUT_COMMON_CUDA_GEMM_TILE_SHAPE_CUH_
+
+#include <type_traits>
+
+#include "common/cuda/vectors.cuh"
+
+namespace largeout {
+
+// How float32 and bfloat16 factors become those of a tensor core; kDepth: what one instruction sums over.
+//
+// Tf32: both factors are float32, each the sum of two TF32 numbers, x = big + small, of 11 bits each. The
+// three products but that of the small parts are summed: about 2^-22 of |x y| is lost.
+struct Tf32 {
+  static constexpr int kDepth = 8;
+};
+// Bf16: factors of bfloat16 are exact; a float32 one is the sum of two bfloat16, which keep 16 bits of it.
+struct Bf16 {
+  static constexpr int kDepth = 16;
+};
+
+constexpr int kTileK = 16;  // of the dimension that is summed over, in a piece of an operand
+
+// kM x kN elements by WM x WN warps.
+template <class MmaKind, int M, int N, int WM, int WN>
+struct TileShape {
+  using Mma = MmaKind;
+  static constexpr int kM = M, kN = N, kThreads = WM * WN * 32;
+  static constexpr int kRun = 2;                                     // neighbouring columns of a thread
+  static constexpr int kWarpM = M / WM, kWarpN = N / WN;             // of a warp
+  static constexpr int kTM = kWarpM / 16 * 2, kTN = kWarpN / 8 * 2;  // of a thread
+  static constexpr int kAcross = WN * 4, kDown = WM * 8;             // threads of a row, of a column
+  static_assert(kWarpM % 16 == 0 && kWarpN % 16 == 0 && kTileK % Mma::kDepth == 0, "whole blocks");
+  static __device__ int FirstRow() { return threadIdx.x / 32 % WM * kWarpM; }
+  static __device__ int FirstColumn() { return threadIdx.x / 32 / WM * kWarpN; }
+  // The thread's i-th row and j-th column.
+  static __device__ int Row(int i) { return FirstRow() + i / 2 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8; }
+  static __device__ int Column(int j) { return FirstColumn() + j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
+  // Which of the threads of a row, and of a column, this one is.
+  static __device__ int Across() { return threadIdx.x / 32 / WM * 4 + threadIdx.x % 4; }
+  static __device__ int Down() { return threadIdx.x / 32 % WM * 8 + threadIdx.x % 32 / 4; }
+};
+
+// For tables of type T: Tall, and Flat for products of up to kFlatRows rows.
+constexpr int kTileThreads = 256, kTileBlocks = 2;  // of a block; blocks of a multiprocessor
+constexpr int kTileRows = 128, kTileColumns = 128, kFlatRows = 32;
+template <typename T>
+struct Tiles {
+  using Mma = std::conditional_t<std::is_same<T, float>::value, Tf32, Bf16>;
+  using Tall = TileShape<Mma, kTileRows, kTileColumns, 4, 2>;
+  using Flat = TileShape<Mma, kFlatRows, kTileColumns, 1, 8>;
+};
+
+}  // namespace largeout
+
+#endif  // LARGEOUT_COMMON_CUDA_GEMM_TILE_SHAPE_CUH_

@@ -13,13 +13,9 @@ namespace largeout {
 
 constexpr size_t kSharedBytes = 48 << 10;  // what a kernel has without being asked
 
-// Blocks that take turns with `units` pieces of work: at most `most`. So few in the emulation that each has
-// several turns.
+// Blocks that take turns with `units` pieces of work: at most `most`.
 inline unsigned TurnBlocks(int64_t units, int64_t most) {
-#ifdef LARGEOUT_EMULATE_CUDA
-  most = std::min<int64_t>(most, 3);
-#endif
-  return static_cast<unsigned>(std::min(units, most));
+  return static_cast<unsigned>(std::min(units, kInEmulation ? std::min<int64_t>(most, 2) : most));
 }
 
 }  // namespace largeout

@@ -151,8 +151,8 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
     if (error != 0) return error;
   }
   if (input_gradient && sums.ranges > 1) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(AddInputSums, Blocks(std::min<int64_t>(sums.floats, 1 << 20), kThreads),
-                                    kThreads, 0, stream, sums));
+    LARGEOUT_RETURN_IF_ERROR(
+        Launch(AddInputSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums));
   }
   return ReadVerdict(verdict, stream, bad);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/cuda/cuda_warp.cuh"
+#include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_cuda.h"
 
 namespace largeout {
@@ -17,9 +18,7 @@ constexpr unsigned kAll = 0xffffffffu;
 inline unsigned Blocks(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
 // Blocks of examples along y; where there are more, a thread block goes through several.
-inline dim3 Grid(unsigned x, const FanInBatch& batch) {
-  return dim3(x, static_cast<unsigned>(std::min<int64_t>(batch.blocks, 65535)));
-}
+inline dim3 Grid(unsigned x, const FanInBatch& batch) { return dim3(x, TurnBlocks(batch.blocks, 65535)); }
 
 // The first bad row of indices, and of candidates; all ones: none.
 struct Verdict {

@@ -14,9 +14,11 @@ namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kBlocks = 4096;             // that a launch should have: tens for each multiprocessor
+constexpr int64_t kBlocks =
+    kInEmulation ? 6 : 4096;                  // that a launch should have: tens for each multiprocessor
 constexpr int64_t kMostTiles = 64;            // of a range: a thread adds up 16 terms of each in float32
-constexpr int64_t kPartialFloats = 16 << 20;  // of what the ranges give, for all tokens of a chunk
+constexpr int64_t kPartialFloats =
+    kInEmulation ? 1 << 11 : 16 << 20;  // of what the ranges give, for all tokens of a chunk
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
 
@@ -64,19 +66,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t begin = range * plan.of_range, end = min(plan.tiles, begin + plan.of_range);
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t first = tile * kTileColumns;
+    const int classes = static_cast<int>(min(table.classes - first, int64_t{kTileColumns}));  // of the tile
     float acc[Shape::kTM][Shape::kTN] = {};
     MultiplyLogits(batch.hidden, batch.count, table, token, first, copied, DynamicShared<char>(), acc);
 #pragma unroll
     for (int i = 0; i < Shape::kTM; ++i) {
       const int64_t t = token + Shape::Row(i);
       // The column of the target, if it is one of the tile's.
-      const int64_t at = t < batch.count ? batch.targets[t] - first : -1;
+      const int at = t < batch.count ? batch.targets[t] - static_cast<int>(first) : -1;
       float* mine = sums + Shape::Across() * Totals::kStride + Shape::Row(i);
       float sum = tile > begin ? *mine : 0.f;
 #pragma unroll
       for (int j = 0; j < Shape::kTN; ++j) {
         const int column = Shape::Column(j);
-        if (first + column >= table.classes) {
+        if (column >= classes) {
           acc[i][j] = -INFINITY;
           continue;
         }

@@ -17,8 +17,8 @@ namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kChunkFloats = 32 << 20;  // gradients of logits in memory at once
-constexpr int64_t kMostTokens = 8192;       // of a chunk
+constexpr int64_t kChunkFloats = kInEmulation ? 1 << 18 : 32 << 20;  // gradients of logits in memory at once
+constexpr int64_t kMostTokens = kInEmulation ? 512 : 8192;           // of a chunk
 constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows should have
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }

@@ -87,10 +87,11 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
                         T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream);
 
-// As TreeTopK; *ok is its answer. One block a query, its open nodes in a heap of 1024 entries in shared
-// memory. A query whose heap overflows is searched again with a heap of `nodes` entries in device memory,
-// which cannot overflow, so the answer stays exact; several such queries share what memory there is and take
-// their turns. Waits for the stream once.
+// As TreeTopK; *ok is its answer. The logits of a wide root are computed for many queries together, up to 256
+// MB of them. Then one block a query, its open nodes in a heap of 1024 entries in shared memory. A query
+// whose heap overflows is searched again with a heap of `nodes` entries in device memory, which cannot
+// overflow, so the answer stays exact; several such queries share what memory there is and take their turns.
+// Waits for the stream once.
 template <typename T, typename Id>
 int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
                  const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,

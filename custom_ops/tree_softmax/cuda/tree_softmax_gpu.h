@@ -1,6 +1,6 @@
 // What ops and tests call on GPUs: the launchers of tree_softmax_cuda.h behind the methods of
 // tree_softmax_cpu.h, which says what they do. FindPaths waits for the stream twice (and once more for a bad
-// target), Check and TopK once.
+// target), Check once, TopK twice.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
 

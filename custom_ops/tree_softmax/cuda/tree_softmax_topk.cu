@@ -1,11 +1,16 @@
 // Exact top-k, best first: a block searches for one query. Its four warps compute the logits of the most
 // probable open node; the first warp turns them into scores and keeps two heaps: the k best classes and the
 // open nodes. The search ends when the most probable open node cannot hold a better class. The order of the
-// search does not change the answer.
+// search does not change the answer. The logits of a wide root are there before (tree_softmax_topk_root.cu):
+// the warps look through them for what may enter a heap, and mostly nothing does.
+//
+// Bounds, for each query: the rows of the nodes that it opens, from memory or the L2 cache, and 2 dim flops a
+// row; of a wide root, 4 bytes a child.
 #include <algorithm>
 
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_heap.cuh"
+#include "tree_softmax/cuda/tree_softmax_root.cuh"
 
 namespace largeout {
 namespace {
@@ -28,6 +33,8 @@ struct SearchTask {
   TreeTable<T> table;
   const float* hidden;
   int64_t queries;
+  int64_t first;    // the first query of a launch
+  RootLogits root;  // of its queries
   int k;
   Entry* words;         // [queries, k], or null: shared memory
   int32_t* overflowed;  // [queries] the queries to be searched again
@@ -70,16 +77,18 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Entry shared_words[kSharedWords];
   __shared__ int next_node, state;
   __shared__ float next_score;
+  __shared__ float bar;  // the score that a child of a given root needs to enter a heap
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t dim = task.table.dim;
   const int64_t count = fallback ? task.status->overflows : task.queries;
+  const bool has_root = task.root.logits != nullptr;
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const int64_t query = fallback ? task.overflowed[i] : i;
+    const int64_t query = fallback ? task.overflowed[i] : task.first + i;
     const float* const hidden[1] = {task.hidden + query * dim};
     // The heaps are thread 0's; the others see their entries after a barrier.
     Heap<true> open{fallback ? task.open + blockIdx.x * task.open_size : shared_open, 0};
     Heap<false> words{task.words == nullptr ? shared_words : task.words + query * task.k, 0};
-    if (threadIdx.x == 0) next_node = 0, next_score = 0.f, state = kGoOn;
+    if (threadIdx.x == 0) next_node = 0, next_score = 0.f, bar = -INFINITY, state = kGoOn;
     __syncthreads();
     int64_t rows = 0;  // of the nodes that were expanded; as in TreeTopK, not more than the tree has
     while (state == kGoOn) {
@@ -90,25 +99,38 @@ __global__ void __launch_bounds__(kThreads)
       rows += size;
       const bool good =
           first >= 0 && size >= 1 && first + size <= task.tree.rows && rows <= task.tree.rows;
-      float top = -INFINITY, sum = 0.f;
+      float top = -INFINITY, sum = 0.f, log_total = 0.f;
+      const bool given = has_root && node == 0;
+      if (given) top = task.root.top[i], log_total = task.root.log_total[i];
       int my_state = good ? kGoOn : kBad;
-      const int passes = size > kLogits ? 2 : 1;
+      const int passes = size > kLogits && !given ? 2 : 1;
       for (int pass = 0; good && pass < passes; ++pass) {
         for (int64_t base = 0; base < size; base += kLogits) {
           const int m = static_cast<int>(min(size - base, static_cast<int64_t>(kLogits)));
           __syncthreads();  // the logits of the chunk before have been used
-          for (int j = warp * 8; j < m; j += kThreads / 32 * 8) {
-            float logit[1];
-            EightLogits<T, kVec, 1>(task.table.rows + (first + base + j) * dim, m - j, dim, hidden, logit);
-            const int child = j + (lane >> 2);
-            if ((lane & 3) == 0 && child < m) {
-              logits[child] =
-                  logit[0] + (task.table.bias == nullptr ? 0.f : task.table.bias[first + base + child]);
+          if (given) {
+            bool enters = false;
+#pragma unroll 8
+            for (int j = threadIdx.x; j < m; j += kThreads) {
+              const float logit = task.root.logits[i * size + base + j];
+              logits[j] = logit;
+              enters = enters || Key(score + ((logit - top) - log_total)) >= bar;
             }
+            if (__syncthreads_or(enters) == 0) continue;
+          } else {
+            for (int j = warp * 8; j < m; j += kThreads / 32 * 8) {
+              float logit[1];
+              EightLogits<T, kVec, 1>(task.table.rows + (first + base + j) * dim, m - j, dim, hidden, logit);
+              const int child = j + (lane >> 2);
+              if ((lane & 3) == 0 && child < m) {
+                logits[child] =
+                    logit[0] + (task.table.bias == nullptr ? 0.f : task.table.bias[first + base + child]);
+              }
+            }
+            __syncthreads();
           }
-          __syncthreads();
           if (warp != 0) continue;
-          if (pass == 0) {  // logsumexp, online
+          if (pass == 0 && !given) {  // logsumexp, online
             float here = -INFINITY, part = 0.f;
             for (int j = lane; j < m; j += 32) here = MaxOrNan(here, logits[j]);
             here = MaxOrNan(top, WarpMax(here));
@@ -119,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
             }
           }
           if (pass == passes - 1) {
-            const float log_total = logf(sum);
+            if (!given) log_total = logf(sum);
             for (int j0 = 0; j0 < m; j0 += 32) {
               const int j = j0 + lane;
               Entry child{0.f, 0};
@@ -144,6 +166,7 @@ __global__ void __launch_bounds__(kThreads)
               words.count = __shfl_sync(0xffffffffu, words.count, 0);
               __syncwarp();  // lane 0's entries are visible
             }
+            if (lane == 0 && words.count == task.k) bar = Key(words.entries[0].score);
           }
         }
       }
@@ -192,7 +215,7 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
   *ok = true;
   if (queries == 0 || k == 0) return 0;
   if (queries > 0x7fffffff || k > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
-  SearchTask<T> task{tree,    row_child, table,   hidden, queries, static_cast<int>(k),
+  SearchTask<T> task{tree,    row_child, table,   hidden, queries, 0, {}, static_cast<int>(k),
                      nullptr, nullptr,   nullptr, 0,      nullptr};
   if (k > kSharedWords) {
     task.words = static_cast<Entry*>(scratch->Allocate(queries * k * sizeof(Entry)));
@@ -208,8 +231,19 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
     return Launch(aligned ? Search<T, 4, Id> : Search<T, 1, Id>, static_cast<unsigned>(blocks), kThreads, 0,
                   stream, task, fallback, log_probs, ids);
   };
-  int error = launch(queries, false);
-  if (error != 0) return error;
+  int32_t ends[2];  // of the root's rows
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(tree.node_start, sizeof(ends), ends, stream));
+  RootPlan<T> root;
+  const bool good = ends[0] == 0 && ends[1] > 0 && ends[1] <= tree.rows;  // else the search says so
+  if (good && IsWide(queries, ends[1])) LARGEOUT_RETURN_IF_ERROR(root.Reserve(queries, ends[1], scratch));
+  for (const int64_t each = root.most > 0 ? root.most : queries; task.first < queries; task.first += each) {
+    task.queries = std::min(each, queries - task.first);
+    if (root.most > 0) {
+      LARGEOUT_RETURN_IF_ERROR(root.Compute(table, hidden + task.first * table.dim, task.queries, stream));
+      task.root = root.logits;
+    }
+    LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(task.queries, 0x7fffffff), false));
+  }
   SearchStatus status;
   LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
   LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
@@ -221,8 +255,8 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
         std::min<int64_t>({status.overflows, kFallbackBlocks, std::max<int64_t>(1, kFallbackBytes / each)});
     task.open = static_cast<Entry*>(scratch->Allocate(blocks * each));
     if (task.open == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    error = launch(blocks, true);
-    if (error != 0) return error;
+    task.root = {};
+    LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(blocks, kFallbackBlocks), true));
     LARGEOUT_CUDA_RETURN(
         cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
     LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));

@@ -6,93 +6,32 @@
 // Bounds, for n pairs of a node of c children: 2 n c dim flops; the node's rows once from memory, c dim
 // elements, as long as the pairs of 128 rows of it at a time stay in the L2 cache; and 4 n c bytes where
 // probabilities are written, 12 n c where they are saved (logits written, read, written over).
-#include "common/cuda/gemm/multiply.cuh"
-#include "common/cuda/gemm/softmax_terms.cuh"
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_work.cuh"
+#include "tree_softmax/cuda/tree_softmax_logits.cuh"
 
 namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
 
-// Which rows may be copied as they lie.
-struct CopiedRows {
-  bool hidden, table;
-};
-
+// The products of a slice of a wide node.
 template <typename T>
-constexpr int kLogitBytes = kTileBytes<typename Tiles<T>::Tall, true, true, RowOperand<float>, RowOperand<T>>;
-
-// The logits of a slice and the children from `child` on.
-template <typename T, class Shape>
-__device__ __forceinline__ void MultiplyLogits(const TreeBatch<T>& batch, const TreeSlice& s, int child,
-                                               const CopiedRows& copied, char* shared,
-                                               float (&acc)[Shape::kTM][Shape::kTN]) {
-  const int64_t dim = batch.table.dim;
-  const int depth = static_cast<int>(dim);
-  const RowOperand<float> a{batch.hidden, dim, batch.pair_token + s.first, s.count, depth, copied.hidden};
-  const RowOperand<T> b{
-      batch.table.rows + (s.row + child) * dim, dim, nullptr, s.children - child, depth, copied.table};
-  MultiplyTile<Shape, true, true>(a, b, 0, depth, shared, acc, NothingEachK());
-  if (batch.table.bias == nullptr) return;
-#pragma unroll
-  for (int j = 0; j < Shape::kTN; ++j) {
-    const int c = child + Shape::Column(j);
-    const float bias = c < s.children ? batch.table.bias[s.row + c] : 0.f;
-#pragma unroll
-    for (int i = 0; i < Shape::kTM; ++i) acc[i][j] += bias;
-  }
-}
-
-// Tiles [begin, end) of the children. high, total: where those of the slice's first pair go.
-template <typename T, class Shape>
-__device__ __forceinline__ void TermsOfTiles(const TreeBatch<T>& batch, const TreeSlice& s, int64_t begin,
-                                             int64_t end, const CopiedRows& copied, float* picked,
-                                             float* probs, float* high, float* total, char* shared,
-                                             float* terms) {
-  const TileTotals<Shape> totals{terms};
-  for (int64_t tile = begin; tile < end; ++tile) {
-    const int child = static_cast<int>(tile * kTileColumns);
-    float acc[Shape::kTM][Shape::kTN] = {};
-    MultiplyLogits<T, Shape>(batch, s, child, copied, shared, acc);
-#pragma unroll
-    for (int i = 0; i < Shape::kTM; ++i) {
-      const int t = Shape::Row(i);
-      const bool exists = t < s.count;
-      const int64_t target = exists ? batch.pair_row[s.first + t] - s.row - child : -1;
-      float* out = probs == nullptr || !exists
-                       ? nullptr
-                       : probs + s.prob + static_cast<int64_t>(t) * s.children + child;
-#pragma unroll
-      for (int j = 0; j < Shape::kTN; ++j) {
-        const int column = Shape::Column(j);
-        if (child + column >= s.children) {
-          acc[i][j] = -INFINITY;
-          continue;
-        }
-        if (column == target) picked[s.first + t] = acc[i][j];
-        if (out != nullptr) out[column] = acc[i][j];
-      }
-    }
-    totals.Add(acc, tile == begin);
-  }
-  __syncthreads();
-  const int t = threadIdx.x;
-  if (t >= Shape::kM || t >= s.count) return;
-  const SoftmaxTotal row = totals.Join(t);
-  high[t] = row.high, total[t] = row.total;
+__device__ __forceinline__ NodeLogits<T> LogitsOf(const TreeBatch<T>& batch, const TreeSlice& s) {
+  const TreeTable<T>& table = batch.table;
+  return {batch.hidden,
+          batch.pair_token + s.first,
+          table.rows + s.row * table.dim,
+          table.bias == nullptr ? nullptr : table.bias + s.row,
+          table.dim,
+          s.count,
+          s.children};
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     WideTermsOfTiles(TreeBatch<T> batch, const int32_t* tile_group, WideTerms terms, float* probs,
                      CopiedRows copied) {
-  using Tall = typename Tiles<T>::Tall;
-  using Flat = typename Tiles<T>::Flat;
-  constexpr int kFloats = TileTotals<Tall>::kFloats > TileTotals<Flat>::kFloats ? TileTotals<Tall>::kFloats
-                                                                                : TileTotals<Flat>::kFloats;
-  __shared__ float totals[kFloats];
+  __shared__ float totals[NodeLogits<T>::kTerms];
   char* shared = DynamicShared<char>();
   const int group = tile_group[blockIdx.x];
   const int64_t start = batch.group_start[group], pairs = batch.group_start[group + 1] - start;
@@ -104,12 +43,16 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t end = min(begin + each, CeilDiv(children, kTileColumns));
   const TreeSlice s = SliceOf(batch, group, local % slices, 0);
   const int64_t at = batch.offsets[group].terms + range * pairs + (s.first - start);
+  const NodeLogits<T> logits = LogitsOf(batch, s);
+  const auto target = [&](int t) { return static_cast<int>(batch.pair_row[s.first + t] - s.row); };
+  float *picked = terms.picked + s.first, *high = terms.high + at, *total = terms.total + at;
+  float* out = probs == nullptr ? nullptr : probs + s.prob;
   if (s.count > kFlatRows) {
-    TermsOfTiles<T, Tall>(batch, s, begin, end, copied, terms.picked, probs, terms.high + at,
-                          terms.total + at, shared, totals);
+    logits.template TermsOfTiles<typename Tiles<T>::Tall>(begin, end, copied, target, picked, out, high,
+                                                          total, shared, totals);
   } else {
-    TermsOfTiles<T, Flat>(batch, s, begin, end, copied, terms.picked, probs, terms.high + at,
-                          terms.total + at, shared, totals);
+    logits.template TermsOfTiles<typename Tiles<T>::Flat>(begin, end, copied, target, picked, out, high,
+                                                          total, shared, totals);
   }
 }
 
@@ -152,7 +95,7 @@ template <typename T, class Shape>
 __device__ __forceinline__ void ProbsOfTile(const TreeBatch<T>& batch, const TreeSlice& s, int child,
                                             float* data, const CopiedRows& copied, char* shared) {
   float acc[Shape::kTM][Shape::kTN] = {};
-  MultiplyLogits<T, Shape>(batch, s, child, copied, shared, acc);
+  LogitsOf(batch, s).template Multiply<Shape>(child, copied, shared, acc);
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
     const int t = Shape::Row(i);
@@ -191,11 +134,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   }
 }
 
-template <typename T>
-CopiedRows CopiedOf(const TreeBatch<T>& batch) {
-  return {RowsCopied(batch.table.dim, batch.hidden), RowsCopied(batch.table.dim, batch.table.rows)};
-}
-
 }  // namespace
 
 template <typename T>
@@ -204,7 +142,7 @@ int WideLoss(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pai
              GpuStream stream) {
   LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T>, static_cast<unsigned>(work.tiles), kTileThreads,
                                   kLogitBytes<T>, stream, batch, work.tile_group, terms, probs,
-                                  CopiedOf(batch)));
+                                  CopiedRows::Of(batch.hidden, batch.table)));
   LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
                                   kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
                                   pair_loss));
@@ -218,7 +156,7 @@ int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& 
   if (work.tiles == 0) return 0;
   return Launch(WideProbsOfTiles<T>, TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24),
                 kTileThreads, kLogitBytes<T>, stream, batch, work.tile_group, work.tiles, chunk,
-                CopiedOf(batch));
+                CopiedRows::Of(batch.hidden, batch.table));
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                  \

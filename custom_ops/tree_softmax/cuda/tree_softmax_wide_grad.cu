@@ -40,7 +40,7 @@ struct GradOperand {
   __device__ __forceinline__ uint4 Convert(int pair, int child, uint4 x) const {
     if (pair >= rows) return x;
     const float s = scale[pair];
-    const int64_t target = pair_row[pair] - first_row - child;
+    const int target = static_cast<int>(pair_row[pair] - first_row) - child;
     const auto gradient = [&](uint32_t p, int i) {
       return child + i < columns ? __float_as_uint((__uint_as_float(p) - (target == i ? 1.f : 0.f)) * s) : 0u;
     };

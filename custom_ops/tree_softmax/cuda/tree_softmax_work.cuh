@@ -31,10 +31,12 @@ constexpr int64_t LargestSlice(int64_t most) {
 
 // How many tiles of children a block of the loss goes through, for n pairs of a node of c children: so many
 // that some thousand blocks are left.
+constexpr int64_t kLogitBlocks = kInEmulation ? 6 : 4096, kMostRangeTiles = 64;
 __host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c) {
   const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
-  const int64_t blocks = slices < 4096 ? 4096 / slices : 1, each = (tiles + blocks - 1) / blocks;
-  return each < 64 ? each : 64;
+  const int64_t blocks = slices < kLogitBlocks ? kLogitBlocks / slices : 1,
+                each = (tiles + blocks - 1) / blocks;
+  return each < kMostRangeTiles ? each : kMostRangeTiles;
 }
 
 // Running sums over the groups, in their order. tiles: blocks of logits. terms: what they leave, in the loss.

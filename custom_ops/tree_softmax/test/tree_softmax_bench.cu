@@ -156,9 +156,6 @@ void RunBoth(Bench* bench, const Case& what, const TestTree& tree) {
   Run<bfloat16>(bench, what, tree);
 }
 
-// One node: what is below the root are the classes.
-TestTree FlatTree(int64_t classes) { return HeadTailTree(classes, classes, 0, 2); }
-
 }  // namespace
 }  // namespace largeout
 

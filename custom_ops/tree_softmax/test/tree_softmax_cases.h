@@ -41,6 +41,35 @@ void LargeGroups() {
   CheckProblem<Device>(Problem<float>(TwoLevelTree(2100, 1), 12, 9, 6));
 }
 
+// One node with all classes: on GPUs a block goes through several tiles of children, and their sums meet.
+template <typename Device>
+void FlatTrees() {
+  CheckProblem<Device>(Problem<float>(FlatTree(1500), 20, 150, 1));
+  CheckProblem<Device>(Problem<bfloat16>(FlatTree(1501), 24, 20, 2));
+  // A node of 100,000 children, every class of which a token may name.
+  const Problem<float> wide(FlatTree(100000), 2, 3, 3);
+  for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 20})
+    CheckAgainstTruth<Device>(wide, Step<Device>(wide, scratch));
+}
+
+// More levels than a word has bits; wide nodes among them, and at the end.
+template <typename Device>
+void DeepTrees() {
+  constexpr int32_t kDepth = 90;
+  NodeChildren nodes(kDepth);
+  int32_t classes = 0;
+  for (int32_t n = 0; n < kDepth; ++n) {
+    const int own = n == 40 || n == 70 ? 130 : n + 1 == kDepth ? 200 : 1 + n % 3;
+    for (int i = 0; i < own; ++i) nodes[n].push_back(classes++);
+    if (n + 1 < kDepth) nodes[n].push_back(~(n + 1));
+  }
+  Problem<float> p(TestTree::From(nodes, classes), 8, 40, 1);
+  for (int64_t t = 0; t < p.tokens; t += 2) {  // long paths
+    if (p.weights[t] != 0.f) p.targets[t] = classes - 1 - static_cast<int32_t>(t);
+  }
+  CheckProblem<Device>(p);
+}
+
 template <typename Device>
 void HuffmanTrees() {
   for (const int64_t arity : {2, 8}) {
@@ -183,6 +212,8 @@ void ExtremeLogits() {
 #define LARGEOUT_TREE_SOFTMAX_CASES(Device)         \
   LARGEOUT_CASE(RandomTrees, Device)                \
   LARGEOUT_CASE(LargeGroups, Device)                \
+  LARGEOUT_CASE(FlatTrees, Device)                  \
+  LARGEOUT_CASE(DeepTrees, Device)                  \
   LARGEOUT_CASE(HuffmanTrees, Device)               \
   LARGEOUT_CASE(Forests, Device)                    \
   LARGEOUT_CASE(WidthZero, Device)                  \

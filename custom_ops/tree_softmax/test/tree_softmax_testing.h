@@ -130,6 +130,9 @@ inline TestTree HeadTailTree(int64_t classes, int64_t head, int64_t clusters, in
   return TestTree::From(nodes, classes);
 }
 
+// One node: what is below the root are the classes.
+inline TestTree FlatTree(int64_t classes) { return HeadTailTree(classes, classes, 0, 2); }
+
 // Nodes of 1 to `widest` children, leaves at any depth.
 inline TestTree RandomTree(int64_t classes, int64_t widest, Random* random) {
   NodeChildren nodes(1);

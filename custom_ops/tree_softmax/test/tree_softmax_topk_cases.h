@@ -95,6 +95,36 @@ void TopKIsExact() {
   CheckTopK<Device, int32_t>(Problem<bfloat16>(HuffmanTree(900, 8), 8, 6, 2), 700);
 }
 
+// Roots whose logits a GPU computes for many queries at once, in several turns.
+template <typename Device>
+void WideRoots() {
+  CheckTopK<Device, int32_t>(Problem<float>(FlatTree(3000), 20, 70, 1), 7);
+  CheckTopK<Device, int64_t>(Problem<bfloat16>(FlatTree(2049), 33, 40, 2, false), 1);
+  CheckTopK<Device, int32_t>(Problem<float>(FlatTree(900), 5, 6, 3), 700);
+  CheckTopK<Device, int32_t>(Problem<float>(HeadTailTree(3000, 400, 9, 8), 12, 140, 4), 10);
+  CheckTopK<Device, int32_t>(Problem<float>(FlatTree(100000), 2, 3, 5), 5);
+  CheckTopK<Device, int32_t>(Problem<float>(FlatTree(700), 0, 5, 6),
+                             700);  // all of them, by the biases alone
+  // All classes tie: the smaller ids win, wherever their rows lie.
+  Problem<float> ties(HeadTailTree(2500, 2000, 5, 9), 4, 20, 7, false);
+  std::fill(ties.table.begin(), ties.table.end(), 0.f);
+  ties.hidden[0] = NAN;
+  const auto r = TopK<Device, int32_t>(ties, 9, ties.tree.row_child);
+  CHECK_TRUE(r.ok);
+  for (int i = 0; i < 9; ++i) CHECK_TRUE(std::isnan(r.log_probs[i]));
+  for (int i = 9; i < 180; ++i) CHECK_TRUE(r.ids[i] == i % 9);
+  // All but a few are shut off, the first thousand too.
+  Problem<float> masked(FlatTree(3000), 3, 20, 8);
+  for (int i = 0; i < 3000; ++i) masked.bias[i] = i % 700 == 650 ? 1.f : -INFINITY;
+  const auto few = TopK<Device, int32_t>(masked, 4, masked.tree.row_child);
+  CHECK_TRUE(few.ok);
+  for (int i = 0; i < 80; ++i) CHECK_TRUE(few.ids[i] % 700 == 650 && std::isfinite(few.log_probs[i]));
+  // Every child of the root stays open: more than the heap of a GPU holds.
+  Problem<float> open(TwoLevelTree(4000, 2000), 4, 20, 9, false);
+  for (float& x : open.table) x *= 0.01f;
+  CheckTopK<Device, int32_t>(open, 4);
+}
+
 // A flat distribution opens more nodes than the heap in the shared memory of a GPU holds: the second search
 // must answer.
 template <typename Device>
@@ -144,6 +174,7 @@ void NodesOfSeveralParents() {
 
 #define LARGEOUT_TREE_TOPK_CASES(Device)       \
   LARGEOUT_CASE(TopKIsExact, Device)           \
+  LARGEOUT_CASE(WideRoots, Device)             \
   LARGEOUT_CASE(OverflowStaysExact, Device)    \
   LARGEOUT_CASE(TiesNaNAndBrokenTrees, Device) \
   LARGEOUT_CASE(NodesOfSeveralParents, Device)

@@ -87,7 +87,7 @@ __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a
   constexpr bool kExactA = sizeof(typename PieceA::Element) == 2,
                  kExactB = sizeof(typename PieceB::Element) == 2;
   constexpr int kDown = Shape::kTM / 2, kAcross = Shape::kTN / 2;
-#pragma unroll
+#pragma unroll 1
   for (int k = 0; k < kTileK; k += Mma::kDepth) {
     uint32_t x[kDown][4], x_small[kDown][4];
 #pragma unroll

@@ -2,70 +2,13 @@
 // gradient of the inputs; those of weights and bias, written or applied in place. Neither [batch, classes]
 // nor a gradient [classes, fan_in] is ever held.
 #include "common/cuda/launch.cuh"
+#include "fan_in/cuda/fan_in_apply.cuh"
+#include "fan_in/cuda/fan_in_fused.cuh"
 #include "fan_in/cuda/fan_in_input_gradient.cuh"
-#include "fan_in/fan_in_random.h"
-#include "row_update/cuda/row_update_rules.cuh"
 
 namespace largeout {
 namespace fan_in_gpu {
 namespace {
-
-// Gradients as they are. T: what they are written as.
-template <typename T>
-struct Write {
-  T* weights;
-  float* bias;
-
-  struct OnDevice {
-    __device__ OnDevice(const Write& to, bool) : to(to) {}
-    __device__ bool Skips() const { return false; }
-    __device__ bool HasBias() const { return to.bias != nullptr; }
-    __device__ void Weight(int64_t at, float d) const { GpuFromFloat(d, &to.weights[at]); }
-    __device__ void Bias(int64_t row, float d) const { to.bias[row] = d; }
-    Write to;
-  };
-};
-
-__device__ __forceinline__ void Store(float value, uint64_t, uint64_t, float* to) { *to = value; }
-// Rounded up with the probability of what is cut off.
-__device__ __forceinline__ void Store(float value, uint64_t key, uint64_t element, bfloat16* to) {
-  const uint32_t bits = __float_as_uint(value);
-  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  to->bits = is_nan ? 0x7fc0 : static_cast<uint16_t>((bits + (FanInBits(key, element) & 0xffffu)) >> 16);
-}
-
-// An optimizer's step. kEvery: rows without gradient move too; lazy rules leave them alone even where weights
-// decay.
-template <typename RuleT, typename T, bool kEvery, bool kLazy>
-struct Update {
-  FanInStep<T> step;
-  uint64_t first;  // the number of the first weight
-
-  struct OnDevice {
-    __device__ OnDevice(const Update& to, bool found)
-        : to(to), rule(to.step.hyper), bias_rule(to.step.hyper), found(found) {
-      bias_rule.decay = 0.f;
-    }
-    __device__ bool Skips() const { return !found && !kEvery && (kLazy || rule.decay == 0.f); }
-    __device__ bool HasBias() const { return to.step.bias != nullptr && (found || kEvery); }
-    __device__ void Weight(int64_t at, float d) const {
-      float slots[kFanInMaxSlots];
-      for (int i = 0; i < RuleT::kSlots; ++i) slots[i] = to.step.slots[i][at];
-      const float next = rule.Step(d, GpuToFloat(to.step.weights[at]), slots);
-      Store(next, to.step.key, to.first + static_cast<uint64_t>(at), &to.step.weights[at]);
-      for (int i = 0; i < RuleT::kSlots; ++i) to.step.slots[i][at] = slots[i];
-    }
-    __device__ void Bias(int64_t row, float d) const {
-      float slots[kFanInMaxSlots];
-      for (int i = 0; i < RuleT::kSlots; ++i) slots[i] = to.step.bias_slots[i][row];
-      to.step.bias[row] = bias_rule.Step(d, to.step.bias[row], slots);
-      for (int i = 0; i < RuleT::kSlots; ++i) to.step.bias_slots[i][row] = slots[i];
-    }
-    const Update& to;
-    RuleT rule, bias_rule;
-    bool found;
-  };
-};
 
 template <typename Apply, typename Id>
 int ApplyRows(const Id* indices, int64_t count, bool checked, const FanInBatch& batch, const float* blocks,
@@ -77,30 +20,18 @@ int ApplyRows(const Id* indices, int64_t count, bool checked, const FanInBatch& 
 template <typename T, typename Id>
 int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
               const GradientChunk& chunk, const FanInStep<T>& step, Verdict* verdict, GpuStream stream) {
-  const uint64_t first = static_cast<uint64_t>(step.first_class) * layer.fan_in;
-  const auto apply = [&](const auto& to) {
-    return ApplyRows(layer.indices + chunk.first * layer.fan_in, layer.fan_in, true, batch, blocks, chunk, to,
-                     verdict, stream);
-  };
-  if (step.HasNone()) return 0;
-  switch (step.rule) {
-    case FanInRule::kNone:
-      return apply(Write<T>{step.weights, step.bias});
-    case FanInRule::kSgd:
-      return apply(Update<gpu::Sgd, T, false, false>{step, first});
-    case FanInRule::kAdagrad:
-      return apply(Update<gpu::Adagrad, T, false, false>{step, first});
-    case FanInRule::kAdam:
-      return apply(Update<gpu::LazyAdam, T, true, false>{step, first});
-    case FanInRule::kLazyAdam:
-      return apply(Update<gpu::LazyAdam, T, false, true>{step, first});
-  }
-  return static_cast<int>(cudaErrorInvalidValue);
+  return WithApply(step, layer.fan_in, [&](const auto& apply) {
+    if constexpr (std::is_same<std::decay_t<decltype(apply)>, Leave>::value) return 0;
+    return ApplyRows(layer.indices + chunk.first * layer.fan_in, layer.fan_in, true, batch, blocks, chunk,
+                     apply, verdict, stream);
+  });
 }
 
+// weights: those of the chunk, as they were.
 template <typename T, typename Id>
-int AddInputs(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const GradientChunk& chunk,
-              const ChunkMemory& memory, const InputSums& sums, GpuStream stream) {
+int AddInputs(const FanInLayer<T, Id>& layer, const T* weights, const FanInBatch& batch,
+              const GradientChunk& chunk, const ChunkMemory& memory, const InputSums& sums,
+              GpuStream stream) {
   LARGEOUT_RETURN_IF_ERROR(ListActiveRows(batch, chunk, memory, stream));
   dim3 grid = Grid(static_cast<unsigned>(sums.owners / kWarps), batch);
   grid.z = static_cast<unsigned>(sums.ranges);
@@ -109,7 +40,25 @@ int AddInputs(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const Gra
   const auto kernel = aligned && layer.fan_in % kFull == 0 ? AddToInputs<kFull, T, Id>
                       : aligned && layer.fan_in % 2 == 0   ? AddToInputs<2, T, Id>
                                                            : AddToInputs<1, T, Id>;
-  return Launch(kernel, grid, kThreads, 0, stream, layer, batch, chunk, sums);
+  return Launch(kernel, grid, kThreads, 0, stream, layer, weights, batch, chunk, sums);
+}
+
+int JoinInputSums(const InputSums& sums, GpuStream stream) {
+  if (sums.ranges <= 1) return 0;
+  return Launch(AddInputSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums);
+}
+
+template <typename T, typename Id>
+int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+               const FanInGradientsCuda& gradients, const FanInStep<T>& step, const FusedKept<T>& kept,
+               float* sums, int sum_bytes, Verdict* verdict, GpuStream stream) {
+  const FusedRanges ranges(kept.chunk.rows);
+  return WithApply(step, layer.fan_in, [&](const auto& apply) {
+    using Apply = std::decay_t<decltype(apply)>;
+    return Launch(sums != nullptr ? FusedRows<Apply, true, T, Id> : FusedRows<Apply, false, T, Id>,
+                  static_cast<unsigned>(ranges.count), kFusedThreads, sum_bytes, stream, layer, batch, blocks,
+                  gradients, apply, ranges, kept, sums, verdict);
+  });
 }
 
 }  // namespace
@@ -119,11 +68,14 @@ using namespace fan_in_gpu;
 
 int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
                                    bool input_gradient) {
-  Arena arena(nullptr);
-  arena.Take<Verdict>(1);
-  ChunkMemory(classes, batch, &arena);
+  Arena arena(nullptr), fused(nullptr);
+  arena.Take<Verdict>(1), fused.Take<Verdict>(1);
+  const ChunkMemory memory(classes, batch, &arena);
   if (input_gradient) InputSums(classes, batch, &arena);
-  return arena.bytes();
+  if (IsFused(fan_in, batch)) arena.Take<float>(memory.rows * fan_in);
+  if (IsFused(fan_in, batch) && input_gradient)
+    fused.Take<float>(FusedRanges(classes).count * batch.floats());
+  return std::max(arena.bytes(), fused.bytes());
 }
 
 template <typename T, typename Id>
@@ -133,27 +85,45 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
   *bad = -1;
   Arena arena(workspace);
   Verdict* verdict = arena.Take<Verdict>(1);
-  const ChunkMemory memory(layer.classes, batch, &arena);
   int error = ClearVerdict(verdict, stream);
   if (error != 0) return error;
   const bool input_gradient = d_blocks != nullptr && batch.floats() > 0;
+  const bool fused = gradients.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch);
+  const int sum_bytes = fused && input_gradient ? FusedSumBytes(batch) : 0;
+  if (fused && (sum_bytes > 0 || !input_gradient)) {
+    InputSums sums;
+    sums.floats = batch.floats(), sums.ranges = FusedRanges(layer.classes).count;
+    if (input_gradient) sums.sums = arena.Take<float>(sums.ranges * sums.floats);
+    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes, nullptr, nullptr}, nullptr};
+    LARGEOUT_RETURN_IF_ERROR(
+        ApplyFused(layer, batch, blocks, gradients, step, all, sums.sums, sum_bytes, verdict, stream));
+    if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
+    if (d_blocks != nullptr) *d_blocks = sums.sums;
+    return ReadVerdict(verdict, stream, bad);
+  }
+  const ChunkMemory memory(layer.classes, batch, &arena);
   Arena nothing(nullptr);
   const InputSums sums(layer.classes, batch, input_gradient ? &arena : &nothing);
+  T* old_weights = fused ? reinterpret_cast<T*>(arena.Take<float>(memory.rows * layer.fan_in)) : nullptr;
   if (d_blocks != nullptr) *d_blocks = sums.sums;
   if (input_gradient)
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.ranges * sums.floats * sizeof(float), stream));
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);
+    if (fused) {
+      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, {chunk, old_weights},
+                                          nullptr, 0, verdict, stream));
+      LARGEOUT_RETURN_IF_ERROR(AddInputs(layer, old_weights, batch, chunk, memory, sums, stream));
+      continue;
+    }
     error = ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream);
     // The inputs' gradient first: it takes the weights as they were.
-    if (error == 0 && input_gradient) error = AddInputs(layer, batch, chunk, memory, sums, stream);
+    if (error == 0 && input_gradient)
+      error = AddInputs(layer, layer.weights + first * layer.fan_in, batch, chunk, memory, sums, stream);
     if (error == 0) error = ApplyStep(layer, batch, blocks, chunk, step, verdict, stream);
     if (error != 0) return error;
   }
-  if (input_gradient && sums.ranges > 1) {
-    LARGEOUT_RETURN_IF_ERROR(
-        Launch(AddInputSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums));
-  }
+  if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
   return ReadVerdict(verdict, stream, bad);
 }
 

@@ -58,8 +58,9 @@ struct FanInGradientsCuda {
   const uint8_t* active = nullptr;
 };
 
-// The gradients of the logits of so many classes at a time as fit 16 MB, and several sums of input gradients
-// (128 MB of them, or one).
+// The gradients of the logits of so many classes at a time as fit 16 MB, their weights, and several sums of
+// input gradients (128 MB of them, or one). Or, for a batch of up to 32 examples and up to 32 connections,
+// where the inputs' gradient fits shared memory, up to 264 of it.
 int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
                                    bool input_gradient);
 

@@ -12,20 +12,6 @@ namespace {
 constexpr int64_t kRun = 16;  // classes that a warp goes through
 constexpr int kTile = 32;
 
-// The gradient of the logit of one class for the example of this lane.
-__device__ float LossGradient(FanInLoss loss, float z, float grad_loss, float scale, float lse, bool label,
-                              float weight) {
-  if (loss == FanInLoss::kSoftmax) {
-    const float log_prob = z - lse;
-    const float g = expf(log_prob > 0.f ? 0.f : log_prob) * scale;  // above zero by rounding alone
-    return label ? g - weight * grad_loss : g;
-  }
-  if (label) return static_cast<float>(weight * grad_loss * PositiveGradient(loss, z));
-  if (loss == FanInLoss::kSquaredHinge) return Positive(1.f + z) * (scale * 2.f);
-  const float e = expf(-fabsf(z));
-  return (z < 0.f ? e : 1.f) / (1.f + e) * scale;
-}
-
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads)
     OfLoss(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, FanInGradientsCuda from,
@@ -37,10 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width + lane;
     const bool used = lane < width && example < batch.size;
-    const float grad_loss = used ? from.grad_loss[example] : 0.f;
-    const bool softmax = used && from.loss == FanInLoss::kSoftmax;
-    const float lse = softmax ? from.lse[example] : 0.f;
-    const float scale = softmax ? grad_loss * from.mass[example] : grad_loss;
+    const LossGradient of_loss(from, used, example);
     const uint8_t* active =
         from.active == nullptr ? nullptr : from.active + block * ((layer.classes + 7) / 8);
     LabelCursor labels(from.positives, block, chunk.first + begin);
@@ -51,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
         float z, weight = 0.f;
         if (RowLogit(layer, row, blocks + block * batch.inputs * width, width, stage[Warp()], &z)) {
           const bool label = labels.Find(row, example, &weight);
-          const float g = used ? LossGradient(from.loss, z, grad_loss, scale, lse, label, weight) : 0.f;
+          const float g = of_loss.At(z, label, weight);
           if (__any_sync(kAll, g != 0.f)) state = kHasGradient;
           if (state == kHasGradient && lane < width) chunk.values[at * width + lane] = g;
         } else {

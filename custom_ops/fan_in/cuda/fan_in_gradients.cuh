@@ -60,6 +60,35 @@ int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, cons
 int ListActiveRows(const FanInBatch& batch, const GradientChunk& chunk, const ChunkMemory& memory,
                    GpuStream stream);
 
+// The gradients of a loss by the logits of one example, that of this lane.
+class LossGradient {
+ public:
+  __device__ LossGradient(const FanInGradientsCuda& from, bool used, int64_t example)
+      : loss_(from.loss), used_(used) {
+    if (!used) return;
+    grad_loss_ = scale_ = from.grad_loss[example];
+    if (loss_ == FanInLoss::kSoftmax) lse_ = from.lse[example], scale_ *= from.mass[example];
+  }
+  // Of a class with logit z, which is a label of this weight or none; 0 without an example.
+  __device__ float At(float z, bool label, float weight) const {
+    if (!used_) return 0.f;
+    if (loss_ == FanInLoss::kSoftmax) {
+      const float log_prob = z - lse_;
+      const float g = expf(log_prob > 0.f ? 0.f : log_prob) * scale_;  // above zero by rounding alone
+      return label ? g - weight * grad_loss_ : g;
+    }
+    if (label) return static_cast<float>(weight * grad_loss_ * PositiveGradient(loss_, z));
+    if (loss_ == FanInLoss::kSquaredHinge) return Positive(1.f + z) * (scale_ * 2.f);
+    const float e = expf(-fabsf(z));
+    return (z < 0.f ? e : 1.f) / (1.f + e) * scale_;
+  }
+
+ private:
+  FanInLoss loss_;
+  bool used_;
+  float grad_loss_ = 0.f, scale_ = 0.f, lse_ = 0.f;
+};
+
 // v[k] of every lane summed over the lanes: lane k is given that of k.
 __device__ __forceinline__ float SumEach(float* v) {
   const int lane = Lane();

@@ -12,6 +12,7 @@ namespace largeout {
 namespace fan_in_gpu {
 
 struct InputSums {
+  InputSums() = default;
   InputSums(int64_t classes, const FanInBatch& batch, Arena* arena) : floats(batch.floats()) {
     constexpr int64_t kSumFloats = int64_t{32} << 20, kMostRanges = 64, kWantedWarps = 2048;
     ranges = std::clamp<int64_t>(kSumFloats / std::max<int64_t>(1, floats), 1, kMostRanges);
@@ -21,8 +22,8 @@ struct InputSums {
     while (owners < 256 && owners * ranges * batch.blocks < kWantedWarps) owners *= 2;
     sums = arena->Take<float>(ranges * floats);
   }
-  float* sums;  // [ranges, blocks, inputs, width]
-  int64_t floats, ranges, owners;
+  float* sums = nullptr;  // [ranges, blocks, inputs, width]
+  int64_t floats = 0, ranges = 0, owners = 0;
 };
 
 // Connections of an owner that wait to be added: taken together, so that their reads overlap.
@@ -84,18 +85,17 @@ __device__ __forceinline__ RowPack<Id, kPack> LoadPack(const Id* indices, const 
   return pack;
 }
 
-// x: owners, y: blocks of examples, z: ranges of the chunk's active classes. A lane looks at kPack connections
-// at a time, which divides the fan-in.
+// x: owners, y: blocks of examples, z: ranges of the chunk's active classes. A lane looks at kPack
+// connections at a time, which divides the fan-in. weights: those of the chunk.
 template <int kPack, typename T, typename Id>
-__global__ void __launch_bounds__(kThreads)
-    AddToInputs(FanInLayer<T, Id> layer, FanInBatch batch, GradientChunk chunk, InputSums to) {
+__global__ void __launch_bounds__(kThreads) AddToInputs(FanInLayer<T, Id> layer, const T* weights,
+                                                        FanInBatch batch, GradientChunk chunk, InputSums to) {
   __shared__ Pending stage[kWarps][kPending];
   const int lane = Lane(), width = batch.width;
   Pending* pending = stage[Warp()];
   const uint32_t owner = blockIdx.x * kWarps + Warp(), mask = static_cast<uint32_t>(to.owners) - 1;
   const int64_t range = blockIdx.z, fan_in = layer.fan_in;
   const Id* indices = layer.indices + chunk.first * fan_in;
-  const T* weights = layer.weights + chunk.first * fan_in;
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const float* gradients = chunk.values + block * chunk.rows * width;
     const int32_t* active = chunk.active + block * chunk.rows;
@@ -141,6 +141,7 @@ __global__ void __launch_bounds__(kThreads) AddInputSums(InputSums to) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < to.floats;
        i += int64_t{gridDim.x} * kThreads) {
     float sum = to.sums[i];
+#pragma unroll 8
     for (int64_t range = 1; range < to.ranges; ++range) sum += to.sums[range * to.floats + i];
     to.sums[i] = sum;
   }

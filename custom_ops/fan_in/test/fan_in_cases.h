@@ -82,12 +82,31 @@ void GivenGradients() {
   }
 }
 
+// Up to 32 connections and examples: a GPU makes the whole step by one gather, with the inputs' gradient in
+// shared memory, or (the last ones) beside it.
+template <typename Device>
+void OneGather() {
+  const FanInLoss hinge = FanInLoss::kSquaredHinge, cross = FanInLoss::kBinaryCrossentropy;
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(900, 32, 300, 32, 1), cross, {FanInRule::kSgd});
+  CheckProblem<Device>(FanInProblem<bfloat16, uint32_t>(333, 17, 100, 9, 2), FanInLoss::kSoftmax, {});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(700, 7, 64, 20, 3, true, true, -4.f), hinge,
+                       {FanInRule::kAdam});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(700, 31, 64, 31, 4, false, true, -4.f), hinge,
+                       {FanInRule::kLazyAdam, false, true, 0.01f});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 16, 64, 32, 5), cross,
+                       {FanInRule::kAdagrad, false, false});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 32, 1900, 30, 6), cross, {FanInRule::kAdagrad});
+  CheckProblem<Device>(FanInProblem<bfloat16, uint16_t>(1500, 8, 1900, 25, 7, true, true, -3.f), hinge, {});
+}
+
 // An input twice in a class counts twice (and is summed by one warp of a GPU).
 template <typename Device>
 void DuplicateConnections() {
-  FanInProblem<float, uint16_t> p(3000, 40, 60, 20, 3);
+  FanInProblem<float, uint16_t> p(3000, 40, 60, 20, 3), few(500, 30, 60, 20, 4);
   for (size_t i = 0; i < p.indices.size(); ++i) p.indices[i] = static_cast<uint16_t>(p.indices[i] % 5);
+  for (uint16_t& index : few.indices) index %= 5;
   CheckProblem<Device>(p, FanInLoss::kBinaryCrossentropy, {});
+  CheckProblem<Device>(few, FanInLoss::kBinaryCrossentropy, {});
 }
 
 template <typename Device>
@@ -141,6 +160,7 @@ void BFloat16Inputs() {
   LARGEOUT_CASE(ManyClasses, Device)          \
   LARGEOUT_CASE(EveryRule, Device)            \
   LARGEOUT_CASE(GivenGradients, Device)       \
+  LARGEOUT_CASE(OneGather, Device)            \
   LARGEOUT_CASE(DuplicateConnections, Device) \
   LARGEOUT_CASE(NothingAtAll, Device)         \
   LARGEOUT_CASE(BFloat16Inputs, Device)

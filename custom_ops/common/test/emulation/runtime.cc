@@ -106,6 +106,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->multiProcessorCount = 132, p->major = 9, p->minor = 0, p->warpSize = 32, p->maxThreadsPerBlock = 1024;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin || device != 0)
+    return Return(cudaErrorInvalidValue);
+  return *value = 227 << 10, cudaSuccess;
+}
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = bytes == 0 ? nullptr : AllocateDevice(bytes);
   return bytes == 0 || *data != nullptr ? cudaSuccess : Return(cudaErrorMemoryAllocation);

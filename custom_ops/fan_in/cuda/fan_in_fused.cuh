@@ -1,0 +1,171 @@
+// Private to fan_in_backward.cu: a training step of classes of up to 32 connections, for a batch of one
+// block, by one gather. A warp has a class, a lane an example: it keeps what it reads of the inputs in
+// registers, for the logit and, once the gradient of that is known, for those of the weights, which are
+// applied at once.
+//
+// The gradient of the inputs is summed in shared memory where all inputs fit there (1,600 x 32 floats are 205
+// KB): the warps of a block leave 16 classes at a time there, and each takes, in their order, the connections
+// of the inputs that it owns. The sums of blocks are added up in their order. Else the gradients of the
+// logits, and the weights as they were, are kept for AddToInputs.
+//
+// Bounds, for each of `classes x fan_in` connections: weight, index and slots read, weight and slots written;
+// one run of 64 or 128 bytes gathered from the cache that holds the inputs (two without this); 6 flops for
+// each example; and a read and a write of 64 or 128 bytes of shared memory.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
+
+#include "fan_in/cuda/fan_in_gradients.cuh"
+
+namespace largeout {
+namespace fan_in_gpu {
+
+constexpr int kFusedWarps = 16, kFusedThreads = kFusedWarps * 32;
+constexpr int64_t kFusedFanIn = 32;
+
+// Whether a step of a loss is made by one gather.
+inline bool IsFused(int64_t fan_in, const FanInBatch& batch) {
+  return fan_in <= kFusedFanIn && batch.blocks == 1;
+}
+
+// A thread block has a range of the classes. As many as fill two times 132 multiprocessors, or fewer.
+struct FusedRanges {
+  explicit FusedRanges(int64_t classes) {
+    constexpr int64_t kMost = kInEmulation ? 5 : 264, kLeastRows = 4 * kFusedWarps;
+    count = std::clamp<int64_t>(classes / kLeastRows, 1, kMost);
+    rows = std::max<int64_t>(1, (classes + count - 1) / count);
+    count = (classes + rows - 1) / rows;
+  }
+  int64_t count, rows;
+};
+
+// Classes in shared memory, by warps, twice: one set is taken while the next is written.
+struct FusedStage {
+  Connection connections[2][kFusedWarps][32];  // as they were; input -1: none
+  float gradients[2][kFusedWarps][32];
+  bool found[2][kFusedWarps];
+};
+
+// Bytes of shared memory for the sums of all inputs, or 0 where they do not fit.
+inline int FusedSumBytes(const FanInBatch& batch) {
+  const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
+  int device = 0, most = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return 0;
+  return bytes + static_cast<int64_t>(sizeof(FusedStage)) <= most ? static_cast<int>(bytes) : 0;
+}
+
+// What the input gradient has to know where it is not summed here.
+template <typename T>
+struct FusedKept {
+  GradientChunk chunk;  // `values` null: nothing
+  T* weights;           // [rows of the chunk, fan_in]
+};
+
+// kSums: sums [ranges, inputs, width] are written. The classes are those of `chunk`.
+template <typename Apply, bool kSums, typename T, typename Id>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    FusedRows(FanInLayer<T, Id> layer, FanInBatch batch, const float* inputs, FanInGradientsCuda from,
+              Apply apply, FusedRanges ranges, FusedKept<T> kept, float* sums, Verdict* verdict) {
+  __shared__ FusedStage stage;
+  float* own_sums = DynamicShared<float>();
+  const int lane = Lane(), warp = Warp(), width = batch.width;
+  const int fan_in = static_cast<int>(layer.fan_in);
+  const int64_t floats = batch.inputs * width;
+  const int64_t first = kept.chunk.first, all = kept.chunk.rows;
+  const int64_t begin = blockIdx.x * ranges.rows, end = min(begin + ranges.rows, all);
+  if constexpr (kSums) {
+    for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) own_sums[i] = 0.f;
+  }
+  const LossGradient of_loss(from, lane < width && lane < batch.size, lane);
+  LabelCursor labels(from.positives, 0, first + begin);
+  const float* input = inputs + (lane & (width - 1));
+  int set = 0;
+  for (int64_t base = begin; base < end; base += kFusedWarps, set ^= 1) {
+    const int64_t r = base + warp, row = first + r;
+    bool found = false;
+    if (r < end) {
+      const int64_t at = row * fan_in + lane;
+      const bool active = from.active == nullptr || (from.active[row / 8] >> (row % 8) & 1) != 0;
+      bool good = true;
+      float g = 0.f, x[32];
+      if (active) {
+        Connection own{-1, 0.f};
+        if (lane < fan_in) {
+          good = InRange(layer.indices[at], layer.inputs);
+          own = {static_cast<int32_t>(layer.indices[at]), GpuToFloat(layer.weights[at])};
+        }
+        good = __all_sync(kAll, good) != 0;
+        if (good) {
+          Connection* connections = stage.connections[set][warp];
+          connections[lane] = own;
+          __syncwarp();
+          // The order of RowLogit.
+          float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f, weight = 0.f;
+#pragma unroll
+          for (int k = 0; k < 32; ++k) x[k] = k < fan_in ? input[int64_t{connections[k].input} * width] : 0.f;
+#pragma unroll
+          for (int k = 0; k < 32; ++k) {
+            if (k < fan_in)
+              (k % 2 == 0 ? even : odd) = fmaf(connections[k].weight, x[k], k % 2 == 0 ? even : odd);
+          }
+          const bool label = labels.Find(row, lane, &weight);
+          g = of_loss.At(even + odd, label, weight);
+          found = __any_sync(kAll, g != 0.f) != 0;
+          if constexpr (kSums) {
+            stage.gradients[set][warp][lane] = g;
+          } else if (kept.chunk.values != nullptr && found) {
+            if (lane < width) kept.chunk.values[r * width + lane] = g;
+            if (lane < fan_in) GpuFromFloat(own.weight, &kept.weights[r * fan_in + lane]);
+          }
+        } else {
+          Found(&verdict->row, row);
+        }
+      }
+      if (!kSums && kept.chunk.values != nullptr && lane == 0)
+        kept.chunk.state[r] = !good ? kBadRow : found ? kHasGradient : kNoGradient;
+      typename Apply::OnDevice on(apply, found);
+      if (good && !on.Skips()) {
+        float sum = 0.f;
+        if (found) {
+#pragma unroll
+          for (int k = 0; k < 32; ++k) x[k] *= g;
+          sum = SumEach(x);
+        }
+        if (lane < fan_in) on.Weight(at, sum);
+        if (on.HasBias()) {
+          const float of_bias = WarpSum(g);
+          __syncwarp();  // all lanes have read the bias
+          if (lane == 0) on.Bias(row, of_bias);
+        }
+      }
+    }
+    if constexpr (!kSums) __syncwarp();  // the connections have been read
+    if constexpr (kSums) {
+      if (lane == 0) stage.found[set][warp] = found;
+      __syncthreads();  // the set is written, and the one before it has been taken
+      for (int c = 0; c < kFusedWarps; ++c) {
+        if (!stage.found[set][c]) continue;
+        const Connection* connections = stage.connections[set][c];
+        const int mine = connections[lane].input;
+        const float g = stage.gradients[set][c][lane];
+        unsigned mask = __ballot_sync(kAll, mine >= 0 && mine % kFusedWarps == warp);
+        while (mask != 0) {
+          const Connection one = connections[__ffs(mask) - 1];
+          mask &= mask - 1;
+          float* sum = own_sums + one.input * width + lane;
+          if (lane < width) *sum = fmaf(one.weight, g, *sum);
+        }
+      }
+    }
+  }
+  if constexpr (kSums) {
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) sums[blockIdx.x * floats + i] = own_sums[i];
+  }
+}
+
+}  // namespace fan_in_gpu
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_

@@ -30,23 +30,26 @@ inline std::vector<float> RoundNumbers(int n) {
 template <typename X>
 class OnGpu {
  public:
-  explicit OnGpu(int64_t n) : n_(n) { CUDA_OK(cudaMalloc(&data_, (n + 1) * sizeof(X))); }
+  explicit OnGpu(int64_t n, int shift = ShiftedArrays::Shift()) : n_(n), shift_(shift) {
+    CUDA_OK(cudaMalloc(&data_, (n + shift + 1) * sizeof(X)));
+  }
   explicit OnGpu(const std::vector<X>& host) : OnGpu(static_cast<int64_t>(host.size())) {
-    CUDA_OK(cudaMemcpy(data_, host.data(), n_ * sizeof(X), cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(get(), host.data(), n_ * sizeof(X), cudaMemcpyHostToDevice));
   }
   OnGpu(const OnGpu&) = delete;
   ~OnGpu() { cudaFree(data_); }
-  X* get() const { return data_; }
+  X* get() const { return data_ + shift_; }
   std::vector<X> Host() const {
     std::vector<X> host(n_);
     CUDA_OK(cudaDeviceSynchronize());
-    CUDA_OK(cudaMemcpy(host.data(), data_, n_ * sizeof(X), cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(host.data(), get(), n_ * sizeof(X), cudaMemcpyDeviceToHost));
     return host;
   }
 
  private:
   X* data_ = nullptr;
-  int64_t n_;
+  const int64_t n_;
+  const int shift_;
 };
 
 template <>
@@ -60,7 +63,7 @@ class TestCall<GpuCall> final : public Scratch {
 
   // Every piece is new and full of NaN, so that reading what nobody wrote shows. The emulation knows what was written.
   void* Allocate(int64_t bytes) override {
-    pieces_.push_back(std::make_unique<OnGpu<char>>(bytes));
+    pieces_.push_back(std::make_unique<OnGpu<char>>(bytes, 0));
 #ifndef LARGEOUT_EMULATE_CUDA
     CUDA_OK(cudaMemset(pieces_.back()->get(), 0xff, bytes));
 #endif

@@ -49,6 +49,19 @@ constexpr bool kEmulated = false;
 constexpr int kOneOf = 1;
 #endif
 
+// While one lives, arrays in the memory of a GPU begin an element later: at the alignment of their elements,
+// no more.
+class ShiftedArrays {
+ public:
+  ShiftedArrays() { Shift() = 1; }
+  ~ShiftedArrays() { Shift() = 0; }
+  ShiftedArrays(const ShiftedArrays&) = delete;
+  static int& Shift() {
+    static int shift = 0;
+    return shift;
+  }
+};
+
 template <typename X>
 class OnHost {
  public:

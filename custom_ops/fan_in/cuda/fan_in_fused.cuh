@@ -1,16 +1,17 @@
-// Private to fan_in_backward.cu: a training step of classes of up to 32 connections, for a batch of one
-// block, by one gather. A warp has a class, a lane an example: it keeps what it reads of the inputs in
-// registers, for the logit and, once the gradient of that is known, for those of the weights, which are
-// applied at once.
+// Private to fan_in_backward.cu: a training step of classes of up to 32 connections, for a batch of up to 256
+// examples, by one gather. A warp has a class, a lane an example of each block: it keeps what it reads of the
+// inputs in registers, for the logit and, once the gradient of that is known, for those of the weights, which
+// are applied when all blocks have been gone through.
 //
-// The gradient of the inputs is summed in shared memory where all inputs fit there (1,600 x 32 floats are 205
-// KB): the warps of a block leave 16 classes at a time there, and each takes, in their order, the connections
-// of the inputs that it owns. The sums of blocks are added up in their order. Else the gradients of the
-// logits, and the weights as they were, are kept for AddToInputs.
+// The gradient of the inputs is summed in shared memory where there is one block of examples and all inputs
+// fit there (1,600 x 32 floats are 205 KB): the warps of a thread block leave 16 classes at a time there, and
+// each takes, in their order, the connections of the inputs that it owns. The sums of thread blocks are added
+// up in their order. Else the gradients of the logits, and the weights as they were, are kept for
+// AddToInputs.
 //
 // Bounds, for each of `classes x fan_in` connections: weight, index and slots read, weight and slots written;
-// one run of 64 or 128 bytes gathered from the cache that holds the inputs (two without this); 6 flops for
-// each example; and a read and a write of 64 or 128 bytes of shared memory.
+// one run of 64 or 128 bytes for each block of examples gathered from the cache that holds the inputs (two
+// without this); 6 flops for each example; and in shared memory a read and a write of 64 or 128 bytes.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 
@@ -20,11 +21,11 @@ namespace largeout {
 namespace fan_in_gpu {
 
 constexpr int kFusedWarps = 16, kFusedThreads = kFusedWarps * 32;
-constexpr int64_t kFusedFanIn = 32;
+constexpr int64_t kFusedFanIn = 32, kFusedBlocks = 8;
 
 // Whether a step of a loss is made by one gather.
 inline bool IsFused(int64_t fan_in, const FanInBatch& batch) {
-  return fan_in <= kFusedFanIn && batch.blocks == 1;
+  return fan_in <= kFusedFanIn && batch.blocks <= kFusedBlocks;
 }
 
 // A thread block has a range of the classes. As many as fill two times 132 multiprocessors, or fewer.
@@ -43,12 +44,14 @@ struct FusedStage {
   Connection connections[2][kFusedWarps][32];  // as they were; input -1: none
   float gradients[2][kFusedWarps][32];
   bool found[2][kFusedWarps];
+  int64_t labels[kFusedWarps][kFusedBlocks];  // where the cursors of the warps are
 };
 
 // Bytes of shared memory for the sums of all inputs, or 0 where they do not fit.
 inline int FusedSumBytes(const FanInBatch& batch) {
   const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
   int device = 0, most = 0;
+  if (batch.blocks > 1) return 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
     return 0;
@@ -77,31 +80,52 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSums) {
     for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) own_sums[i] = 0.f;
   }
-  const LossGradient of_loss(from, lane < width && lane < batch.size, lane);
-  LabelCursor labels(from.positives, 0, first + begin);
-  const float* input = inputs + (lane & (width - 1));
+  if (lane < batch.blocks) stage.labels[warp][lane] = LabelCursor(from.positives, lane, first + begin).At();
+  __syncwarp();
+  // Whether a class may have a gradient for a block of examples.
+  const auto active = [&](int64_t row, int64_t block) {
+    if (from.active == nullptr) return true;
+    return (from.active[block * ((layer.classes + 7) / 8) + row / 8] >> (row % 8) & 1) != 0;
+  };
+  // The connection of this lane; 0: none, or of a class that needs none. It is fetched a class ahead.
+  const auto fetch = [&](int64_t r, Id* index, T* weight) {
+    *index = 0, *weight = T();
+    if (r >= end || lane >= fan_in) return;
+    bool any = false;
+    for (int64_t block = 0; block < batch.blocks; ++block) any = any || active(first + r, block);
+    if (any)
+      *index = layer.indices[(first + r) * fan_in + lane],
+      *weight = layer.weights[(first + r) * fan_in + lane];
+  };
+  Id next_index;
+  T next_weight;
+  fetch(begin + warp, &next_index, &next_weight);
   int set = 0;
   for (int64_t base = begin; base < end; base += kFusedWarps, set ^= 1) {
     const int64_t r = base + warp, row = first + r;
+    const Id index = next_index;
+    const float weight = GpuToFloat(next_weight);
+    fetch(r + kFusedWarps, &next_index, &next_weight);
     bool found = false;
     if (r < end) {
       const int64_t at = row * fan_in + lane;
-      const bool active = from.active == nullptr || (from.active[row / 8] >> (row % 8) & 1) != 0;
-      bool good = true;
-      float g = 0.f, x[32];
-      if (active) {
-        Connection own{-1, 0.f};
-        if (lane < fan_in) {
-          good = InRange(layer.indices[at], layer.inputs);
-          own = {static_cast<int32_t>(layer.indices[at]), GpuToFloat(layer.weights[at])};
-        }
-        good = __all_sync(kAll, good) != 0;
-        if (good) {
-          Connection* connections = stage.connections[set][warp];
-          connections[lane] = own;
-          __syncwarp();
+      const bool good = __all_sync(kAll, lane >= fan_in || InRange(index, layer.inputs)) != 0;
+      if (!good) Found(&verdict->row, row);
+      Connection* connections = stage.connections[set][warp];
+      connections[lane] = {lane < fan_in ? static_cast<int32_t>(index) : -1, weight};
+      __syncwarp();
+      float x[32], sums_of[32], of_bias = 0.f;
+      if constexpr (!kSums) {
+#pragma unroll
+        for (int k = 0; k < 32; ++k) sums_of[k] = 0.f;
+      }
+      for (int64_t block = 0; block < (kSums ? 1 : batch.blocks); ++block) {
+        bool has = false;
+        if (good && active(row, block)) {
+          const float* input = inputs + block * floats + (lane & (width - 1));
+          const int64_t example = block * width + lane;
           // The order of RowLogit.
-          float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f, weight = 0.f;
+          float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f, label_weight = 0.f;
 #pragma unroll
           for (int k = 0; k < 32; ++k) x[k] = k < fan_in ? input[int64_t{connections[k].input} * width] : 0.f;
 #pragma unroll
@@ -109,32 +133,36 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
             if (k < fan_in)
               (k % 2 == 0 ? even : odd) = fmaf(connections[k].weight, x[k], k % 2 == 0 ? even : odd);
           }
-          const bool label = labels.Find(row, lane, &weight);
-          g = of_loss.At(even + odd, label, weight);
-          found = __any_sync(kAll, g != 0.f) != 0;
+          LabelCursor labels(from.positives, block, &stage.labels[warp][block]);
+          const bool label = labels.Find(row, example, &label_weight);
+          const LossGradient of_loss(from, lane < width && example < batch.size, example);
+          const float g = of_loss.At(even + odd, label, label_weight);
+          has = __any_sync(kAll, g != 0.f) != 0;
+          __syncwarp();  // the place of the cursor has been read
+          if (lane == 0) stage.labels[warp][block] = labels.At();
+          if (has) {
+            of_bias += g;
+#pragma unroll
+            for (int k = 0; k < 32; ++k) sums_of[k] = kSums ? g * x[k] : fmaf(g, x[k], sums_of[k]);
+          }
           if constexpr (kSums) {
             stage.gradients[set][warp][lane] = g;
-          } else if (kept.chunk.values != nullptr && found) {
-            if (lane < width) kept.chunk.values[r * width + lane] = g;
-            if (lane < fan_in) GpuFromFloat(own.weight, &kept.weights[r * fan_in + lane]);
+          } else if (kept.chunk.values != nullptr && has && lane < width) {
+            kept.chunk.values[(block * all + r) * width + lane] = g;
           }
-        } else {
-          Found(&verdict->row, row);
         }
+        if (!kSums && kept.chunk.values != nullptr && lane == 0)
+          kept.chunk.state[block * all + r] = !good ? kBadRow : has ? kHasGradient : kNoGradient;
+        found = found || has;
       }
-      if (!kSums && kept.chunk.values != nullptr && lane == 0)
-        kept.chunk.state[r] = !good ? kBadRow : found ? kHasGradient : kNoGradient;
+      if (!kSums && kept.chunk.values != nullptr && found && lane < fan_in)
+        GpuFromFloat(weight, &kept.weights[r * fan_in + lane]);
       typename Apply::OnDevice on(apply, found);
       if (good && !on.Skips()) {
-        float sum = 0.f;
-        if (found) {
-#pragma unroll
-          for (int k = 0; k < 32; ++k) x[k] *= g;
-          sum = SumEach(x);
-        }
+        const float sum = found ? SumEach(sums_of) : 0.f;
         if (lane < fan_in) on.Weight(at, sum);
         if (on.HasBias()) {
-          const float of_bias = WarpSum(g);
+          of_bias = WarpSum(of_bias);
           __syncwarp();  // all lanes have read the bias
           if (lane == 0) on.Bias(row, of_bias);
         }

@@ -25,6 +25,12 @@ class LabelCursor {
       }
     }
   }
+  // Goes on where another one, of the same block, was: At().
+  __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, const int64_t* at)
+      : sorted_(positives.sorted) {
+    if (positives.block_start != nullptr) at_ = *at, end_ = positives.block_start[block + 1];
+  }
+  __device__ int64_t At() const { return at_; }
   // Whether `row` is a label of `example`, and its weight. Rows must ascend from call to call.
   __device__ bool Find(int64_t row, int64_t example, float* weight) {
     bool found = false;

@@ -133,8 +133,11 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
       const FanInRuleInfo& info = kFanInRuleInfo[static_cast<int>(rule)];
       bench->Report(name, of + ", step " + info.name, t,
                     hinge ? 0.0 : bytes + connections * (sizeof(T) + 8.0 * info.slots));
-      // Logits, weights' gradient, and the inputs' (gradient of the logit, read and written sum).
-      if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, 5 * gathered);
+      // Logits and weights' gradient, by one gather where batch and fan-in are small; and the gradient of the
+      // inputs (that of the logit, read and written sum), where it does not stay in shared memory.
+      const bool fused = s.size <= 32 && s.fan_in <= 32, stays = fused && s.inputs <= 1600;
+      const double runs = (fused ? 1 : 2) + (stays ? 0 : 3);
+      if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, runs * gathered);
     }
   }
   if (!whole) return;
@@ -166,6 +169,12 @@ int main(int argc, char** argv) {
   while (s.classes > 1024 && s.classes * s.fan_in * 14.0 + 1e9 > 0.8 * bench.free_bytes()) s.classes /= 2;
   Run<bfloat16>(&bench, s, true);
   Run<float>(&bench, s, true);
+  if (!bench.quick()) {  // inputs whose gradient fits shared memory
+    Sizes few = s;
+    few.inputs = 1600;
+    Run<bfloat16>(&bench, few, false);
+    Run<float>(&bench, few, false);
+  }
   for (const int64_t size : {128, 256}) {
     s.size = size;
     Run<bfloat16>(&bench, s, false);

@@ -72,7 +72,7 @@ void EveryRule() {
 template <typename Device>
 void GivenGradients() {
   const FanInOptions given{FanInRule::kNone, true};
-  for (const int64_t size : {3, 32, 50}) {
+  for (const int64_t size : {3, 32, 100}) {
     CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 9, 64, size, size),
                          FanInLoss::kBinaryCrossentropy, given);
     CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 9, 64, size, size, false, true, 0.f),
@@ -82,8 +82,8 @@ void GivenGradients() {
   }
 }
 
-// Up to 32 connections and examples: a GPU makes the whole step by one gather, with the inputs' gradient in
-// shared memory, or (the last ones) beside it.
+// Up to 32 connections: a GPU makes the whole step by one gather, with the inputs' gradient in shared memory,
+// or (the last ones) beside it.
 template <typename Device>
 void OneGather() {
   const FanInLoss hinge = FanInLoss::kSquaredHinge, cross = FanInLoss::kBinaryCrossentropy;
@@ -96,7 +96,19 @@ void OneGather() {
   CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 16, 64, 32, 5), cross,
                        {FanInRule::kAdagrad, false, false});
   CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 32, 1900, 30, 6), cross, {FanInRule::kAdagrad});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(200, 20, 70, 250, 8, true, true, -2.f), hinge,
+                       {FanInRule::kAdam});
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(100, 32, 70, 70, 9), FanInLoss::kSoftmax, {});
   CheckProblem<Device>(FanInProblem<bfloat16, uint16_t>(1500, 8, 1900, 25, 7, true, true, -3.f), hinge, {});
+}
+
+// Connections whose number would allow wide loads, and whose addresses do not.
+template <typename Device>
+void MisalignedConnections() {
+  const ShiftedArrays shifted;
+  CheckProblem<Device>(FanInProblem<float, uint16_t>(100, 16, 64, 40, 1), FanInLoss::kBinaryCrossentropy, {});
+  CheckProblem<Device>(FanInProblem<bfloat16, uint32_t>(100, 40, 64, 20, 2), FanInLoss::kSoftmax,
+                       {FanInRule::kSgd});
 }
 
 // An input twice in a class counts twice (and is summed by one warp of a GPU).
@@ -155,14 +167,15 @@ void BFloat16Inputs() {
   }
 }
 
-#define LARGEOUT_FAN_IN_CASES(Device)         \
-  LARGEOUT_CASE(EveryLossAndShape, Device)    \
-  LARGEOUT_CASE(ManyClasses, Device)          \
-  LARGEOUT_CASE(EveryRule, Device)            \
-  LARGEOUT_CASE(GivenGradients, Device)       \
-  LARGEOUT_CASE(OneGather, Device)            \
-  LARGEOUT_CASE(DuplicateConnections, Device) \
-  LARGEOUT_CASE(NothingAtAll, Device)         \
+#define LARGEOUT_FAN_IN_CASES(Device)          \
+  LARGEOUT_CASE(EveryLossAndShape, Device)     \
+  LARGEOUT_CASE(ManyClasses, Device)           \
+  LARGEOUT_CASE(EveryRule, Device)             \
+  LARGEOUT_CASE(GivenGradients, Device)        \
+  LARGEOUT_CASE(OneGather, Device)             \
+  LARGEOUT_CASE(MisalignedConnections, Device) \
+  LARGEOUT_CASE(DuplicateConnections, Device)  \
+  LARGEOUT_CASE(NothingAtAll, Device)          \
   LARGEOUT_CASE(BFloat16Inputs, Device)
 
 }  // namespace largeout

@@ -227,6 +227,16 @@ void EqualsFloat64InBfloat16() {
   CheckSoftmax<Device>(SoftmaxProblem<bfloat16, bfloat16>(600, 300, 40, 3, false, true));
 }
 
+// Rows whose length would allow wide loads, and whose addresses do not.
+template <typename Device>
+void MisalignedRows() {
+  const ShiftedArrays shifted;
+  CheckSoftmax<Device>(SoftmaxProblem<float, float>(300, 140, 12, 1));
+  CheckSoftmax<Device>(SoftmaxProblem<float, bfloat16>(150, 40, 16, 2));
+  CheckSoftmax<Device>(SoftmaxProblem<bfloat16, float>(150, 40, 24, 3));
+  CheckSoftmax<Device>(SoftmaxProblem<bfloat16, bfloat16>(150, 40, 16, 4));
+}
+
 // More tokens than a chunk has.
 template <typename Device>
 void ManyTokens() {
@@ -290,6 +300,7 @@ void OneClassAndThatSkipped() {
 #define LARGEOUT_FULL_SOFTMAX_CASES(Device)      \
   LARGEOUT_CASE(EqualsFloat64, Device)           \
   LARGEOUT_CASE(EqualsFloat64InBfloat16, Device) \
+  LARGEOUT_CASE(MisalignedRows, Device)          \
   LARGEOUT_CASE(ManyTokens, Device)              \
   LARGEOUT_CASE(NothingAtAll, Device)            \
   LARGEOUT_CASE(BadTargets, Device)              \

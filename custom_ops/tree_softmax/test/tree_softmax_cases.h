@@ -70,6 +70,14 @@ void DeepTrees() {
   CheckProblem<Device>(p);
 }
 
+// Rows whose length would allow wide loads, and whose addresses do not.
+template <typename Device>
+void MisalignedRows() {
+  const ShiftedArrays shifted;
+  CheckProblem<Device>(Problem<float>(HeadTailTree(500, 150, 5, 5), 12, 90, 1));
+  CheckProblem<Device>(Problem<bfloat16>(HeadTailTree(500, 150, 5, 5), 16, 40, 2));
+}
+
 template <typename Device>
 void HuffmanTrees() {
   for (const int64_t arity : {2, 8}) {
@@ -214,6 +222,7 @@ void ExtremeLogits() {
   LARGEOUT_CASE(LargeGroups, Device)                \
   LARGEOUT_CASE(FlatTrees, Device)                  \
   LARGEOUT_CASE(DeepTrees, Device)                  \
+  LARGEOUT_CASE(MisalignedRows, Device)             \
   LARGEOUT_CASE(HuffmanTrees, Device)               \
   LARGEOUT_CASE(Forests, Device)                    \
   LARGEOUT_CASE(WidthZero, Device)                  \

@@ -119,6 +119,11 @@ void WideRoots() {
   const auto few = TopK<Device, int32_t>(masked, 4, masked.tree.row_child);
   CHECK_TRUE(few.ok);
   for (int i = 0; i < 80; ++i) CHECK_TRUE(few.ids[i] % 700 == 650 && std::isfinite(few.log_probs[i]));
+  {
+    const ShiftedArrays shifted;
+    CheckTopK<Device, int32_t>(Problem<float>(HeadTailTree(900, 300, 5, 8), 12, 20, 10), 10);
+    CheckTopK<Device, int32_t>(Problem<bfloat16>(HeadTailTree(900, 300, 5, 8), 16, 20, 11), 10);
+  }
   // Every child of the root stays open: more than the heap of a GPU holds.
   Problem<float> open(TwoLevelTree(4000, 2000), 4, 20, 9, false);
   for (float& x : open.table) x *= 0.01f;

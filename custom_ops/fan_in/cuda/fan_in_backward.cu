@@ -3,7 +3,6 @@
 // nor a gradient [classes, fan_in] is ever held.
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_apply.cuh"
-#include "fan_in/cuda/fan_in_fused.cuh"
 #include "fan_in/cuda/fan_in_input_gradient.cuh"
 
 namespace largeout {
@@ -33,14 +32,15 @@ int AddInputs(const FanInLayer<T, Id>& layer, const T* weights, const FanInBatch
               const GradientChunk& chunk, const ChunkMemory& memory, const InputSums& sums,
               GpuStream stream) {
   LARGEOUT_RETURN_IF_ERROR(ListActiveRows(batch, chunk, memory, stream));
-  dim3 grid = Grid(static_cast<unsigned>(sums.owners / kWarps), batch);
+  dim3 grid = Grid(static_cast<unsigned>(sums.slices), batch);
   grid.z = static_cast<unsigned>(sums.ranges);
   constexpr int kFull = 16 / sizeof(Id);
   const bool aligned = reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0;
   const auto kernel = aligned && layer.fan_in % kFull == 0 ? AddToInputs<kFull, T, Id>
                       : aligned && layer.fan_in % 2 == 0   ? AddToInputs<2, T, Id>
                                                            : AddToInputs<1, T, Id>;
-  return Launch(kernel, grid, kThreads, 0, stream, layer, weights, batch, chunk, sums);
+  return Launch(kernel, grid, kSumThreads, sums.SharedBytes(batch), stream, layer, weights, batch, chunk,
+                chunk.first > 0, sums);
 }
 
 int JoinInputSums(const InputSums& sums, GpuStream stream) {
@@ -106,7 +106,7 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
   const InputSums sums(layer.classes, batch, input_gradient ? &arena : &nothing);
   T* old_weights = fused ? reinterpret_cast<T*>(arena.Take<float>(memory.rows * layer.fan_in)) : nullptr;
   if (d_blocks != nullptr) *d_blocks = sums.sums;
-  if (input_gradient)
+  if (input_gradient && layer.classes == 0)
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.ranges * sums.floats * sizeof(float), stream));
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);

@@ -1,7 +1,7 @@
 // The CUDA twin of fan_in.h: the same results up to float32 rounding, all arrays in device memory, and the
-// same bits on every run: no float atomics, every sum has an order that depends on the sizes alone. A warp
-// computes one class for one block of examples, a lane an example: a connection reads one run of 64 or 128
-// bytes.
+// same bits on every run: no float atomics, every sum has an order that depends on the sizes and on how much
+// shared memory a block may have. A warp computes one class for one block of examples, a lane an example: a
+// connection reads one run of 64 or 128 bytes.
 //
 //   FanInLayOutCuda(batch, x, blocks, stream);
 //   bytes = FanInBackwardWorkspaceCuda(classes, fan_in, batch, true);        // allocate them: workspace
@@ -59,8 +59,9 @@ struct FanInGradientsCuda {
 };
 
 // The gradients of the logits of so many classes at a time as fit 16 MB, their weights, and several sums of
-// input gradients (128 MB of them, or one). Or, for a batch of up to 32 examples and up to 32 connections,
-// where the inputs' gradient fits shared memory, up to 264 of it.
+// input gradients: as many as 132 thread blocks have, each with some of the inputs in its shared memory, 30
+// MB or one sum. Or, for a batch of up to 32 examples and up to 32 connections, where the gradient of all
+// inputs fits shared memory, up to 264 of it.
 int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
                                    bool input_gradient);
 

@@ -47,15 +47,21 @@ struct FusedStage {
   int64_t labels[kFusedWarps][kFusedBlocks];  // where the cursors of the warps are
 };
 
+// What a thread block may have at the most.
+inline int64_t SharedBytesOfBlock() {
+  int device = 0, most = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+  return known ? most : static_cast<int64_t>(kSharedBytes);
+}
+
 // Bytes of shared memory for the sums of all inputs, or 0 where they do not fit.
 inline int FusedSumBytes(const FanInBatch& batch) {
   const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
-  int device = 0, most = 0;
-  if (batch.blocks > 1) return 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-    return 0;
-  return bytes + static_cast<int64_t>(sizeof(FusedStage)) <= most ? static_cast<int>(bytes) : 0;
+  const bool fits =
+      batch.blocks == 1 && bytes + static_cast<int64_t>(sizeof(FusedStage)) <= SharedBytesOfBlock();
+  return fits ? static_cast<int>(bytes) : 0;
 }
 
 // What the input gradient has to know where it is not summed here.

@@ -205,10 +205,10 @@ LARGEOUT_TEST(ConfigurationsAndErrors) {
   CHECK_TRUE(Launch(Nothing, dim3(1, 65536), 32, 0, nullptr) == cudaErrorInvalidConfiguration);
   CHECK_TRUE(Launch(Nothing, dim3(1, 65535), 1, 0, nullptr) == 0);
   const OnGpu<float> out(1);
-  CHECK_TRUE(Launch(Dynamic, 1, 1, 64 << 10, nullptr, 0, out.get()) == cudaErrorInvalidValue);
+  CHECK_TRUE(Launch(Dynamic, 1, 1, 64 << 10, nullptr, (64 << 8) - 1, out.get()) == 0);
+  CHECK_TRUE(Launch(Dynamic, 1, 1, 228 << 10, nullptr, 0, out.get()) == cudaErrorInvalidValue);
   CHECK_TRUE(cudaFuncSetAttribute(Dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) !=
              cudaSuccess);
-  CUDA_OK(cudaFuncSetAttribute(Dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
   CHECK_TRUE(Launch(Dynamic, 1, 1, 227 << 10, nullptr, (227 << 8) - 1, out.get()) == 0);
   CUDA_OK(cudaDeviceSynchronize());
 #ifndef __SANITIZE_ADDRESS__

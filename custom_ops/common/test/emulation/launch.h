@@ -40,7 +40,8 @@ template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* /*stream*/,
            Arguments&&... arguments) {
   if (shared_bytes > kSharedBytes)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    LARGEOUT_CUDA_RETURN(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(shared_bytes)));
   return emulation::Run(
       emulation::JobOf<Parameters...>(kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...),
       grid, block, shared_bytes);

@@ -91,7 +91,7 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
 // MB of them. Then one block a query, its open nodes in a heap of 1024 entries in shared memory. A query
 // whose heap overflows is searched again with a heap of `nodes` entries in device memory, which cannot
 // overflow, so the answer stays exact; several such queries share what memory there is and take their turns.
-// Waits for the stream once.
+// Waits for the stream twice.
 template <typename T, typename Id>
 int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
                  const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,

@@ -6,7 +6,7 @@
 
 namespace largeout {
 
-// Of some queries. A log probability is (logit - top) + -log_total.
+// Of some queries. A log probability is (logit - top) - log_total.
 struct RootLogits {
   float* logits;           // [count, children], or null: the search computes them
   float *top, *log_total;  // [count]

@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(kSumThreads, 1)
         AddOwned(pending.lists[w], pending.counts[w], gradients, width, sums);
       __syncthreads();  // and have been read
     }
+    // Those that this thread sets for the next block.
     for (int64_t i = threadIdx.x; i < floats; i += kSumThreads) all_sums[i] = sums[i];
-    __syncthreads();  // the sums have been read
   }
 }
 

@@ -60,7 +60,6 @@ def main(folder):
     callbacks = [
         balance,
         report,
-        kl.callbacks.TensorBoard(str(folder / "board"), embeddings_freq=1, rows=20),
         keras.callbacks.CSVLogger(folder / f"log_{host}.csv"),
         kl.callbacks.ModelCheckpoint(str(folder / "weights_{epoch}.weights.h5"), save_weights_only=True),
     ]

@@ -40,7 +40,7 @@ def test_losses(said, one_device):
 
 def test_the_first_host_writes(said):
     names = {path.name for path in said[0].iterdir()}
-    assert names == {"board", "log_0.csv", "model.keras", "weights_1.weights.h5", "weights_2.weights.h5"}
+    assert names == {"log_0.csv", "model.keras", "weights_1.weights.h5", "weights_2.weights.h5"}
 
 
 def test_files_load_on_one_device(said, one_device):

@@ -12,7 +12,7 @@ from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
-from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here
+from keras_largeout.distribute.hosts.in_step import InStep, StepsInTurn, callbacks_here
 from keras_largeout.distribute.hosts.watch import naming_lost_hosts
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
@@ -145,7 +145,11 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:
-            return super().make_train_function(force)
+            made = self.train_function is None or force
+            super().make_train_function(force)
+            if made and self._hosts is not None and self.steps_per_execution > 1:
+                self.train_function = StepsInTurn(self, self.train_function)
+            return self.train_function
         self._check_runs_graphs()
         if self.train_function is None or force:
             self.train_function = Steps(self, self.train_step, self._cluster_strategy, trains=True)
@@ -153,7 +157,11 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_test_function(self, force=False):
         if self._cluster_strategy is None:
-            return super().make_test_function(force)
+            made = self.test_function is None or force
+            super().make_test_function(force)
+            if made and self._hosts is not None and self.steps_per_execution > 1:
+                self.test_function = StepsInTurn(self, self.test_function)
+            return self.test_function
         self._check_runs_graphs()
         if self.test_function is None or force:
             self.test_function = Steps(self, self.test_step, self._cluster_strategy, trains=False)

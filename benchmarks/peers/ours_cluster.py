@@ -1,7 +1,6 @@
 """keras_largeout: the chief of a local cluster, for `benchmarks.parameter_server`."""
 
 import json
-import os
 import pathlib
 import re
 import sys
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 import keras_largeout as kl
 from benchmarks import _data
+from benchmarks._processes import processor_seconds
 
 ZIPF_EXPONENT = 1.1
 
@@ -89,28 +89,15 @@ def _loads(model, data):
     return balance.loads
 
 
+def _processor_seconds():
+    """Processor time of this cluster's processes so far, by job: of all of a job's together."""
+    return {job: sum(seconds) for job, seconds in processor_seconds().items()}
+
+
 def _bytes_on_the_wire():
     """What the loopback interface has sent."""
     fields = re.search(r"^\s*lo:(.*)$", pathlib.Path("/proc/net/dev").read_text(), re.M).group(1).split()
     return int(fields[8])
-
-
-def _processor_seconds():
-    """Processor time of this cluster's processes so far, by job; of one process, where a job has several."""
-    found = {"chief": [], "worker": [], "ps": []}
-    own = json.loads(os.environ["TF_CONFIG"])["cluster"]
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        text = next((e[10:] for e in environment if e.startswith(b"TF_CONFIG=")), None)
-        config = json.loads(text) if text else {}
-        if config.get("cluster") == own:
-            ticks = int(fields[11]) + int(fields[12])
-            found[config["task"]["type"]].append(ticks / os.sysconf("SC_CLK_TCK"))
-    return {job: sum(seconds) for job, seconds in found.items()}
 
 
 if __name__ == "__main__":

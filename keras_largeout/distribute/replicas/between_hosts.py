@@ -15,6 +15,7 @@ What a collective op asks, and how it is met:
 All hosts must make the same calls in the same order. `hosts` is a `Hosts`.
 """
 
+import contextlib
 import functools
 
 import numpy as np
@@ -48,7 +49,8 @@ class Route:
             of_all = each(hosts, self.send)
             sizes = tf.constant(_sizes())
             self.receive = of_all[:, hosts.index]
-            self._place = tf.searchsorted(sizes, tf.reduce_max(of_all)[None])[0]
+            self._largest = tf.reduce_max(of_all)
+            self._place = tf.searchsorted(sizes, self._largest[None])[0]
             self._capacity = tf.gather(sizes, self._place)
 
     def there(self, values):
@@ -80,7 +82,7 @@ class Route:
         rows = tf.where(slots < send[:, None], start + slots, tf.shape(values)[0])
         padding = tf.zeros([1, *inner], values.dtype)
         blocks = tf.gather(tf.concat([values, padding], axis=0), rows)
-        came = _all_to_all(self._hosts, blocks, self._place)
+        came = _all_to_all(self._hosts, blocks, self._place, send, self._largest)
         filled = tf.where(tf.reshape(slots < receive[:, None], [-1]))[:, 0]
         return tf.gather(tf.reshape(came, [-1, *inner]), filled)
 
@@ -142,15 +144,51 @@ def wait(hosts):
     of_each(hosts, 0)
 
 
-def _all_to_all(hosts, blocks, place):
+@contextlib.contextmanager
+def counted_blocks():
+    """A context in which what is traced counts the rows that it sends to other hosts, whenever it runs.
+
+    Yields:
+        dict of `(width, dtype)` of rows to an int64 variable `[4]`, sums over all blocks of such rows: how
+        many times hosts exchanged some; the rows for other hosts; the rows if each host got as many as the
+        one that gets the most; the rows that were sent.
+    """
+    global _counts
+    before, _counts = _counts, {}
+    try:
+        yield _counts
+    finally:
+        _counts = before
+
+
+_counts = None  # what `counted_blocks` yields, in its context
+
+
+def _count(hosts, blocks, width, send, largest):
+    key = width, blocks.dtype.name
+    with tf.device("CPU:0"):
+        if key not in _counts:
+            with tf.init_scope():
+                _counts[key] = plain_variable(tf.zeros([4], tf.int64), trainable=False)
+        size, others = tf.shape(blocks)[1], hosts.count - 1
+        needed = others if send is None else tf.reduce_sum(send) - send[hosts.index]
+        rows = [1, needed, others * (1 if largest is None else largest), others * size]
+        _counts[key].assign_add(tf.cast(tf.stack(rows), tf.int64))
+
+
+def _all_to_all(hosts, blocks, place, send=None, largest=None):
     """Block h of `blocks` `[count, size, ...]` goes to host h. Those that come, by host.
 
     Args:
         place: int or int32 scalar: where the size of a block stands in `_sizes()`.
+        send: int32 `[count]`: how many rows of each block are no padding; None for one.
+        largest: int32 scalar: the most rows that any host has for another or itself; None for one.
     """
     width, rail = blocks.shape[2:].num_elements(), replica_index()
     if width is None or width >= _WIDEST:
         raise ValueError(f"Rows between hosts must have fewer than {_WIDEST} values. Received: {width}")
+    if _counts is not None:
+        _count(hosts, blocks, width, send, largest)
     came = tf.raw_ops.CollectiveAllToAllV2(
         input=tf.reshape(blocks, [hosts.count, tf.shape(blocks)[1], width]),
         group_size=hosts.count,

@@ -1,0 +1,142 @@
+"""The arithmetic of the benchmark of hosts in step: what it predicts, and how it reads what it measures."""
+
+import ast
+import dataclasses
+import socket
+
+import numpy as np
+import pytest
+
+from benchmarks._processes import bytes_sent
+from benchmarks.hosts import __main__ as report
+from benchmarks.hosts import prediction
+from benchmarks.hosts.prediction import Cluster, Work
+from keras_largeout.distribute.replicas.between_hosts import _sizes
+
+WORK = Work(
+    tables=((1000, 1), (500, 8)),
+    exponent=1.1,
+    dim=16,
+    slots=1,
+    dense=300,
+    top_rows=20,
+    below=0.5,
+    path_rows=40.0,
+    exchanges=10,
+)
+
+
+def test_unique_rows():
+    weights = np.arange(1, 301) ** -1.1
+    draw = np.random.default_rng(0).choice(300, (400, 64), p=weights / weights.sum())
+    drawn = np.mean([len(np.unique(row)) for row in draw])
+    assert prediction.unique_rows(300, 1.1, 64) == pytest.approx(drawn, rel=0.02)
+
+
+@pytest.mark.parametrize("mean", [30, 1000])
+@pytest.mark.parametrize("hosts", [2, 4, 64])
+def test_padding(mean, hosts):
+    rng = np.random.default_rng(0)
+    means = mean * np.exp(rng.uniform(-0.5, 0.5, 300))
+    largest = np.array([rng.poisson(m, hosts**2).max() for m in means])
+    sent = _sizes()[np.searchsorted(_sizes(), largest)]
+    found = prediction.padding(mean, hosts)
+    assert found == pytest.approx(np.mean(sent / means), rel=0.06)
+
+
+def test_no_padding_without_other_hosts():
+    assert prediction.padding(100, 1) == 1.0
+
+
+def test_bytes_between():
+    parts = prediction.bytes_between(WORK, 32, hosts=4, gpus=2, padded=False)
+    unique = prediction.unique_rows(1000, 1.1, 32) + prediction.unique_rows(500, 1.1, 32 * 8)
+    assert parts["rows"] == pytest.approx(2 * 3 / 4 * unique * (8 + 2 * 64))
+    assert parts["hidden"] == pytest.approx(2 * 3 / 4 * 16 * (2 * 64 + 8 + 8))
+    assert parts["top"] == 3 * 20 * (64 + 4 + 16)
+    padded = prediction.bytes_between(WORK, 32, hosts=4, gpus=2)
+    assert all(padded[part] > parts[part] for part in parts)
+    assert not any(prediction.bytes_between(WORK, 32, hosts=1, gpus=2).values())
+
+
+def test_one_gpu_is_the_measure():
+    found = prediction.predicted(WORK, 32, Cluster(1, 1))
+    assert found["efficiency"] == 1.0
+    assert found["seconds"] == found["compute"] > Cluster(1, 1).launch
+    assert not any(found[part] for part in ("within", "between", "waits", "all-reduce"))
+
+
+def test_a_step_is_the_sum_of_its_parts():
+    cluster = Cluster(8, 8)
+    parts = prediction.step_seconds(WORK, 32, cluster)
+    found = prediction.predicted(WORK, 32, cluster)
+    assert found["seconds"] == pytest.approx(sum(parts.values()))
+    assert found["examples_per_second"] == pytest.approx(64 * 32 / found["seconds"])
+    faster = dataclasses.replace(cluster, between=4 * cluster.between)
+    faster = prediction.step_seconds(WORK, 32, faster)
+    assert faster["between"] == pytest.approx(parts["between"] / 4)
+    assert faster["compute"] == parts["compute"] and faster["all-reduce"] < parts["all-reduce"]
+
+
+def test_padding_of_what_was_counted():
+    blocks = [[16, "float32", 2, 100, 110, 125], [1, "int64", 1, 10, 10, 10]]
+    needed, largest, sent = report.padding_of(blocks)
+    assert (needed, largest, sent) == (6480, 7120, 8080)
+
+
+COUNTED = """
+import tensorflow as tf
+import keras_largeout as kl
+from keras_largeout.distribute.replicas.between_hosts import Route, counted_blocks
+from keras_largeout.distribute.replicas.hosts import hosts_of
+
+hosts = hosts_of(kl.distribute.strategy())
+send = [[2, 9], [4, 1]][hosts.index]
+with counted_blocks() as counts:
+    Route(hosts, send).there(tf.ones([sum(send), 3]))
+Route(hosts, send).there(tf.ones([sum(send), 3]))
+print("counted", {kind: sums.numpy().tolist() for kind, sums in sorted(counts.items())}, flush=True)
+"""
+
+
+def test_blocks_are_counted_where_that_is_asked(new_hosts):
+    hosts = new_hosts(COUNTED, 2)
+    assert hosts.ended() == [0, 0], hosts.text()
+    for host, needed in zip(hosts.hosts, (9, 4)):
+        found = ast.literal_eval(host.wait_for("^counted (.*)").group(1))
+        assert found == {(2, "int32"): [1, 1, 1, 1], (3, "float32"): [1, needed, 9, 10]}
+
+
+def test_report(monkeypatch, capsys, tmp_path):
+    blocks = [[16, "float32", 2, 100, 110, 124]]
+    found = {
+        "examples_per_second": 10.0,
+        "wire_bytes": 2e6,
+        "processor_seconds": 0.1,
+        "blocks": blocks,
+        "exchange_seconds": 0.01,
+    }
+    monkeypatch.setattr(report, "measure", lambda *_: found)
+    assert report.main(["--quick", "--markdown", str(tmp_path / "out.md")]) == 0
+    printed = capsys.readouterr().out
+    assert "24.0%" in printed and "MISSED" not in printed
+    assert "hosts in step" in (tmp_path / "out.md").read_text()
+    blocks[0][-1] = 126
+    assert report.main(["--quick"]) == 1
+    assert "MISSED" in capsys.readouterr().out
+    monkeypatch.setattr(report, "measure", lambda *_: {"error": "no memory"})
+    assert report.main(["--quick"]) == 1
+    assert "no memory" in capsys.readouterr().out
+
+
+def test_bytes_of_connections():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as one, server.accept()[0] as other:
+            before = bytes_sent([port])
+            one.sendall(bytes(1000))
+            other.sendall(bytes(500))
+            other.recv(1000, socket.MSG_WAITALL)
+            one.recv(500, socket.MSG_WAITALL)
+            assert bytes_sent([port]) - before == 1500
+            assert bytes_sent([port + 1 if port < 65535 else 1]) == 0

@@ -75,17 +75,17 @@ def measure(what, count, config):
     return json.loads(found[-1])
 
 
-def work_of(config, devices, exchanges):
-    """The `Work` of a configuration over so many devices, with the tree cut as the head cuts it."""
+def work_of(config, hosts, gpus, batch, exchanges):
+    """The `Work` of a configuration with `batch` examples a GPU, the tree cut as the head cuts it."""
     from keras_largeout import trees
+    from keras_largeout.distribute.planning.tree_cut import TreeCut
     from keras_largeout.distribute.planning.tree_estimator import class_nodes, node_owners
-    from keras_largeout.distribute.planning.tree_placement import place_tree
-    from keras_largeout.trees.cost import probabilities
+    from keras_largeout.trees.cost import passed_by_batch, probabilities
 
     counts = _data.zipf_counts(config["items"], ZIPF_EXPONENT)
     tree, dim = trees.head_tail(counts), config["dim"]
-    placement = place_tree(tree, max(2, devices), counts, dim=dim)
-    owner = node_owners(tree, placement)
+    owner = node_owners(tree, TreeCut.of(tree, counts, dim).place(tree, max(2, hosts * gpus)))
+    passed = probabilities(tree, counts)[1]
     below = owner[class_nodes(tree, np.arange(config["items"]))] >= 0
     return Work(
         tables=((config["users"], 1), (config["items"], config["history"])),
@@ -93,9 +93,9 @@ def work_of(config, devices, exchanges):
         dim=dim,
         slots=1,
         dense=(2 * dim + 1) * dim,
-        top_rows=placement.num_hot,
+        top_rows=float((passed_by_batch(passed, batch * gpus) * tree.node_sizes)[owner < 0].sum()),
         below=float(counts[below].sum() / counts.sum()),
-        path_rows=float(probabilities(tree, counts)[1] @ tree.node_sizes),
+        path_rows=float(passed @ tree.node_sizes),
         exchanges=exchanges,
     )
 
@@ -119,7 +119,8 @@ def row_of(what, count, found, config):
     if what != HOSTS:
         return [*row, *["-"] * 7]
     needed, largest, sent = padding_of(found["blocks"])
-    formula = bytes_between(work_of(config, count, 0), config["batch"] // count, count, padded=False)
+    batch = config["batch"] // count
+    formula = bytes_between(work_of(config, count, 1, batch, 0), batch, count, padded=False)
     row += [
         f"{needed / 1e6:.2f}",
         f"{count * sum(formula.values()) / 1e6:.2f}",
@@ -133,7 +134,7 @@ def row_of(what, count, found, config):
 HEADER = ["", "processes", "examples/s", "cpu ms/step", "MB/step on the wire", "needed MB", "by formula"]
 HEADER += ["padding %", "of it: largest", "rounding", "exchanges", "ms of them alone"]
 PREDICTED = ["hosts x GPUs", "within, between", "compute", "within", "between", "waits", "all-reduce", "ms"]
-PREDICTED += ["of it rows", "top", "examples/s", "efficiency"]
+PREDICTED += ["of it rows", "top", "padding %", "examples/s", "efficiency"]
 
 _SHARED = """\
 {batch} examples a step, however many processes. All of them share {cores} cores, so examples/s and times
@@ -152,7 +153,7 @@ def predictions(config, exchanges, options):
     for gpus, kind, within in ((1, "-", 1.0), (8, "NVLink", options.nvlink), (8, "PCIe", options.pcie)):
         for gbit in (100, 400):
             for hosts in (1, 8, 16, 32, 64):
-                work = work_of(config, hosts * gpus, exchanges)
+                work = work_of(config, hosts, gpus, options.batch, exchanges)
                 cluster = Cluster(
                     hosts,
                     gpus,
@@ -166,10 +167,11 @@ def predictions(config, exchanges, options):
                 parts = bytes_between(work, options.batch, hosts, gpus)
                 ms = [found[k] for k in PREDICTED[2:7]] + [found["seconds"]]
                 ms += [parts[k] / cluster.between for k in ("rows", "top")]
+                needed = sum(bytes_between(work, options.batch, hosts, gpus, padded=False).values())
                 row = [f"{hosts} x {gpus}", f"{kind}, {gbit} Gbit/s", *(f"{1e3 * value:.2f}" for value in ms)]
-                rows.append(
-                    [*row, f"{found['examples_per_second']:,.0f}", f"{100 * found['efficiency']:.0f}%"]
-                )
+                row.append(f"{100 * (sum(parts.values()) / needed - 1):.0f}" if needed else "-")
+                row += [f"{found['examples_per_second']:,.0f}", f"{100 * found['efficiency']:.0f}%"]
+                rows.append(row)
     return rows
 
 

@@ -23,7 +23,7 @@ class Work:
         dim: int, width of all tables, hidden vectors and rows of the tree.
         slots: int, what an optimizer keeps for each weight.
         dense: int, how many weights all devices have.
-        top_rows: int, rows of the tree's top, which all devices have. All are taken to be touched.
+        top_rows: float, rows of the tree's top, which all devices have, that a host's examples touch.
         below: float, the fraction of targets with a subtree below the top, on one device.
         path_rows: float, rows of the tree that a target is scored with.
         exchanges: int, how often in a step all hosts exchange something, one after the other.
@@ -34,7 +34,7 @@ class Work:
     dim: int
     slots: int
     dense: int
-    top_rows: int
+    top_rows: float
     below: float
     path_rows: float
     exchanges: int

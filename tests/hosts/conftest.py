@@ -2,7 +2,8 @@
 
 import pytest
 from _cluster import alone
-from _hosts import LocalHosts
+
+from tests.hosts._local import LocalHosts
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 from _cluster import alone
-from _hosts import LocalHosts
 
 from tests.hosts import _model
+from tests.hosts._local import LocalHosts
 
 
 @pytest.fixture(scope="module")

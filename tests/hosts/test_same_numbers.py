@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _cluster import alone
-from _hosts import LocalHosts
 
 from tests.hosts import _models
+from tests.hosts._local import LocalHosts
 
 ALSO_ON_MORE = (
     "hot_adam_accumulation",

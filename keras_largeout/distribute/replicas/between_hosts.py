@@ -2,15 +2,15 @@
 
 Every process traces the same program, with replicas on the devices of its own host. Replica d of a host
 exchanges rows with replica d of every other host, by one collective op of TensorFlow (gRPC between CPUs, NCCL
-between GPUs). What other devices of its own host have, it reaches directly, as under `MirroredStrategy`.
+between GPUs; ids and sizes, which are integers, always between CPUs). What other devices of its own host have, it reaches directly, as under `MirroredStrategy`.
 
 What a collective op asks, and how it is met:
 
 - All hosts send blocks of one size. So they tell one another their numbers of rows first (`Route`), and pad
   to the next size of a fixed list. A block is never empty.
 - A key belongs to one shape for good: it is made of the dtype, the width and the place in that list.
-- All hosts come to the ops in the same order. Those of a replica share a token, a resource: TensorFlow
-  runs them in the order in which they were traced.
+- All hosts come to the ops in the same order. Those of a replica on one device share a token, a resource:
+  TensorFlow runs them in the order in which they were traced.
 
 All hosts must make the same calls in the same order. `hosts` is a `Hosts`.
 """
@@ -189,21 +189,24 @@ def _all_to_all(hosts, blocks, place, send=None, largest=None):
         raise ValueError(f"Rows between hosts must have fewer than {_WIDEST} values. Received: {width}")
     if _counts is not None:
         _count(hosts, blocks, width, send, largest)
-    came = tf.raw_ops.CollectiveAllToAllV2(
-        input=tf.reshape(blocks, [hosts.count, tf.shape(blocks)[1], width]),
-        group_size=hosts.count,
-        group_key=_GROUPS + rail,
-        instance_key=(width * len(_TYPES) + _TYPES.index(blocks.dtype)) * len(_sizes()) + place,
-        ordering_token=[_token(hosts, rail)],
-    )
+    device = hosts.local[rail] if blocks.dtype.is_floating else hosts.memory  # where TensorFlow has integers
+    with tf.device(device):
+        came = tf.raw_ops.CollectiveAllToAllV2(
+            input=tf.reshape(blocks, [hosts.count, tf.shape(blocks)[1], width]),
+            group_size=hosts.count,
+            group_key=_GROUPS + 2 * rail + blocks.dtype.is_floating,
+            instance_key=(width * len(_TYPES) + _TYPES.index(blocks.dtype)) * len(_sizes()) + place,
+            ordering_token=[_token(hosts, rail, device)],
+            communication_hint="nccl" if ":GPU:" in device else "auto",
+        )
     return tf.ensure_shape(tf.reshape(came, tf.shape(blocks)), blocks.shape)
 
 
-def _token(hosts, rail):
-    if rail not in hosts.tokens:
-        with tf.init_scope(), tf.device(hosts.local[rail]):
-            hosts.tokens[rail] = plain_variable(0, trainable=False)
-    return hosts.tokens[rail].handle
+def _token(hosts, rail, device):
+    if (rail, device) not in hosts.tokens:
+        with tf.init_scope(), tf.device(device):
+            hosts.tokens[rail, device] = plain_variable(0.0, trainable=False)
+    return hosts.tokens[rail, device].handle
 
 
 @functools.cache

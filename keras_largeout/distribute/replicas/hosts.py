@@ -30,6 +30,11 @@ class Hosts:
         return len(self.local)
 
     @property
+    def memory(self):
+        """The name of the device that is this host's own memory."""
+        return tf.DeviceSpec.from_string(self.local[0]).replace(device_type="CPU", device_index=0).to_string()
+
+    @property
     def devices(self):
         """The names of the devices of all hosts, host by host. Those of others are counted and shown."""
         named = [tf.DeviceSpec.from_string(name).replace(job="worker", replica=0) for name in self.local]

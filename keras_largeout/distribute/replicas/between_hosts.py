@@ -1,8 +1,9 @@
 """How rows travel between hosts that train in step.
 
 Every process traces the same program, with replicas on the devices of its own host. Replica d of a host
-exchanges rows with replica d of every other host, by one collective op of TensorFlow (gRPC between CPUs, NCCL
-between GPUs; ids and sizes, which are integers, always between CPUs). What other devices of its own host have, it reaches directly, as under `MirroredStrategy`.
+exchanges rows with replica d of every other host, by one collective op of TensorFlow: gRPC between CPUs, NCCL
+between GPUs. (Ids and sizes, which are integers, always travel between CPUs.) What other devices of its own
+host have, it reaches directly, as under `MirroredStrategy`.
 
 What a collective op asks, and how it is met:
 

@@ -45,10 +45,11 @@ from keras_largeout.distribute.cluster.errors import ServerLostError
 from keras_largeout.distribute.hosts.watch import HostLostError
 from keras_largeout.distribute.parallel.on_device import OnDevice
 from keras_largeout.distribute.parallel.parallelize import parallelize
+from keras_largeout.distribute.planning.devices import Device
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.planner import plan
-from keras_largeout.distribute.planning.specs import Device, TableSpec
+from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.planning.tree_placement import place_tree
 from keras_largeout.distribute.strategies import strategy
 from keras_largeout.distribute.tables.server_files import server_files

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_largeout.distribute.planning.specs import Device
+from keras_largeout.distribute.planning.devices import Device
 from keras_largeout.distribute.planning.stage_planner import (
     CallCost,
     SectionPlan,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.balance.recording import Recorder, recording
 from keras_largeout.distribute.planning.planner import plan
+from keras_largeout.distribute.replicas.hosts import current_hosts
 
 
 def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, **options):
@@ -19,7 +20,7 @@ def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, *
     Args:
         dataset: iterable of batches as `model.fit` takes them: `x`, `(x, y)` or `(x, y, sample_weight)`.
         model: a built `keras.Model`. One that has output heads must be compiled.
-        devices: int, or a list of `Device`s; as many as the current strategy has when None.
+        devices: int, or a list of `Device`s; those of the current strategy and its hosts when None.
         steps: int, how many batches the sample has.
         memory_per_device: None, or bytes; see `plan`.
         **options: other arguments of `plan`. `batch_size` is by default that of the sample.
@@ -61,7 +62,9 @@ def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, *
             spec = dataclasses.replace(spec, counts=counts, ids_per_example=counts.sum() / examples)
         counted.append(spec)
     options.setdefault("batch_size", max(1, examples // batches))
-    devices = devices or tf.distribute.get_strategy().num_replicas_in_sync
+    if not devices:
+        devices, hosts = tf.distribute.get_strategy().num_replicas_in_sync, current_hosts()
+        options.setdefault("hosts", 1 if hosts is None else hosts.count)
     return plan(counted, devices, memory_per_device=memory_per_device, **options)
 
 

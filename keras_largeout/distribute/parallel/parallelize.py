@@ -12,7 +12,7 @@ from keras_largeout.distribute.parallel.sections import in_sections
 from keras_largeout.distribute.parallel.stages import run_in_stages
 from keras_largeout.distribute.parallel.towers import in_towers
 from keras_largeout.distribute.parallel.trial import call_costs
-from keras_largeout.distribute.planning.specs import Device
+from keras_largeout.distribute.planning.devices import Device
 from keras_largeout.distribute.planning.stage_planner import SectionPlan, plan_stages
 
 WAYS = ("stages", "sections", "towers", "data")

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 
 from keras_largeout.distribute.planning import plan_file, plan_plot, plan_stats
+from keras_largeout.distribute.planning.devices import hosts_of_devices
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad, device_load, memory_of
 from keras_largeout.distribute.planning.specs import TableSpec, gather_specs
@@ -117,6 +118,16 @@ class Plan:
         return None if self.expected is None else self.expected.seconds(self.devices)
 
     @property
+    def exchange_seconds(self):
+        """float64 `[devices]`: expected seconds per step in which each device receives; None where unknown.
+
+        They are what comes from its own host / `Device.within`, plus what comes from others /
+        `Device.between`. This is a lower bound for a network that has nothing else to do: it leaves out
+        latency, and what a device sends. The planner does not weigh it.
+        """
+        return None if self.expected is None else self.expected.exchange_seconds(self.devices)
+
+    @property
     def imbalance(self):
         """float: the busiest device's expected time over the mean; 1.0 is even. None where it is unknown."""
         return None if self.expected is None else max_over_mean(self.seconds)
@@ -185,6 +196,7 @@ class Plan:
         specs = None if tables is None else gather_specs(tables, counts)
         devices, tables, batch_size = plan_file.read(path, specs)
         if specs is not None:
+            hosts = hosts_of_devices(devices)
             for part in tables:
-                part["expected"] = device_load(part["spec"], part["placement"], batch_size)
+                part["expected"] = device_load(part["spec"], part["placement"], batch_size, hosts)
         return cls(devices, tuple(TablePlan(**part) for part in tables), batch_size)

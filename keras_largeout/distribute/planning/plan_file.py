@@ -9,10 +9,11 @@ import zlib
 
 import numpy as np
 
+from keras_largeout.distribute.planning.devices import Device, hosts_of_devices
 from keras_largeout.distribute.planning.pins import pinned
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad
-from keras_largeout.distribute.planning.specs import Device, TableSpec
+from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.files.whole import whole_file
 
 _ABOUT = (
@@ -35,7 +36,7 @@ def write(path, devices, tables, batch_size):
         "batch_size": batch_size,
         "devices": [dataclasses.asdict(device) for device in devices],
         "tables": {table.spec.name: _table(table) for table in tables},
-        "computed": {table.spec.name: _computed(table, arrays) for table in tables},
+        "computed": {table.spec.name: _computed(table, devices, arrays) for table in tables},
         "arrays": arrays,
     }
     text = json.dumps(content, indent=1, default=_python_number)
@@ -63,11 +64,11 @@ def _table(table):
     }
 
 
-def _computed(table, arrays):
+def _computed(table, devices, arrays):
     spec, placement = table.spec, table.placement
     expected = None
     if table.expected is not None:
-        expected = {"of": _digest(placement, spec)}
+        expected = {"of": _digest(placement, spec, devices)}
         for field in dataclasses.fields(DeviceLoad):
             expected[field.name] = np.asarray(getattr(table.expected, field.name)).tolist()
     details = {"kind": placement.kind, "sizes": list(placement.sizes)}
@@ -82,9 +83,11 @@ def _computed(table, arrays):
     return {"expected": expected, "details": details}
 
 
-def _digest(placement, spec):
+def _digest(placement, spec, devices):
     """What an expected load is of."""
-    return placement.digest if spec.storage == "device" else f"{placement.digest} {spec.storage}"
+    digest = placement.digest if spec.storage == "device" else f"{placement.digest} {spec.storage}"
+    hosts = hosts_of_devices(devices)
+    return digest if len(set(hosts)) == 1 else f"{digest} hosts {' '.join(map(str, hosts))}"
 
 
 def _device(placement):
@@ -163,7 +166,8 @@ def _read_table(spec, entry, devices, arrays):
     if entry["pin"]:
         placement = pinned(spec, entry["tree"] is not None, placement, entry["pin"], devices)
     expected = entry["expected"]
-    if expected is not None and expected.pop("of") == _digest(placement, spec):
+    if expected is not None and expected.pop("of") == _digest(placement, spec, devices):
+        expected.setdefault("between", [0.0] * len(devices))  # older files are of one host
         expected = DeviceLoad(**{name: np.array(values) for name, values in expected.items()})
     else:
         expected, reason = None, "as edited"

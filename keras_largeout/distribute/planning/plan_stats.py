@@ -30,6 +30,9 @@ def headline(plan):
         f"{len(parts)} {name}{'s' if len(parts) != 1 else ''}"
         for parts, name in ((plan.tables, "table"), (plan.devices, "device"))
     )
+    hosts = len({device.host for device in plan.devices})
+    if hosts > 1:
+        devices += f" of {hosts} hosts"
     return f"{tables} on {devices}, {plan.batch_size:,.10g} examples per step: expected max/mean {balance}"
 
 
@@ -45,9 +48,9 @@ def text(plan):
         ),
         "",
         *aligned(
-            ["device", "memory", "limit", "rows", "compute", "moved", "received", "time"],
+            ["device", "memory", "limit", "rows", "compute", "moved", "received", "exchange", "time"],
             _device_rows(plan),
-            "lrrrrrrr",
+            "lrrrrrrrr",
         ),
     ]
     return "\n".join(line.rstrip() for line in lines)
@@ -65,25 +68,28 @@ def _table_row(table):
 
 
 def _device_rows(plan):
-    memory, load = plan.memory, plan.expected
+    memory, load, exchange = plan.memory, plan.expected, plan.exchange_seconds
     rows = []
     for i, device in enumerate(plan.devices):
         limit = "-" if device.memory is None else size_text(device.memory)
         row = [device.name, size_text(memory[i]), limit]
         if load is None:
-            row += ["?"] * 5
+            row += ["?"] * 6
         else:
             row += [
                 f"{load.rows[i]:,.0f}",
                 number_text(load.flops[i], FLOPS),
                 size_text(load.bytes[i]),
                 size_text(load.received[i]),
+                number_text(exchange[i], SECONDS),
                 number_text(plan.seconds[i], SECONDS),
             ]
         rows.append(row)
-    values = [memory, None] + (
-        [None] * 5 if load is None else [load.rows, load.flops, load.bytes, load.received, plan.seconds]
-    )
+    values = [memory, None]
+    if load is None:
+        values += [None] * 6
+    else:
+        values += [load.rows, load.flops, load.bytes, load.received, exchange, plan.seconds]
     return [
         *rows,
         ["max/mean", *("" if v is None or not v.any() else f"{v.max() / v.mean():.2f}" for v in values)],

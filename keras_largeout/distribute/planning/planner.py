@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 
+from keras_largeout.distribute.planning.devices import gather_devices, hosts_of_devices
 from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan, TablePlan
@@ -17,7 +18,7 @@ from keras_largeout.distribute.planning.row_estimator import (
     memory_of,
 )
 from keras_largeout.distribute.planning.row_placement import place_rows
-from keras_largeout.distribute.planning.specs import TableGroup, gather_devices, gather_specs
+from keras_largeout.distribute.planning.specs import TableGroup, gather_specs
 from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 from keras_largeout.distribute.planning.tree_placement import place_tree
 
@@ -41,6 +42,7 @@ def plan(
     small=1 << 20,
     balance=1.05,
     host_memory=None,
+    hosts=1,
 ):
     """Makes a sharding plan: no device waits for another, and none runs out of memory.
 
@@ -59,6 +61,8 @@ def plan(
       for, first those of which a step uses the fewest bytes of all that they take. A tree never is.
 
     The load of a device is its estimated time per step: bytes / bandwidth + flops / flops per second.
+    What devices receive from each other is estimated and shown (`Plan.exchange_seconds`). It decides
+    nothing, also not which rows are replicated.
     Nothing is random: equal arguments give equal plans.
 
     Args:
@@ -73,6 +77,8 @@ def plan(
         small: int, in bytes: see above.
         balance: float of at least 1, the max/mean of the devices' loads that is good enough.
         host_memory: None, or the bytes that tables and slots may take in host memory.
+        hosts: int, how many hosts the devices belong to, host by host, where `devices` is an int. A list of
+            `Device`s says the host of each.
 
     Returns:
         A `Plan`. Give it to layers as their `placement`.
@@ -102,7 +108,7 @@ def plan(
             f"Received: batch_size={batch_size!r}, small={small!r}, balance={balance!r}"
         )
     specs = gather_specs(tables, counts)
-    devices = gather_devices(devices, memory_per_device)
+    devices = gather_devices(devices, memory_per_device, hosts)
 
     def planned(specs):
         return _Planner(specs, devices, batch_size, small, balance).plan()
@@ -147,6 +153,7 @@ class _Planner:
     def __init__(self, specs, devices, batch_size, small, balance):
         self.specs, self.groups = specs, TableGroup.of(specs)
         self.devices, self.batch_size, self.small, self.balance = devices, batch_size, small, balance
+        self.hosts = hosts_of_devices(devices)
         self.free = np.array([np.inf if d.memory is None else d.memory for d in devices], np.float64)
         self.load = DeviceLoad.none(len(devices))
         self.done = {}
@@ -216,7 +223,7 @@ class _Planner:
 
     def _settle(self, name, placement, reason):
         """Gives a group its placement and takes the memory for it; refuses it where it does not fit."""
-        loads = [device_load(spec, placement, self.batch_size) for spec in self.groups[name]]
+        loads = [device_load(spec, placement, self.batch_size, self.hosts) for spec in self.groups[name]]
         needed = np.sum([load.memory for load in loads], axis=0)
         if np.any(needed > self.free):
             self._refuse(name, needed)

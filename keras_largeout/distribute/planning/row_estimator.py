@@ -15,6 +15,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_largeout.distribute.planning.exchange_estimator import arrivals
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.tree_estimator import class_frequencies, node_loads, tree_load
 from keras_largeout.trees.cost import FLOAT32_BYTES, passed_by_batch
@@ -31,6 +32,7 @@ class DeviceLoad:
         flops: float64 `[devices]`: floating-point operations per step.
         bytes: float64 `[devices]`: bytes per step that pass through the device's memory.
         received: float64 `[devices]`: bytes per step from other devices: rows, gradients, hidden vectors.
+        between: float64 `[devices]`: the part of them that comes from other hosts.
     """
 
     memory: np.ndarray
@@ -38,6 +40,7 @@ class DeviceLoad:
     flops: np.ndarray
     bytes: np.ndarray
     received: np.ndarray
+    between: np.ndarray
 
     def __add__(self, other):
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other))
@@ -51,6 +54,11 @@ class DeviceLoad:
     def seconds(self, devices):
         """float64 `[devices]`: seconds per step, bytes / bandwidth + flops / flops of each `Device`."""
         return self.bytes / [d.bandwidth for d in devices] + self.flops / [d.flops for d in devices]
+
+    def exchange_seconds(self, devices):
+        """float64 `[devices]`: seconds per step in which each `Device` receives, were nothing else done."""
+        within = (self.received - self.between) / [d.within for d in devices]
+        return within + self.between / [d.between for d in devices]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,39 +102,37 @@ def memory_of(spec, placement):
     return (placement.num_hot + np.array(placement.sizes, np.float64)) * spec.row_bytes
 
 
-def device_load(spec, placement, batch_size):
+def device_load(spec, placement, batch_size, hosts=None):
     """The expected `DeviceLoad` of a table.
 
     Args:
         spec: `TableSpec`.
         placement: `Placement` of its rows.
         batch_size: examples per step, over all devices.
+        hosts: sequence `[devices]`, the host of each device; None for one host.
     """
     devices = placement.devices
     memory = memory_of(spec, placement)
     if spec.tree is not None:
-        load = tree_load(
-            spec.tree, placement, spec.counts, spec.dim, batch_size * spec.ids_per_example, spec.slots
-        )
-        return DeviceLoad(memory, load.touched, load.flops, load.bytes, load.received)
+        tokens = batch_size * spec.ids_per_example
+        load = tree_load(spec.tree, placement, spec.counts, spec.dim, tokens, spec.slots, hosts)
+        return DeviceLoad(memory, load.touched, load.flops, load.bytes, load.received, load.between)
     row = row_load(spec, devices, batch_size)
-    away = (devices - 1) / devices  # this fraction of what a device asks for is on other devices
+    vector = FLOAT32_BYTES * spec.dim
     if placement.columns is not None:
         parts = np.array([stop - start for start, stop in placement.columns]) / spec.dim
         asked = np.full(devices, _sum(row.asked, spec.rows))
-        received = FLOAT32_BYTES * spec.dim * asked * (away * parts + (1 - parts) / devices)
-        return DeviceLoad(
-            memory, asked, asked * spec.dim * parts, _sum(row.owned, spec.rows) * parts, received
-        )
+        moved = _sum(row.owned, spec.rows) * parts
+        received, between = arrivals(asked * parts, 0.0, hosts)
+        return DeviceLoad(memory, asked, asked * spec.dim * parts, moved, vector * received, vector * between)
     owned, hot = _by_owner(row.asked, placement)
     owned_bytes, _ = _by_owner(row.owned, placement)
     hot_bytes = _by_owner(row.replicated, placement)[1]
     rows = owned + hot / devices
     # Rows that it asks others for, gradients that others send it, gradients of replicated rows.
-    received = FLOAT32_BYTES * spec.dim * ((owned.sum() - owned) / devices + owned * away + hot * away)
-    return DeviceLoad(
-        memory, rows, spec.dim * (owned + hot * np.ones(devices)), owned_bytes + hot_bytes, received
-    )
+    received, between = arrivals(owned, hot, hosts)
+    flops = spec.dim * (owned + hot * np.ones(devices))
+    return DeviceLoad(memory, rows, flops, owned_bytes + hot_bytes, vector * received, vector * between)
 
 
 def expected_work(specs, devices, batch_size):

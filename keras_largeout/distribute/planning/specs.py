@@ -1,4 +1,4 @@
-"""What the planner has to know of tables and devices."""
+"""What the planner has to know of tables. (`devices.py`: of devices.)"""
 
 import dataclasses
 
@@ -105,41 +105,6 @@ class TableSpec:
         return self.rows * self.row_bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """A device that tables are placed on. The defaults are those of the data sheet of an H200 SXM.
-
-    Args:
-        name: str, unique in a plan.
-        memory: int, the bytes that tables and their slots may take on it; None for no limit.
-        bandwidth: float, the bytes per second that it can move through its memory.
-        flops: float, the float32 operations per second that it can do.
-
-    Raises:
-        ValueError: a number that is not positive and finite.
-
-    Example:
-
-    ```python
-    devices = [kl.distribute.Device("fast"), kl.distribute.Device("slow", memory=40e9, bandwidth=2e12)]
-    kl.distribute.plan(specs, devices)
-    ```
-    """
-
-    name: str
-    memory: int | None = None
-    bandwidth: float = 4.8e12
-    flops: float = 67e12
-
-    def __post_init__(self):
-        for field in ("memory", "bandwidth", "flops"):
-            value = getattr(self, field)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(
-                    f"`{field}` of device {self.name!r} must be positive. Received: {field}={value!r}"
-                )
-
-
 def checked_counts(counts, size, per, of=""):
     """`counts` as a new float64 array `[size]`. Zeros are allowed, but not zeros only.
 
@@ -239,25 +204,3 @@ class TableGroup(tuple):
     @property
     def nbytes(self):
         return self.main.rows * self.row_bytes
-
-
-def gather_devices(devices, memory_per_device=None):
-    """A tuple of `Device`.
-
-    Args:
-        devices: int, or an iterable of `Device`.
-        memory_per_device: None, or the bytes of each device whose `memory` is None.
-    """
-    if isinstance(devices, (int, np.integer)):
-        devices = [Device(f"device {i}") for i in range(devices)]
-    devices = tuple(devices)
-    if not devices or not all(isinstance(device, Device) for device in devices):
-        raise ValueError(f"`devices` must be a positive int or a list of Devices. Received: {devices!r}")
-    if len({device.name for device in devices}) < len(devices):
-        raise ValueError(f"`devices` must have different names. Received: {[d.name for d in devices]}")
-    if memory_per_device is None:
-        return devices
-    return tuple(
-        device if device.memory is not None else dataclasses.replace(device, memory=memory_per_device)
-        for device in devices
-    )

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from keras_largeout.distribute.planning.devices import Device
 from keras_largeout.distribute.planning.plan_stats import (
     BYTES,
     FLOPS,
@@ -14,7 +15,6 @@ from keras_largeout.distribute.planning.plan_stats import (
     number_text,
     size_text,
 )
-from keras_largeout.distribute.planning.specs import Device
 
 #: Cuts whose longest stage is at most this much longer are as good: the fewest bytes decide.
 _AS_GOOD = 1.05

@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_largeout.distribute.planning.exchange_estimator import arrivals
 from keras_largeout.distribute.planning.placement import REPLICATED
 from keras_largeout.distribute.planning.specs import checked_counts
 from keras_largeout.trees.cost import (
@@ -173,6 +174,7 @@ class TreeLoad:
         received: bytes from other devices. They are the float32 hidden vectors of tokens whose class is in
             its subtrees, the gradients of those that it sent away, and the gradients that other devices have
             for replicated rows.
+        between: the part of them that comes from other hosts.
     """
 
     pairs: np.ndarray
@@ -181,6 +183,7 @@ class TreeLoad:
     touched: np.ndarray
     rows: np.ndarray
     received: np.ndarray
+    between: np.ndarray
 
     @property
     def imbalance(self):
@@ -194,7 +197,7 @@ def max_over_mean(loads):
     return float(np.max(loads) / mean) if mean > 0 else 1.0
 
 
-def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0):
+def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0, hosts=None):
     """The expected `TreeLoad` of a placement.
 
     Args:
@@ -204,6 +207,7 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
         dim: int, width of the hidden vectors.
         batch_tokens: number, targets per step over all devices; 3200 per device when None.
         slots: int, how many float32 slots the optimizer has for every value.
+        hosts: sequence `[devices]`, the host of each device; None for one host.
     """
     devices = placement.devices
     tokens = batch_tokens or TOKENS_PER_DEVICE * devices
@@ -217,15 +221,16 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0)
         return np.bincount(owners[where], values[where], minlength=devices)
 
     tokens_here = owned(loads.pairs, roots)  # from all devices, an equal part from each
-    hidden = tokens_here * (devices - 1) / devices
-    returned = (tokens_here.sum() - tokens_here) / devices
+    received, between = arrivals(tokens_here, devices * loads.local[top].sum(), hosts)
+    vector = float(FLOAT32_BYTES) * dim
     return TreeLoad(
         pairs=owned(loads.pairs) + loads.pairs[top].sum() / devices,
         flops=owned(loads.flops) + loads.flops[top].sum() / devices,
         bytes=owned(loads.bytes) + loads.replicated_bytes[top].sum(),
         touched=owned(loads.touched) + loads.touched[top].sum(),
         rows=owned(loads.rows) + loads.rows[top].sum(),
-        received=float(FLOAT32_BYTES) * dim * (hidden + returned + (devices - 1) * loads.local[top].sum()),
+        received=vector * received,
+        between=vector * between,
     )
 
 

@@ -76,11 +76,13 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True, tabl
         _check_ops(concrete)
         _check_captures(concrete)
         module.state = _captured_state(serving, concrete)
+        # In the order in which they were met, which is that of all hosts: they read them together.
         arrays = {id(variable): array for array, variable in export_mode.stand_ins().values()}
+        order = {key: number for number, key in enumerate(arrays)}
+        owners = [(i, id(owner)) for i, owner in enumerate(module.state) if id(owner) in arrays]
         tables = {
-            f"state/{i}/.ATTRIBUTES/VARIABLE_VALUE": arrays[id(owner)]
-            for i, owner in enumerate(module.state)
-            if id(owner) in arrays
+            f"state/{i}/.ATTRIBUTES/VARIABLE_VALUE": arrays[owner]
+            for i, owner in sorted(owners, key=lambda pair: order[pair[1]])
         }
         with written_by_first(hosts, path) as there:
             _write(module, concrete, tables, pathlib.Path(there))

@@ -187,5 +187,5 @@ def test_under_a_mirrored_strategy():
 def test_a_dataset_function_is_for_clusters():
     x = keras.Input((3,))
     model = fitted(kl.Model(x, dense(x)))
-    with pytest.raises(ValueError, match="`x` may be a dataset function under a ParameterServerStrategy"):
+    with pytest.raises(ValueError, match="`x` may be a dataset function on several machines"):
         model.fit(lambda context: tf.data.Dataset.range(3), steps_per_epoch=2)

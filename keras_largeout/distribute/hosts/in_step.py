@@ -55,10 +55,13 @@ class InStep:
         return keras.tree.pack_sequence_as(outputs, means)
 
     def _of_all_examples(self, outputs):
-        """The rows of all replicas of all hosts, in the order of the batch."""
+        """The rows of all replicas of all hosts, in the order of the batch.
+
+        TensorFlow deals a batch out in parts: to the first replica of each host, then to the second of each.
+        """
         hosts = hosts_of(self.all_hosts)
         return keras.tree.map_structure(
-            lambda leaf: joined(hosts, tf.concat(self._parts(leaf), axis=0))[0], outputs
+            lambda leaf: tf.concat([joined(hosts, part)[0] for part in self._parts(leaf)], axis=0), outputs
         )
 
     def _parts(self, value):

@@ -64,6 +64,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._histograms = None  # their writer
         self._metadata, self.rows = dict(embeddings_metadata or {}), positive_int("rows", rows)
 
+    on_every_host = True
+
     def set_model(self, model):
         hosts = hosts_of_model(model)
         if hosts is not None and hosts.index:  # it reads tables with the first host, which writes

@@ -12,7 +12,7 @@ from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
-from keras_largeout.distribute.hosts.in_step import InStep, StepsInTurn, callbacks_here
+from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here, in_turn
 from keras_largeout.distribute.hosts.watch import naming_lost_hosts
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
@@ -145,10 +145,9 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:
-            made = self.train_function is None or force
-            super().make_train_function(force)
-            if made and self._hosts is not None and self.steps_per_execution > 1:
-                self.train_function = StepsInTurn(self, self.train_function)
+            if self.train_function is None or force:
+                super().make_train_function(force)
+                self.train_function = in_turn(self, self.train_function)
             return self.train_function
         self._check_runs_graphs()
         if self.train_function is None or force:
@@ -157,10 +156,9 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_test_function(self, force=False):
         if self._cluster_strategy is None:
-            made = self.test_function is None or force
-            super().make_test_function(force)
-            if made and self._hosts is not None and self.steps_per_execution > 1:
-                self.test_function = StepsInTurn(self, self.test_function)
+            if self.test_function is None or force:
+                super().make_test_function(force)
+                self.test_function = in_turn(self, self.test_function)
             return self.test_function
         self._check_runs_graphs()
         if self.test_function is None or force:

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas.between_hosts import joined, sums, wait
 from keras_largeout.distribute.replicas.hosts import hosts_of
 
-#: They write files or send messages, and do nothing that hosts do together: the first host's alone stay.
+#: They write files or send messages, and do nothing that hosts do together: the first host's alone stay. One
+#: that reads tables, and writes elsewhere on the other hosts, has a true attribute `on_every_host`.
 _OF_FIRST_HOST = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ProgbarLogger,
@@ -99,6 +100,13 @@ class StepsInTurn:
         return logs
 
 
+def in_turn(model, function):
+    """What Keras made to take `model.steps_per_execution` steps, as it works over several hosts too."""
+    return (
+        StepsInTurn(model, function) if model.steps_per_execution > 1 and hosts_of_model(model) else function
+    )
+
+
 def hosts_of_model(model):
     """The `Hosts` that train a model in step; None where there are not several."""
     strategy = model.distribute_strategy
@@ -129,9 +137,8 @@ def callbacks_here(hosts, callbacks):
     """Those of the callbacks of `fit` that work on this host."""
     if hosts.index == 0 or callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    here = []
-    for callback in keras.tree.flatten(callbacks):
-        reads_tables = type(callback).__module__.startswith("keras_largeout.")  # and writes elsewhere
-        if reads_tables or not isinstance(callback, _OF_FIRST_HOST):
-            here.append(callback)
-    return here
+    return [
+        callback
+        for callback in keras.tree.flatten(callbacks)
+        if getattr(callback, "on_every_host", False) or not isinstance(callback, _OF_FIRST_HOST)
+    ]

@@ -158,7 +158,7 @@ def _of_all_hosts(hosts, losses, lse, mass):
     route = RouteToAll(hosts, tf.shape(losses)[0])
     came = tf.reshape(route.there(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
     of_hosts = [tf.unstack(of_host, len(numbers), axis=1) for of_host in tf.unstack(came)]
-    return [(of_host + [lse, mass])[:3] if len(numbers) == 1 else tuple(of_host) for of_host in of_hosts]
+    return [(*of_host, lse, mass)[:3] for of_host in of_hosts]
 
 
 def _lists_of_all(hosts, route, targets):

@@ -90,7 +90,9 @@ def main(
     machine = the_machine.limits(row_floats, options.quick, gather_rows)
     print(f"machine: {the_machine.describe(machine)}\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="largeout-bench-") as folder:
-        results = _harness.run_cases(with_data(options.quick, folder, cases), options.verbose)
+        results = _harness.run_cases(
+            with_data(options.quick, folder, cases), options.verbose, forked=options.quick
+        )
     rows = _report.table(results, references, baseline)
     limits = _report.limit_lines(results, machine)
     print(_table.aligned(*rows), "\n".join(limits), sep="\n\n")

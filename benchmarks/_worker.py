@@ -1,12 +1,15 @@
 """Times one library in this process alone: memory, thread pools and caches are its own.
 
 Started by `python -m benchmarks._worker` with two arguments, a JSON file that says what to run and the JSON
-file to write.
+file to write. Or by `forked`, where the question is only whether all works (`--quick`): importing TensorFlow
+takes 4 to 5 seconds of a processor, so each process is forked from one that has imported the package and
+started nothing.
 """
 
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -67,8 +70,28 @@ def measure(step, seconds, min_steps, max_steps):
     return {"times": times, "cpu_seconds": cpu, "losses": losses, "anonymous_bytes": anonymous}
 
 
-def main():
-    spec_file, result_file = sys.argv[1:3]
+def forked(spec_file, result_file, environment, log):
+    """Runs it with this environment, its output in the file `log`. The exit code; minus a signal's number."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["keras_largeout"])
+    process = forks.Process(
+        target=_forked, args=tuple(map(str, (spec_file, result_file, log))) + (environment,)
+    )
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _forked(spec_file, result_file, log, environment):
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(log, "w") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    main(spec_file, result_file)
+
+
+def main(spec_file, result_file):
     spec = json.loads(Path(spec_file).read_text())
     module, _, function = spec["target"].partition(":")
     try:
@@ -90,4 +113,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:3])

@@ -51,7 +51,8 @@ def measure(quick, only=(), verbose=False):
             continue
         print(f"  {what}, {placement} ...", file=sys.stderr, flush=True)
         config = {**(QUICK if quick else FULL), "devices": DEVICES, "what": what, "placement": placement}
-        report = run_worker("benchmarks.peers.ours_balance:counted", config, {}, 0.0, 1, 1, verbose)
+        target = "benchmarks.peers.ours_balance:counted"
+        report = run_worker(target, config, {}, 0.0, 1, 1, verbose, forked=quick)
         if "error" in report:
             lines.append({"what": what, "placement": placement, "error": report["error"]})
         else:

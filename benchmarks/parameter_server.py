@@ -29,6 +29,7 @@ from benchmarks._harness import ROOT
 FULL = {"words": 1_000_000, "dim": 64, "batch": 64, "steps": 32, "count": 600, "per_call": 4}
 QUICK = {"words": 20_000, "dim": 16, "batch": 16, "steps": 8, "count": 32, "per_call": 4}
 CLUSTERS = [(1, 1), (1, 2), (2, 1), (2, 2)]
+QUICK_CLUSTERS = [(1, 2), (2, 1)]
 MOST_IMBALANCE = 1.15
 PREFIX = "[chief] RESULT "
 
@@ -65,7 +66,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="20 thousand words, a few steps")
+    parser.add_argument("--quick", action="store_true", help="20 thousand words, two clusters, a few steps")
     parser.add_argument("--gbit", type=float, default=25.0, help="network of a machine, Gbit/s (default: 25)")
     parser.add_argument("--cores", type=float, default=8.0, help="of a worker and of a server (default: 8)")
     parser.add_argument("--latency-us", type=float, default=100.0, help="of a round trip (default: 100)")
@@ -76,7 +77,7 @@ def main(argv=None):
     options = parser.parse_args(argv)
     config = QUICK if options.quick else FULL
     found = {}
-    for workers, servers in CLUSTERS:
+    for workers, servers in QUICK_CLUSTERS if options.quick else CLUSTERS:
         print(f"  {workers} workers, {servers} servers ...", file=sys.stderr, flush=True)
         found[workers, servers] = measure(config, workers, servers)
     header = ["workers", "servers", "examples/s", "MB/step on the wire", "counted MB", "max/mean planned"]

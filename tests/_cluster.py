@@ -120,12 +120,12 @@ class LocalCluster:
         self.servers = {}
         self.scripts = []
 
-    def start(self, *only, command=None, **environment):
+    def start(self, *only, command=None, forked=True, **environment):
         """Starts servers (`("worker", 0), ...`; without any: all) and waits until they are up."""
         started = only or [(job, index) for job, index, _ in self.cluster.servers()]
         for job, index in started:
             own = environment_of(self.cluster.task(job, index)) | environment
-            self.servers[job, index] = Running(command or SERVER, own, forked=command is None)
+            self.servers[job, index] = Running(command or SERVER, own, forked=forked)
         for server in started:
             self.servers[server].wait_for("^(keras_largeout|bare): .*is ready")
 

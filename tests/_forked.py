@@ -24,13 +24,15 @@ class Forked:
     """As much of a `subprocess.Popen` as `_cluster.Running` uses; its stderr goes to `stdout`.
 
     Args:
-        command: `[script, ...]` or `["-m", module, ...]`, as after `python`.
-        environment: dict, all of its environment.
+        command: `[script, ...]`, `["-m", module, ...]` or `["-c", source, ...]`, as after `python`.
+        environment: dict, all of its environment. None: that of this process.
     """
 
-    def __init__(self, command, environment):
+    def __init__(self, command, environment=None):
+        environment = os.environ if environment is None else environment
+        command = list(map(str, command))
         reader, writer = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=_become, args=(list(command), dict(environment), writer))
+        self._process = _FORKS.Process(target=_become, args=(command, dict(environment), writer))
         self._process.start()
         self.pid = self._process.pid
         writer.close()
@@ -42,6 +44,14 @@ class Forked:
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("forked", timeout)
         return self._process.exitcode
+
+
+def run(command, environment=None):
+    """Runs it to its end: `(exit code, what it printed)`."""
+    process = Forked(command, environment)
+    with process.stdout:
+        text = process.stdout.read()
+    return process.wait(), text
 
 
 def _become(command, environment, output):
@@ -67,8 +77,12 @@ def _run(command):
         if command[0] == "-m":
             sys.argv = command[1:]
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        elif command[0] == "-c":
+            sys.argv = ["-c", *command[2:]]
+            exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
         else:
             sys.argv = command
+            sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
             runpy.run_path(command[0], run_name="__main__")
         code = 0
     except SystemExit as end:

@@ -1,7 +1,6 @@
 """Export: stock ops only, the same numbers elsewhere, no copies, nothing half written."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _forked import run
 from _tables import strategy_of
 
 import keras_largeout as kl
@@ -140,16 +140,9 @@ before = status("VmHWM")
 export_saved_model(model, sys.argv[1])
 print((status("VmHWM") - before) // 1024)
 """
-    root = str(pathlib.Path(kl.__file__).parents[1])
-    result = subprocess.run(
-        [sys.executable, "-c", "import sys" + code, str(tmp_path / "1")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
-        cwd="/",
-    )
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout.split()[-1]) < 128  # MB, beside a table of 512
+    code, printed = run(["-c", "import sys" + code, tmp_path / "1"])
+    assert code == 0, printed
+    assert int(printed.split()[-1]) < 128  # MB, beside a table of 512
 
 
 def test_bfloat16_policy(rng, tmp_path):

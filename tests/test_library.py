@@ -31,7 +31,8 @@ for line in sys.stdin:
         message = "imported"
         try:
             exec(before)
-            import keras_largeout
+            import keras_largeout, keras_largeout_ops
+            message += f" {keras_largeout.__file__} {keras_largeout_ops.__file__}"
         except ImportError as error:
             message = str(error)
         print(json.dumps(message), flush=True)
@@ -41,9 +42,9 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def import_error():
-    """`import_error(path)`: what `import keras_largeout` says in a process of its own, with `path` first on
-    the Python path."""
+def imported():
+    """`imported(path)`: what `import keras_largeout` comes to in a process of its own, `path` first on its
+    Python path: "imported" and the files of both packages, or the error."""
     process = subprocess.Popen(
         [sys.executable, "-c", _IMPORTS],
         stdin=subprocess.PIPE,
@@ -57,12 +58,24 @@ def import_error():
         process.stdin.write(json.dumps([str(path), before]) + "\n")
         process.stdin.flush()
         message = json.loads(process.stdout.readline())
-        assert message.startswith("keras_largeout cannot be used here") and "\n" not in message
+        assert "\n" not in message
         return message
 
     yield ask
     process.stdin.close()
     assert process.wait() == 0
+
+
+@pytest.fixture
+def import_error(imported):
+    """`import_error(path)`: the error of such an import."""
+
+    def ask(path, before=""):
+        message = imported(path, before)
+        assert message.startswith("keras_largeout cannot be used here")
+        return message
+
+    return ask
 
 
 @pytest.fixture
@@ -128,8 +141,7 @@ def test_library_of_other_sources(copy, import_error):
 
 
 @pytest.mark.skipif(not IN_A_CLONE, reason="the sources of the ops are not beside the package")
-def test_sources_of_a_clone_are_found_from_its_folder():
+def test_sources_of_a_clone_are_found_from_its_folder(imported):
     """`python -m keras_largeout...` in a clone runs its Python files with the library that is installed."""
-    code = "import keras_largeout, keras_largeout_ops as o; print(keras_largeout.__file__); print(o.__file__)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert result.stdout.split() == [str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")], result.stderr
+    said = imported(PACKAGE.parent)
+    assert said.split() == ["imported", str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")]

@@ -22,14 +22,14 @@ print("arguments", sys.argv[1:], flush=True)
 def launch(running, tmp_path):
     """`launch(source, *options)`: the launcher, running; its logs are in `tmp_path / "logs"`.
 
-    What it starts are processes of their own. It is one itself where `forked` is false.
+    What it starts are processes of their own.
     """
 
-    def start(source, *options, arguments=(), forked=True, **environment):
+    def start(source, *options, arguments=(), **environment):
         script = tmp_path / "script.py"
         script.write_text(source)
         module = ["-m", "keras_largeout.distribute.launch", "--logs", str(tmp_path / "logs")]
-        return running([*module, *options, str(script), *arguments], forked=forked, **environment)
+        return running([*module, *options, str(script), *arguments], forked=True, **environment)
 
     return start
 
@@ -69,7 +69,6 @@ def test_a_script_runs_as_chief_and_its_exit_code_is_the_launchers(launch, tmp_p
         SCRIPT + "print('half a line', end=''); sys.exit(7)",
         *("--workers", "1", "--ps", "1"),
         arguments=("--epochs", "3"),
-        forked=False,
     )
     assert launcher.ended() == 7, launcher.text
     assert "[chief] task chief {'chief': 1, 'worker': 1, 'ps': 1}" in launcher.lines

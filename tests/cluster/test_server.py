@@ -70,7 +70,7 @@ def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):
     cluster = new_cluster(1, 1, start=False)
     cluster.start(("ps", 0))
     (tmp_path / "bare.py").write_text(BARE)
-    cluster.start(("worker", 0), command=[str(tmp_path / "bare.py")])
+    cluster.start(("worker", 0), command=[str(tmp_path / "bare.py")], forked=False)
     script = cluster.run(CONNECT)
     assert script.ended() == 1
     name = f"worker 0 ({cluster.address('worker', 0)})"
@@ -89,7 +89,7 @@ def test_a_server_with_another_build_is_refused(new_cluster, tmp_path):
     cluster.start(("worker", 0))
     serve = other_path / "serve.py"  # its folder comes first on the path
     serve.write_text("from keras_largeout.distribute.server import main\nmain()\n")
-    cluster.start(("ps", 0), command=[str(serve)])
+    cluster.start(("ps", 0), command=[str(serve)], forked=False)
     script = cluster.run(CONNECT)
     assert script.ended() == 1
     name = f"parameter server 0 ({cluster.address('ps', 0)})"

@@ -189,7 +189,7 @@ def released(layer, strategy, folder, models=1):
         x, y = LAYERS[layer].data()
         compiled(layer, strategy).train_on_batch(x[:BATCH], y[:BATCH])
 
-    train_and_drop()  # what the first one leaves, others find
+    trained(layer, strategy)  # what a first one leaves, others find
     before = alive()
     for _ in range(models):
         train_and_drop()

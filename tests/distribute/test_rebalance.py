@@ -1,14 +1,12 @@
 """Rows that move to other devices: the numbers stay, whatever moves with them."""
 
-import pathlib
-import subprocess
-import sys
 import textwrap
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _forked import run
 from _tables import strategy_of
 
 import keras_largeout as kl
@@ -233,11 +231,6 @@ def test_memory_is_bounded():
             assert table.array.read([7]).mean() == 3.0
         print("grown by", peak() - before)
     """
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(kl.__file__).parents[1],
-    )
-    assert found.returncode == 0, found.stderr
-    assert float(found.stdout.split("grown by")[1]) < 256
+    ended, printed = run(["-c", textwrap.dedent(code)])
+    assert ended == 0, printed
+    assert float(printed.split("grown by")[1]) < 256

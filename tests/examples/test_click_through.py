@@ -3,11 +3,10 @@
 import csv
 import importlib
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from _forked import run
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 pytest.importorskip("pyarrow", reason="pip install keras-largeout[tables]")
@@ -91,21 +90,19 @@ def own_files(folder, rows=4000):
 )
 def test_files_of_ones_own(tmp_path, given):
     options = ["--data", str(own_files(tmp_path)), "--label", "bought", "--quick", "--epochs", "5", *given]
-    command = [sys.executable, str(EXAMPLES / "click_through.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 categories" in done.stdout and "1 numbers" in done.stdout
-    assert "answers of the export: the same" in done.stdout
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("   this model"))
+    code, said = run([EXAMPLES / "click_through.py", *options])
+    assert code == 0, said
+    assert "2 categories" in said and "1 numbers" in said
+    assert "answers of the export: the same" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("   this model"))
     assert float(line.split()[2]) > 0.8  # AUC: a third of the users buys, always
 
 
 def test_a_malformed_row_ends_it_with_its_place(tmp_path):
     path = own_files(tmp_path, 50) / "rows.csv"
     path.write_text(path.read_text() + "u1,2\n")
-    command = [sys.executable, str(EXAMPLES / "click_through.py"), "--data", str(path), "--label", "bought"]
-    done = subprocess.run([*command, "--quick"], capture_output=True, text=True)
-    assert done.returncode != 0 and f"{path}, line 52: a row must have 4 values. Received: 2" in done.stderr
+    code, said = run([EXAMPLES / "click_through.py", "--data", path, "--label", "bought", "--quick"])
+    assert code != 0 and f"{path}, line 52: a row must have 4 values. Received: 2" in said
 
 
 def test_the_peers_learn(module, tmp_path):

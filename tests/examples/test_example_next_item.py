@@ -5,13 +5,12 @@ import gzip
 import importlib
 import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _forked import run
 from _pictures import check_legible
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -142,9 +141,8 @@ def test_the_picture(module, figures, tmp_path):
 
 
 def test_the_whole_on_a_few_sequences(tmp_path):
-    command = [sys.executable, EXAMPLES / "next_item.py", "--quick", "--save", tmp_path / "model.keras"]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = run([EXAMPLES / "next_item.py", "--quick", "--save", tmp_path / "model.keras"])
+    assert code == 0, printed
     for said in ("best weights, of epoch", "What comes next?", "the same, bit for bit", "Done in"):
-        assert said in done.stdout, done.stdout
+        assert said in printed, printed
     assert (tmp_path / "model.keras").exists()

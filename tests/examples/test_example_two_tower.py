@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import _forked
 import numpy as np
 import pytest
 from _pictures import check_legible
@@ -19,11 +20,9 @@ needs_tfrs = pytest.mark.skipif(
 )
 
 
-def run(*command, first_on_path=()):
-    path = os.pathsep.join(map(str, [*first_on_path, *filter(None, [os.environ.get("PYTHONPATH")])]))
-    environment = os.environ | ({"PYTHONPATH": path} if path else {})
+def run(*command):
     command = [sys.executable, *map(str, command)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @needs_tfrs
@@ -43,10 +42,11 @@ def test_the_whole_on_a_few_users(tmp_path):
 
 def test_without_tensorflow_recommenders(tmp_path):
     (tmp_path / "tensorflow_recommenders.py").write_text("raise ImportError('it is not here')")
-    done = run(EXAMPLES / "two_tower.py", "--quick", first_on_path=[tmp_path])
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    said = done.stderr.strip().splitlines()[-1]
-    assert "needs TensorFlow Recommenders: pip install '.[recommenders]'. (it is not here)" in said
+    path = os.pathsep.join(map(str, filter(None, [tmp_path, os.environ.get("PYTHONPATH")])))
+    code, said = _forked.run([EXAMPLES / "two_tower.py", "--quick"], {**os.environ, "PYTHONPATH": path})
+    assert code == 1 and "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert "needs TensorFlow Recommenders: pip install '.[recommenders]'. (it is not here)" in last
 
 
 def test_the_picture(monkeypatch, figures, tmp_path):

@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _forked import run
 from _memory import need, need_peaks
 
 import keras_largeout as kl
@@ -92,11 +91,9 @@ def test_memory_of_a_step_does_not_grow_with_the_table():
     need_peaks()
     tests = str(pathlib.Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ["PYTHONPATH"]])}
-    result = subprocess.run(
-        [sys.executable, "-c", _STEPS], capture_output=True, text=True, env=environment, cwd="/"
-    )
-    assert result.returncode == 0, result.stderr
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+    code, printed = run(["-c", _STEPS], environment)
+    assert code == 0, printed
+    found = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
     assert len(found) == 2
     for name, small, large in found:
         assert small < 40 and large < 40, (name, small, large)

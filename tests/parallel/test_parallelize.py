@@ -66,7 +66,9 @@ def first(number, x):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_last_batches_of_any_size(way):
-    model = parallelize(word_model() if way != "towers" else dense_model(), way, DEVICES, verbose=0)
+    # Copies are all alike, so two will do.
+    devices = DEVICES[:2] if way in ("towers", "data") else DEVICES
+    model = parallelize(word_model() if way != "towers" else dense_model(), way, devices, verbose=0)
     x, y = WORD_DATA if way != "towers" else (X, Y)
     model.compile(klo.LazyAdam(0.01), loss_of(model))
     want = model.predict(x, batch_size=40, verbose=0)

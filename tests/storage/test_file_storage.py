@@ -4,13 +4,12 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _forked import Forked
 from _tables import strategy_of
 from _training import arrays_of
 from storage._models import DATA, OPTIMIZERS, assert_same_bits, model_of, tables_of, trained
@@ -239,7 +238,7 @@ def test_exported(tmp_path):
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, time
 import keras, numpy as np
 import keras_largeout as kl
 words = kl.layers.ShardedEmbedding(50, 4, storage="file:" + sys.argv[1], name="words")
@@ -248,7 +247,8 @@ model.compile(kl.optimizers.LazyAdam(), "mse")
 model.fit(np.zeros((8, 2), "int32"), np.zeros(8), verbose=0)
 if sys.argv[2] == "wait":
     print("ready", flush=True)
-    sys.stdin.read()
+    while not os.path.exists(sys.argv[1] + "/enough"):
+        time.sleep(0.05)
 elif sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -256,8 +256,7 @@ elif sys.argv[2] == "killed":
 
 def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
     def start(how):
-        command = [sys.executable, "-c", KILLED, str(tmp_path / how), how]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return Forked(["-c", KILLED, tmp_path / how, how])
 
     waits, killed, ends = (start(how) for how in ("wait", "killed", "ends"))
     assert ends.wait(120) == 0
@@ -265,11 +264,11 @@ def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
     assert killed.wait(120) == -signal.SIGKILL
     with pytest.raises(OSError, match="was not closed: the process that trained it was killed"):
         embedding(tmp_path / "killed")
-    assert waits.stdout.readline() == "ready\n"
+    assert "ready\n" in iter(waits.stdout.readline, "")
     with pytest.raises(BlockingIOError, match="is in use"):
         embedding(tmp_path / "wait")
-    waits.communicate("")
-    assert waits.returncode == 0
+    (tmp_path / "wait" / "enough").touch()
+    assert waits.wait(120) == 0
     embedding(tmp_path / "wait")
 
 

@@ -12,7 +12,7 @@ import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.replicas.devices import table_devices
 
-VOCAB, WIDTH, BATCH, LENGTH, STEPS = 97, 8, 24, 5, 10
+VOCAB, WIDTH, BATCH, LENGTH, STEPS, EPOCHS = 97, 8, 24, 5, 10, 5
 
 
 def data():
@@ -30,7 +30,7 @@ def placement():
 
 @functools.cache
 def run(name, wrapper, strategy, folder=None):
-    """The losses of the epochs, rows, slots and dense weights after `STEPS` steps."""
+    """The losses of the epochs, rows, slots and dense weights after all steps."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
         tokens = keras.Input((LENGTH,), dtype="int32")
@@ -38,7 +38,7 @@ def run(name, wrapper, strategy, folder=None):
         model = kl.Model(tokens, keras.layers.Dense(3)(keras.layers.Flatten()(table(tokens))))
         optimizer = WRAPPERS[wrapper][0](make(name, learning_rate=OPTIMIZERS[name][3]))
         model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    losses = model.fit(data(), epochs=2, verbose=0, shuffle=False).history["loss"]
+    losses = model.fit(data(), epochs=EPOCHS, verbose=0, shuffle=False).history["loss"]
     found = arrays_of(table.table) | {f"dense{i}": w.numpy() for i, w in enumerate(model.layers[-1].weights)}
     found["iterations"] = getattr(optimizer, "inner_optimizer", optimizer).iterations.numpy()
     return {"losses": losses, **{key: np.float64(value).tolist() for key, value in found.items()}}

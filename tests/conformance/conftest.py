@@ -3,31 +3,31 @@
 import functools
 
 import pytest
-from conformance import _servers
+from conformance import _processes
 
 
 @functools.cache
-def _results(session):
+def _results(session, column):
     chosen = {
         (item.originalname.removeprefix("test_") + "s", *map(item.callspec.params.get, ("row", "check")))
         for item in session.items
-        if "conformance" in item.path.parts and item.callspec.params.get("strategy") == "servers"
+        if "conformance" in item.path.parts and item.callspec.params.get("strategy") == column
     }
     folder = session.config._tmp_path_factory.getbasetemp()
     # Processes of one session (pytest-xdist) have folders side by side.
-    return _servers.results(
-        sorted(chosen), folder.parent if hasattr(session.config, "workerinput") else folder
+    return _processes.results(
+        column, sorted(chosen), folder.parent if hasattr(session.config, "workerinput") else folder
     )
 
 
 @pytest.fixture
-def on_servers(request):
-    """`on_servers(table, row, check)`: what the cell told in a cluster of real processes, or fails."""
+def in_processes(request):
+    """`in_processes(column, table, row, check)`: what the cell told in real processes, or fails."""
 
-    def told(*cell):
-        results = _results(request.session)
+    def told(column, *cell):
+        results = _results(request.session, column)
         found = results.get(cell) or results.get(("", "", ""))
-        assert found, f"the chief ended before it came to {cell}"
+        assert found, f"the processes ended before they came to {cell}"
         assert "error" not in found, found["error"]
         return found["told"]
 

@@ -33,9 +33,9 @@ CELLS = [
 
 @pytest.mark.parametrize("check", _layer_checks.CHECKS)
 @pytest.mark.parametrize(("row", "strategy"), CELLS)
-def test_layer(row, strategy, check, tmp_path, on_servers):
+def test_layer(row, strategy, check, tmp_path, in_processes):
     if strategy == "servers":
-        told = on_servers("layers", row, check)
+        told = in_processes(strategy, "layers", row, check)
     else:
         told = _layer_checks.run(row, check, strategy_of(DEVICES[strategy]), tmp_path)
     if check == "numbers":

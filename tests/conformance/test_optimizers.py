@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _tables import strategy_of
 from _training import assert_same
-from conformance import _optimizer_checks
+from conformance import _optimizer_checks, _processes
 from conformance._optimizers import (
     DIM,
     OPTIMIZERS,
@@ -69,20 +69,31 @@ def test_rows_equal_the_reference(rng, name, wrapper):
 
 
 # Bare ones on four devices, wrapped ones on two: what is scaled does not depend on how many there are. On
-# eight devices most rules are tried behind `soak`: a device does with its rows what each of four does.
+# eight devices, and on more than two of hosts, most rules are tried behind `soak`: a device does with its
+# rows what each of four does.
 EIGHT = ("row_wise_adagrad", "lazy_adam")
+
+
+def _cells(check, *strategies, only=OPTIMIZERS):
+    """The cells of every optimizer under these strategies: all but those of `only` behind `soak`."""
+    return [
+        pytest.param(row, strategy, check, marks=() if row in only else pytest.mark.soak)
+        for row in OPTIMIZERS
+        for strategy in strategies
+    ]
 
 
 @pytest.mark.parametrize(
     ("row", "strategy", "check"),
-    [(row, n, "bare") for row in OPTIMIZERS for n in (4, "servers")]
-    + [(row, n, "loss scaled") for row in OPTIMIZERS for n in (2, "servers")]
-    + [pytest.param(row, 8, "bare", marks=() if row in EIGHT else pytest.mark.soak) for row in OPTIMIZERS],
+    _cells("bare", 4, "servers", "2 hosts")
+    + _cells("loss scaled", 2, "servers", "2 hosts")
+    + _cells("bare", 8, only=EIGHT)
+    + _cells("bare", "4 hosts", "2 hosts of 2", only=()),
 )
-def test_optimizer(row, strategy, check, on_servers):
-    """Named as the tables of `_servers.py` are: the cell of an optimizer, bare or wrapped."""
-    if strategy == "servers":
-        got = on_servers("optimizers", row, check)
+def test_optimizer(row, strategy, check, in_processes):
+    """Named as the tables of `_processes.py` are: the cell of an optimizer, bare or wrapped."""
+    if strategy in _processes.COLUMNS:
+        got = in_processes(strategy, "optimizers", row, check)
     else:
         got = _optimizer_checks.run(row, check, strategy_of(strategy))
     want = _optimizer_checks.run(row, check, strategy_of(1))

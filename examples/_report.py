@@ -9,6 +9,7 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_largeout as kl
 
@@ -96,14 +97,24 @@ def export_and_serve(path, model, inputs, expected):
         inputs: dict of arrays, by the names of the model's inputs.
         expected: dict of arrays, the model's own answers.
     """
-    with stage("Exporting, serving from a process of its own"), tempfile.TemporaryDirectory() as scratch:
-        path = path or f"{scratch}/export"
+    with (
+        stage("Exporting, serving from a process of its own"),
+        kl.distribute.shared_folder() as shared,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        path = path or f"{shared}/export"
         kl.export_saved_model(model, path)
         print(f"   {path}: {size(path)}")
         np.savez(f"{scratch}/inputs.npz", **inputs)
         files = [path, f"{scratch}/inputs.npz", f"{scratch}/answers.npz"]
         subprocess.run([sys.executable, SERVE, *files], check=True)
         compare("answers of the export", expected, dict(np.load(files[-1])))
+
+
+def draws(strategy):
+    """Whether this process writes pictures and numbers: of several hosts in step, the first one does."""
+    in_step = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return not in_step or strategy.extended.should_checkpoint
 
 
 def size(path):

@@ -22,7 +22,7 @@ import _functions
 import _outputs
 import keras
 import numpy as np
-from _report import compare, peak_memory, progress, size, stage
+from _report import compare, draws, peak_memory, progress, size, stage
 from _xmc_callbacks import Epochs
 
 import keras_largeout as kl
@@ -46,12 +46,12 @@ def main():
     results["peak"] = peak_memory()
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
-    if args.plots:
+    if args.plots and draws(strategy):
         with stage(f"Plot, in {args.plots}"):
             from _plots import extreme_classification as plots
 
             plots.outputs(args.plots, args.output, results)
-    if args.results:
+    if args.results and draws(strategy):
         pathlib.Path(args.results).write_text(json.dumps(results))
     results = {args.output: results}
     if args.compare:
@@ -195,7 +195,7 @@ def show_predictions(args, task, predictor, shown=5):
 
 def save_and_reload(args, task, model):
     """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
-    with stage("Saving, loading back, training on"), tempfile.TemporaryDirectory() as scratch:
+    with stage("Saving, loading back, training on"), kl.distribute.shared_folder() as scratch:
         path = args.save or pathlib.Path(scratch) / "model.keras"
         model.save(path)
         loaded = keras.models.load_model(path)

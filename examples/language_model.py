@@ -10,7 +10,6 @@ python examples/language_model.py --corpus train.txt.gz --validation valid.txt.g
 
 import argparse
 import pathlib
-import tempfile
 import time
 
 import _quiet  # noqa: F401  (first: it imports TensorFlow)
@@ -23,7 +22,7 @@ import tensorflow as tf
 from _callbacks import Perplexity, Speed
 from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
-from _report import compare, export_and_serve, peak_memory, progress, size, stage
+from _report import compare, draws, export_and_serve, peak_memory, progress, size, stage
 
 import keras_largeout as kl
 
@@ -48,8 +47,8 @@ def main():
         show_continuations(args, corpus, model, head, predictor, contexts[0])
     with strategy.scope():
         save_and_reload(args, model, train, contexts)
-    export_and_serve(args.export, predictor, {"tokens": contexts}, predictor.predict(contexts, verbose=0))
-    if args.plots:
+        export_and_serve(args.export, predictor, {"tokens": contexts}, predictor.predict(contexts, verbose=0))
+    if args.plots and draws(strategy):
         draw(args, history)
     peak = peak_memory() / 2**30
     minutes = (time.perf_counter() - started) / 60
@@ -197,7 +196,7 @@ def show_continuations(args, corpus, model, head, predictor, context, length=12)
 
 def save_and_reload(args, model, train, contexts):
     """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
-    with stage("Saving, loading back, training on"), tempfile.TemporaryDirectory() as scratch:
+    with stage("Saving, loading back, training on"), kl.distribute.shared_folder() as scratch:
         path = args.save or pathlib.Path(scratch) / "model.keras"
         model.save(path)
         loaded = keras.models.load_model(path)

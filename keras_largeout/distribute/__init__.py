@@ -42,6 +42,7 @@ What to know:
 from keras_largeout.distribute.balance.plan_from import plan_from
 from keras_largeout.distribute.balance.rebalance import rebalance
 from keras_largeout.distribute.cluster.errors import ServerLostError
+from keras_largeout.distribute.hosts.shared_folder import shared_folder
 from keras_largeout.distribute.hosts.watch import HostLostError
 from keras_largeout.distribute.parallel.on_device import OnDevice
 from keras_largeout.distribute.parallel.parallelize import parallelize
@@ -72,5 +73,6 @@ __all__ = [
     "prefetch_rows",
     "rebalance",
     "server_files",
+    "shared_folder",
     "strategy",
 ]

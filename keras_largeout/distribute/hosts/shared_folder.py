@@ -1,0 +1,54 @@
+"""A temporary folder that hosts in step find under one name."""
+
+import contextlib
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.between_hosts import joined, of_each, wait
+from keras_largeout.distribute.replicas.hosts import current_hosts
+
+
+@contextlib.contextmanager
+def shared_folder():
+    """A temporary folder, which on several hosts in step has the same name for all of them.
+
+    The first host makes it, where `tempfile` makes folders (`TMPDIR`), and removes it when all have left this
+    context. Where there are not several hosts in the current strategy it is `tempfile.TemporaryDirectory`.
+
+    Yields:
+        str, its path.
+
+    Raises:
+        OSError: another host does not find it: they share no file system, or `TMPDIR` is not in one.
+
+    Example:
+
+    ```python
+    with strategy.scope(), kl.distribute.shared_folder() as folder:
+        model.save(f"{folder}/model.keras")  # the first host writes
+        loaded = keras.models.load_model(f"{folder}/model.keras")  # all read
+    ```
+    """
+    hosts = current_hosts()
+    makes = hosts is None or hosts.index == 0
+    with tempfile.TemporaryDirectory() if makes else contextlib.nullcontext("") as folder:
+        if hosts is not None:
+            folder = _told_by_first(hosts, folder)
+            if not np.all(of_each(hosts, os.path.isdir(folder))):
+                raise OSError(
+                    "Temporary files of several hosts must be in a folder that all of them share, as TMPDIR. "
+                    f"Received: {folder}, which is not there on every host"
+                )
+        yield folder
+        if hosts is not None:
+            wait(hosts)
+
+
+def _told_by_first(hosts, text):
+    """What the first host has as `text`, on every host. The others have an empty one."""
+    with tf.init_scope():
+        (told,) = joined(hosts, tf.constant(list(os.fsencode(text)), tf.int64))
+    return os.fsdecode(bytes(told.numpy().tolist()))

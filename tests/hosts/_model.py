@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import pathlib
 import sys
 
@@ -48,6 +49,18 @@ def batches(dataset=None):
     return tf.data.Dataset.from_tensor_slices(((bags, raw), y)).batch(12)
 
 
+class StopOne(keras.callbacks.Callback):
+    """The second host wants to stop after the second batch, and the first one does not know."""
+
+    def __init__(self, host):
+        super().__init__()
+        self._host = host
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1 and self._host == 1:
+            self.model.stop_training = True
+
+
 def main(folder):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     folder, strategy = pathlib.Path(folder), kl.distribute.strategy()
@@ -75,6 +88,11 @@ def main(folder):
 
         history = model.fit(of_host, epochs=1, steps_per_epoch=3, verbose=0)
         said["by_function"] = history.history["loss"]
+        before = model.optimizer.iterations.numpy()
+        model.fit(batches(), epochs=2, verbose=0, callbacks=[StopOne(host)])
+        said["steps"] = int(model.optimizer.iterations.numpy() - before)
+        with strategy.scope(), kl.distribute.shared_folder() as shared:
+            said["shared"] = [shared, os.path.isdir(shared)]
     model.save(folder / "model.keras")
     said["users"] = float(np.abs(model.get_layer("users").table.numpy()).sum())
     print("said", json.dumps(said), flush=True)

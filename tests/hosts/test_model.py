@@ -71,3 +71,13 @@ def test_all_hosts_know_which_rows_were_used(said):
 def test_a_function_of_each_host(said):
     first, second = (host["by_function"] for host in said[1])
     assert first == second and np.isfinite(first).all()
+
+
+def test_all_hosts_stop_with_one(said):
+    assert [host["steps"] for host in said[1]] == [2, 2]
+
+
+def test_hosts_share_a_folder(said):
+    (first, found), second = (host["shared"] for host in said[1])
+    assert second == [first, True] and found
+    assert not pathlib.Path(first).exists()

@@ -7,6 +7,7 @@ import tempfile
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.hosts.stopping import StopTogether
 from keras_largeout.distribute.replicas.between_hosts import joined, sums, wait
 from keras_largeout.distribute.replicas.hosts import hosts_of
 
@@ -134,11 +135,14 @@ def written_by_first(hosts, path):
 
 
 def callbacks_here(hosts, callbacks):
-    """Those of the callbacks of `fit` that work on this host."""
-    if hosts.index == 0 or callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
+    """Those of the callbacks of `fit` that work on this host, and the one by which hosts stop together."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    return [
-        callback
-        for callback in keras.tree.flatten(callbacks)
-        if getattr(callback, "on_every_host", False) or not isinstance(callback, _OF_FIRST_HOST)
-    ]
+    callbacks = [callback for callback in keras.tree.flatten(callbacks) if callback is not None]
+    if hosts.index:
+        callbacks = [
+            callback
+            for callback in callbacks
+            if getattr(callback, "on_every_host", False) or not isinstance(callback, _OF_FIRST_HOST)
+        ]
+    return [*callbacks, StopTogether(hosts, callbacks)]

@@ -117,6 +117,12 @@ def draws(strategy):
     return not in_step or strategy.extended.should_checkpoint
 
 
+def meet(strategy):
+    """Returns when all hosts in step are here: one that has ended would be missed by one that still draws."""
+    with strategy.scope(), kl.distribute.shared_folder():
+        return
+
+
 def size(path):
     """The size of a file, or of all files in a folder, for people."""
     path = pathlib.Path(path)

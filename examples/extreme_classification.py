@@ -22,7 +22,7 @@ import _functions
 import _outputs
 import keras
 import numpy as np
-from _report import compare, draws, peak_memory, progress, size, stage
+from _report import compare, draws, meet, peak_memory, progress, size, stage
 from _xmc_callbacks import Epochs
 
 import keras_largeout as kl
@@ -51,6 +51,7 @@ def main():
             from _plots import extreme_classification as plots
 
             plots.outputs(args.plots, args.output, results)
+    meet(strategy)
     if args.results and draws(strategy):
         pathlib.Path(args.results).write_text(json.dumps(results))
     results = {args.output: results}

@@ -22,7 +22,7 @@ import tensorflow as tf
 from _callbacks import Perplexity, Speed
 from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
-from _report import compare, draws, export_and_serve, peak_memory, progress, size, stage
+from _report import compare, draws, export_and_serve, meet, peak_memory, progress, size, stage
 
 import keras_largeout as kl
 
@@ -50,6 +50,7 @@ def main():
         export_and_serve(args.export, predictor, {"tokens": contexts}, predictor.predict(contexts, verbose=0))
     if args.plots and draws(strategy):
         draw(args, history)
+    meet(strategy)
     peak = peak_memory() / 2**30
     minutes = (time.perf_counter() - started) / 60
     print(f"\nDone in {minutes:.1f} minutes, with at most {peak:.1f} GB of memory")

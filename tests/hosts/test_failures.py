@@ -1,11 +1,13 @@
 """Hosts that are lost: the others end with one error that names them, and the next start goes on."""
 
+import random
 import signal
+import time
 
 import pytest
 
 TRAINING = """
-import os, sys
+import os, sys, time
 import keras
 import numpy as np
 import keras_largeout as kl
@@ -15,21 +17,30 @@ keras.utils.set_random_seed(3)
 rng = np.random.default_rng(0)
 x, y = rng.integers(0, 300, (64, 4)), rng.integers(0, 90, 64)
 strategy = kl.distribute.strategy()
-with strategy.scope():
-    ids = keras.Input((4,), dtype="int64")
-    words = kl.layers.ShardedEmbedding(300, 8, placement="permutation", combiner="mean")
-    head = kl.layers.FullSoftmax(90)
-    model = kl.Model(ids, head(words(ids)))
-    model.compile(kl.optimizers.Adagrad(0.1), loss=head.loss)
+print("connected", flush=True)
 
 
 class Tell(keras.callbacks.Callback):
+    pauses = len(sys.argv) > 3  # once, between two steps
+
+    def on_train_batch_end(self, batch, logs):
+        if self.pauses and batch == 4:
+            self.pauses = False
+            print("between", flush=True)
+            time.sleep(1.0)
+
     def on_epoch_end(self, epoch, logs):
         print("epoch", epoch, "%.6f" % logs["loss"], flush=True)
 
 
-callbacks = [kl.callbacks.BackupAndRestore(folder, delete_checkpoint=False), Tell()]
 try:
+    with strategy.scope():
+        ids = keras.Input((4,), dtype="int64")
+        words = kl.layers.ShardedEmbedding(300, 8, placement="permutation", combiner="mean")
+        head = kl.layers.FullSoftmax(90)
+        model = kl.Model(ids, head(words(ids)))
+        model.compile(kl.optimizers.Adagrad(0.1), loss=head.loss)
+    callbacks = [kl.callbacks.BackupAndRestore(folder, delete_checkpoint=False), Tell()]
     model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=2, callbacks=callbacks)
 except kl.distribute.HostLostError as error:
     print("lost:", error, flush=True)
@@ -68,6 +79,48 @@ def test_another_number_of_hosts_goes_on_from_the_backup(new_hosts, tmp_path):
         assert float(loss) == pytest.approx(float(expected[epoch]), rel=1e-4), epoch
     trained = [host.wait_for("^trained (.*)").group(1) for host in (*goes_on.hosts, *alone.hosts)]
     assert [float(value) for value in trained] == pytest.approx([float(trained[-1])] * 4, rel=1e-5)
+
+
+def _losses(*hosts):
+    """The losses of the epochs that hosts have told, as they wrote them."""
+    lines = (line.split()[1:] for host in hosts for line in host.lines if line.startswith("epoch "))
+    return {int(epoch): float(loss) for epoch, loss in lines}
+
+
+@pytest.mark.soak
+def test_ten_times_in_a_row(new_hosts, tmp_path):
+    """Each time another host is lost at another moment, and another number of hosts goes on."""
+    rng, seen = random.Random(20), {}
+    moments = ["^connected", "^between"] + ["^epoch"] * 3
+    signals = [signal.SIGKILL] * 7 + [signal.SIGSTOP] * 3
+    rng.shuffle(signals)
+    for time_, number in enumerate(signals):
+        count, moment = rng.choice([2, 3]), moments[time_ % len(moments)]
+        victim, delay = rng.randrange(count), rng.uniform(0.0, 0.8)
+        what = f"{time_}: {number.name} of {victim} of {count}, {delay:.2f} s after {moment}"
+        hosts = new_hosts(TRAINING, count, tmp_path / "backup", 100_000, *["pause"] * (moment == "^between"))
+        hosts.hosts[victim].wait_for(moment)
+        time.sleep(delay)
+        hosts.hosts[victim].send(number)
+        lost = time.monotonic()
+        for index, host in enumerate(hosts.hosts):
+            if index != victim:
+                assert host.ended() == 3, f"{what}\n{hosts.text()}"
+                (line,) = (line for line in host.lines if line.startswith("lost: "))
+                assert line.startswith(f"lost: {hosts.name(victim)} was lost."), f"{what}\n{line}"
+                assert "Traceback" not in host.text, f"{what}\n{host.text}"
+        print(what, "ended after", time.monotonic() - lost)
+        assert time.monotonic() - lost < 30, what
+        seen |= _losses(*hosts.hosts)
+        hosts.close()
+    first = new_hosts(TRAINING, 2, tmp_path / "backup", max(seen) + 4)
+    assert first.ended() == [0, 0], first.text()
+    seen |= _losses(*first.hosts)
+    alone = new_hosts(TRAINING, 1, tmp_path / "of_one", max(seen) + 1)
+    assert alone.ended() == [0], alone.text()
+    expected = _losses(*alone.hosts)
+    assert set(seen) == set(expected)  # no epoch is left out
+    assert seen == pytest.approx(expected, rel=1e-4)
 
 
 def test_sigterm_ends_a_host_cleanly(new_hosts, tmp_path):

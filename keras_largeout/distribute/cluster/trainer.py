@@ -13,7 +13,6 @@ from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
 from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here, in_turn
-from keras_largeout.distribute.hosts.watch import naming_lost_hosts
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.replicas.hosts import hosts_of
@@ -255,7 +254,7 @@ class ClusterTraining(Saving, LoopHooks):
         if self._strategy is not None:
             self.check_hooks()
         try:
-            with naming_lost_hosts(self._hosts):
+            with contextlib.nullcontext() if self._hosts is None else self._hosts.naming_lost():
                 yield
         except BaseException as error:
             if self._cluster_strategy is not None:

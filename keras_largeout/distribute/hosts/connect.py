@@ -58,6 +58,7 @@ def _connect(cluster, devices):
         hosts = hosts_of(strategy)
         _check_hosts(cluster, hosts)  # it meets the others, so here all have come
     hosts.watch = HostWatch(cluster)
+    hosts.watch.name_uncaught()
     leave_on_sigterm()
     return strategy
 

@@ -131,7 +131,8 @@ def written_by_first(hosts, path):
         with tempfile.TemporaryDirectory() as folder:
             yield os.path.join(folder, os.path.basename(path))
     if hosts is not None:
-        wait(hosts)
+        with hosts.naming_lost():
+            wait(hosts)
 
 
 def callbacks_here(hosts, callbacks):

@@ -4,7 +4,6 @@ import contextlib
 import os
 import tempfile
 
-import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.between_hosts import joined, of_each, wait
@@ -36,15 +35,18 @@ def shared_folder():
     makes = hosts is None or hosts.index == 0
     with tempfile.TemporaryDirectory() if makes else contextlib.nullcontext("") as folder:
         if hosts is not None:
-            folder = _told_by_first(hosts, folder)
-            if not np.all(of_each(hosts, os.path.isdir(folder))):
+            with hosts.naming_lost():
+                folder = _told_by_first(hosts, folder)
+                found = of_each(hosts, os.path.isdir(folder))
+            if not found.all():
                 raise OSError(
                     "Temporary files of several hosts must be in a folder that all of them share, as TMPDIR. "
                     f"Received: {folder}, which is not there on every host"
                 )
         yield folder
         if hosts is not None:
-            wait(hosts)
+            with hosts.naming_lost():
+                wait(hosts)
 
 
 def _told_by_first(hosts, text):

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 import threading
 import time
 
@@ -12,6 +13,16 @@ from keras_largeout.distribute.replicas._tensorflow import abort_collectives, pe
 _SECONDS = 1.0  # between two questions
 _PATIENCE = 15.0  # for a host that is there and does not answer: it stands still
 _REFUSALS = 2  # questions in a row that nobody was there to answer: its process has ended
+# What TensorFlow raises where another host is gone.
+_OF_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
 
 
 class HostLostError(RuntimeError):
@@ -82,37 +93,32 @@ class HostWatch:
         time.sleep(min(4 * _SECONDS, max(0.0, deadline - time.monotonic())) if lost else 0.0)
         return lost
 
+    @contextlib.contextmanager
+    def naming(self):
+        """Turns what TensorFlow raises when a host was lost into one `HostLostError`."""
+        try:
+            yield
+        except _OF_LOST as error:
+            lost = self.who(error)
+            if not lost:
+                raise
+            raise HostLostError(lost) from None  # TensorFlow has logged what it saw
+
+    def name_uncaught(self):
+        """From now on the name of a host that was lost follows the error by which this process ends."""
+        before = sys.excepthook
+
+        def hook(kind, error, trace):
+            before(kind, error, trace)
+            lost = self.who(error) if isinstance(error, _OF_LOST) else []
+            if lost:
+                print(f"{HostLostError.__name__}: {HostLostError(lost)}", file=sys.stderr, flush=True)
+
+        sys.excepthook = hook
+
     def _silent(self, text):
         """The names of the hosts that an error of TensorFlow says are unhealthy."""
         found = re.findall(r"/job:(\w+)/replica:0/task:(\d+)", text) if "unhealthy" in text else []
         others = {(job, index) for job, index, _ in self._cluster.others()}
         named = dict.fromkeys((job, int(index)) for job, index in found)
         return [self._cluster.name(*task) for task in named if task in others]
-
-
-@contextlib.contextmanager
-def naming_lost_hosts(hosts):
-    """Turns what TensorFlow raises when a host was lost into one `HostLostError`.
-
-    Args:
-        hosts: `Hosts`, or None where there are not several.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        watch = None if hosts is None else hosts.watch
-        lost = watch.who(error) if watch is not None and isinstance(error, _OF_LOST) else []
-        if not lost:
-            raise
-        raise HostLostError(lost) from None  # TensorFlow has logged what it saw
-
-
-_OF_LOST = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)

@@ -1,5 +1,6 @@
 """Several hosts that train in step, one process each: how many there are, and which of them this one is."""
 
+import contextlib
 import weakref
 
 import tensorflow as tf
@@ -48,6 +49,10 @@ class Hosts:
     def here(self):
         """The indices of this host's devices among those of all: a range."""
         return range(self.index * self.per_host, (self.index + 1) * self.per_host)
+
+    def naming_lost(self):
+        """A context in which the error that TensorFlow raises when another host was lost names it."""
+        return contextlib.nullcontext() if self.watch is None else self.watch.naming()
 
 
 def hosts_of(strategy):

@@ -91,7 +91,8 @@ class ShardedArray:
         """The same with the seed that the first host has drawn where nobody gave one."""
         if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
-            initializer.seed = int(of_each(self._home.hosts, initializer.seed)[0])
+            with self._home.hosts.naming_lost():
+                initializer.seed = int(of_each(self._home.hosts, initializer.seed)[0])
         return initializer
 
     def _shard_shape(self, index, size):
@@ -195,7 +196,7 @@ class ShardedArray:
     def _of_all_hosts(self, rows, out):
         """`out`, of which each host has filled what lies there: complete on every host."""
         hosts, columns = self._home.hosts, self.placement.columns
-        with tf.init_scope():
+        with tf.init_scope(), hosts.naming_lost():
             if columns is not None:
                 mine = [out[:, slice(*columns[index])] for index in hosts.here]
                 widest = max(stop - start for start, stop in columns)

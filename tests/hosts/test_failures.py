@@ -4,6 +4,7 @@ import random
 import signal
 import time
 
+import keras
 import pytest
 
 TRAINING = """
@@ -48,6 +49,26 @@ except kl.distribute.HostLostError as error:
 print("trained", "%.6f" % np.abs(words.table.numpy()).sum(), flush=True)
 """
 
+BACKUP = "kl.callbacks.BackupAndRestore(folder, delete_checkpoint=False)"
+CHECKPOINT = 'kl.callbacks.ModelCheckpoint(f"{folder}/model.keras")'
+# The first host ends where it has written some of the arrays of its second file.
+DIES_WHILE_IT_SAVES = """
+import json, os, signal
+from keras_largeout.distribute.tables.row_span import RowSpan
+
+as_ever, saved = RowSpan.save, {}
+
+
+def save(self, store, key):
+    as_ever(self, store, key)
+    saved[self.array.name, key] = saved.get((self.array.name, key), 0) + 1
+    if max(saved.values()) == 2 and json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+RowSpan.save = save
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_host_is_named_by_all_others(number, new_hosts, tmp_path):
@@ -85,6 +106,24 @@ def _losses(*hosts):
     """The losses of the epochs that hosts have told, as they wrote them."""
     lines = (line.split()[1:] for host in hosts for line in host.lines if line.startswith("epoch "))
     return {int(epoch): float(loss) for epoch, loss in lines}
+
+
+@pytest.mark.parametrize("callback", [BACKUP, CHECKPOINT], ids=["backup", "checkpoint"])
+def test_the_first_host_ends_while_it_saves(callback, new_hosts, tmp_path):
+    folder, script = tmp_path / "saved", TRAINING.replace(BACKUP, callback)
+    folder.mkdir()
+    hosts = new_hosts(DIES_WHILE_IT_SAVES + script, 2, folder, 100_000)
+    assert hosts.ended() == [-signal.SIGKILL, 3], hosts.text()
+    assert hosts.hosts[1].wait_for("^lost: ").string.startswith(f"lost: {hosts.name(0)} was lost.")
+    assert [path.name for path in folder.iterdir() if path.name.endswith(".partial")]  # that was the moment
+    if callback == CHECKPOINT:
+        saved = keras.models.load_model(folder / "model.keras")  # all of it is compared with its digests
+        assert saved.optimizer.iterations.numpy() == 8
+        return
+    goes_on = new_hosts(script, 2, folder, 3)
+    assert goes_on.ended() == [0, 0], goes_on.text()
+    assert set(_losses(*goes_on.hosts)) == {1, 2}
+    assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
 
 
 @pytest.mark.soak

@@ -117,9 +117,15 @@ def trained(case, strategy, devices):
     x, y = data(ragged_end=case in HEADS)
     callbacks = []
     if case == "sparse_rewired":
-        callbacks = [kl.callbacks.Rewire(model.layers[-1], fraction=0.25, every=9, grow="gradient")]
+        rewire, head = kl.callbacks.Rewire, model.layers[-1]
+        callbacks = [
+            rewire(head, fraction=0.25, every=9, grow="gradient"),
+            rewire(head, fraction=0.1, every=14, prune="global_magnitude"),
+        ]
     history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
     found = {"losses": history.history["loss"]}
+    if callbacks:
+        found["in_degrees"] = head.in_degrees()
     if case in PREDICTED:
         found["evaluated"] = model.evaluate(x, y, batch_size=BATCH, verbose=0)
         found["predicted"] = model.predict(x, batch_size=BATCH, verbose=0)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas.between_hosts import sums
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.array import ShardedArray
@@ -139,7 +140,8 @@ class FanInWeights:
         for part in self.parts():
             with part.on_its_device():
                 degrees += fan_in_degrees(part.connections, self.num_inputs).numpy()
-        return degrees
+        hosts = self.kernel.hosts
+        return degrees if hosts is None else sums(hosts, tf.constant(degrees)).numpy()
 
     def save(self, store):
         for table in self.tables:

@@ -1,12 +1,14 @@
 """Pruning and regrowing the connections of a layer, and keeping the batch whose gradient says where."""
 
+import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
-from keras_largeout.distribute.replicas.between_hosts import joined, of_each
+from keras_largeout.distribute.replicas.between_hosts import joined, of_each, sums
 from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.chunks import chunk_ranges
 from keras_largeout.ops._gradients import with_gradient
@@ -127,11 +129,6 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
         int, how many connections changed.
     """
     parts, hosts = weights.parts(), weights.kernel.hosts
-    if hosts is not None and not per_class:
-        raise ValueError(
-            "Connections must be pruned class by class where several hosts have the classes: "
-            f'prune="magnitude". Received: the weakest of all classes, over {hosts.count} hosts'
-        )
     slots = slots or [()] * len(parts)
     forward = [None] * len(parts)
     if batch is not None:
@@ -139,7 +136,11 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     pruning = {"fraction": fraction}
     if not per_class:
         kernels, firsts = [part.kernel for part in parts], [part.first_class for part in parts]
-        pruning = {"threshold": fan_in_prune_threshold(kernels, fraction, seed, first_class=firsts)}
+        all_of_them = {"connections": math.prod(weights.kernel.shape)}
+        if hosts is not None:
+            all_of_them["summed"] = functools.partial(sums, hosts)
+        threshold = fan_in_prune_threshold(kernels, fraction, seed, first_class=firsts, **all_of_them)
+        pruning = {"threshold": threshold}
     changed = 0
     for part, moments, found in zip(parts, slots, forward):
         place = (part.kernel, part.connections, weights.num_inputs, seed)

@@ -76,7 +76,7 @@ def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=
     )
 
 
-def fan_in_prune_threshold(weights, fraction, seed, first_class=0):
+def fan_in_prune_threshold(weights, fraction, seed, first_class=0, connections=None, summed=tf.identity):
     """The threshold below which `fraction` of all connections lie: for `fan_in_rewire(threshold=...)`.
 
     Connections are ordered by |weight|, equal ones at random (by `seed`), so that exactly
@@ -87,6 +87,8 @@ def fan_in_prune_threshold(weights, fraction, seed, first_class=0):
         fraction: From 0 to 1.
         seed: int64 `[2]`, (seed, step): the one given to `fan_in_rewire`.
         first_class: The class of row 0; for a list, a list.
+        connections: Of all weights, also those that other processes have; None for those given here.
+        summed: Function of int64 `[n]`, to the sums over all processes.
 
     Returns:
         int64 scalar; -1: prune nothing.
@@ -99,24 +101,25 @@ def fan_in_prune_threshold(weights, fraction, seed, first_class=0):
     if not 0 <= fraction <= 1:
         raise ValueError(f"`fraction` must be in [0, 1]. Received: fraction={fraction}")
     seed = int64(seed)
-    rank = tf.constant(int(fraction * sum(math.prod(part.shape) for part in parts) + 0.5), tf.int64)
+    if connections is None:
+        connections = sum(math.prod(part.shape) for part in parts)
+    rank = tf.constant(int(fraction * connections + 0.5), tf.int64)
     # The key of that rank, 63 bits, from the most significant on: each pass counts how many keys with the
     # prefix found so far continue with which digit.
     prefix, left = tf.zeros([], tf.int64), rank
     for digit in range(KEY_DIGITS):
-        counts = tf.add_n(
-            [
-                _library.ops.largeout_fan_in_key_counts(
-                    weights=part.handle,
-                    prefix=prefix,
-                    seed=seed,
-                    first_class=int64(start),
-                    dtype=part.dtype,
-                    digit=digit,
-                )
-                for part, start in zip(parts, first)
-            ]
-        )
+        counts = [
+            _library.ops.largeout_fan_in_key_counts(
+                weights=part.handle,
+                prefix=prefix,
+                seed=seed,
+                first_class=int64(start),
+                dtype=part.dtype,
+                digit=digit,
+            )
+            for part, start in zip(parts, first)
+        ]
+        counts = summed(tf.add_n(counts))
         below = tf.cumsum(counts)
         found = tf.searchsorted(below, left[None], side="left", out_type=tf.int64)[0]
         found = tf.minimum(found, tf.size(counts, tf.int64) - 1)

@@ -62,6 +62,7 @@ HEADS = {
 CASES = (*EMBEDDINGS, "stacked", *HEADS)
 # Those whose other functions differ too.
 PREDICTED = ("columns_ftrl", "tree_adagrad", "full", "sampled", "sparse_softmax", "sparse_hinge")
+BEST_CLASSES = ("tree_adagrad", "full", "sparse_softmax")
 
 
 def _stacked(ids):
@@ -129,6 +130,10 @@ def trained(case, strategy, devices):
     if case in PREDICTED:
         found["evaluated"] = model.evaluate(x, y, batch_size=BATCH, verbose=0)
         found["predicted"] = model.predict(x, batch_size=BATCH, verbose=0)
+    if case in BEST_CLASSES:
+        with strategy.scope():
+            predictor = model.layers[-1].predictor(model, k=3)
+        found["best"] = predictor.predict(x, batch_size=BATCH, verbose=0)["scores"]
     arrays = {
         shard.array.name: shard.array for layer in model.layers for shard in getattr(layer, "shards", ())
     }

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -28,14 +29,14 @@ for line in sys.stdin:
     path, before = json.loads(line)
     if os.fork() == 0:
         sys.path.insert(0, path)
-        message = "imported"
+        loaded, message = set(sys.modules), ""
         try:
             exec(before)
             import keras_largeout, keras_largeout_ops
-            message += f" {keras_largeout.__file__} {keras_largeout_ops.__file__}"
+            message = f"{keras_largeout.__file__} {keras_largeout_ops.__file__}"
         except ImportError as error:
             message = str(error)
-        print(json.dumps(message), flush=True)
+        print(json.dumps([message, sorted(set(sys.modules) - loaded)]), flush=True)
         os._exit(0)
     os.wait()
 """
@@ -43,8 +44,9 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def imported():
-    """`imported(path)`: what `import keras_largeout` comes to in a process of its own, `path` first on its
-    Python path: "imported" and the files of both packages, or the error."""
+    """`imported(path)`: what `import keras_largeout` says in a process of its own, with `path` first on the
+    Python path (the files of both packages, or an error), and the modules that it brings after those of Keras
+    and TensorFlow."""
     process = subprocess.Popen(
         [sys.executable, "-c", _IMPORTS],
         stdin=subprocess.PIPE,
@@ -57,9 +59,7 @@ def imported():
     def ask(path, before=""):
         process.stdin.write(json.dumps([str(path), before]) + "\n")
         process.stdin.flush()
-        message = json.loads(process.stdout.readline())
-        assert "\n" not in message
-        return message
+        return json.loads(process.stdout.readline())
 
     yield ask
     process.stdin.close()
@@ -68,11 +68,11 @@ def imported():
 
 @pytest.fixture
 def import_error(imported):
-    """`import_error(path)`: the error of such an import."""
+    """`import_error(path)`: why it cannot be used there, in one line."""
 
     def ask(path, before=""):
-        message = imported(path, before)
-        assert message.startswith("keras_largeout cannot be used here")
+        message, _ = imported(path, before)
+        assert message.startswith("keras_largeout cannot be used here") and "\n" not in message
         return message
 
     return ask
@@ -90,6 +90,17 @@ def test_build_info():
     info = build_info()
     assert info["tensorflow"].split(".")[:2] == tf.__version__.split(".")[:2]
     assert info["isa"] in ("generic", "x86-64-v3", "x86-64-v4")
+
+
+def test_import_brings_nothing_else(imported):
+    """What few need (SciPy, scikit-learn, PyArrow, Matplotlib, more of TensorFlow) waits until it is used."""
+    message, brought = imported(PACKAGE.parent)
+    assert not message
+    roots = {name.partition(".")[0] for name in brought}
+    assert {"keras_largeout", "keras_largeout_ops"} <= roots
+    others = roots - set(sys.stdlib_module_names) - {"keras_largeout", "keras_largeout_ops"}
+    # TensorFlow makes a module of the library's ops, and names it by a digest.
+    assert not {name for name in others if not re.fullmatch(r"[0-9a-f]{40}", name)}
 
 
 def test_another_backend(import_error):
@@ -143,5 +154,5 @@ def test_library_of_other_sources(copy, import_error):
 @pytest.mark.skipif(not IN_A_CLONE, reason="the sources of the ops are not beside the package")
 def test_sources_of_a_clone_are_found_from_its_folder(imported):
     """`python -m keras_largeout...` in a clone runs its Python files with the library that is installed."""
-    said = imported(PACKAGE.parent)
-    assert said.split() == ["imported", str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")]
+    said, _ = imported(PACKAGE.parent)
+    assert said.split() == [str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")]

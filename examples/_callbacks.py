@@ -1,10 +1,12 @@
-"""What the progress bar of the language model shows beside the loss."""
+"""What the language model shows of its training: speed and perplexity, and the parts of a step."""
 
 import math
 import time
 
 import keras
 import tensorflow as tf
+from _profile.recording import Recorder
+from _profile.shares import by_scope, shares
 
 
 class Speed(keras.callbacks.Callback):
@@ -75,3 +77,49 @@ class Perplexity(keras.callbacks.Callback):
             total += float(self._summed(read, targets))
             words += float(tf.math.count_nonzero(targets))
         logs["val_perplexity"] = math.exp(total / words)
+
+
+class StepParts(keras.callbacks.Callback):
+    """Records some steps of the training: how much of their time belongs to which part of the model.
+
+    Args:
+        parts: `{name of a layer: part}`.
+        first: the step before which the recording begins; the first ones are not like the others.
+        steps: how many are recorded.
+    """
+
+    def __init__(self, parts, first=10, steps=10):
+        super().__init__()
+        self.parts, self.first, self.last = parts, first, first + steps
+        self._seen, self._recorder, self._recording = 0, None, None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._seen == self.first:
+            self._recorder = Recorder()
+            self._recorder.start()
+        if self._seen == self.last:
+            self._stop()
+        if self._recorder:
+            self._recorder.step()
+        self._seen += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._stop()  # what comes now, the validation, is no part of a step
+
+    def _stop(self):
+        if self._recorder:
+            self._recording, self._recorder = self._recorder.stop(), None
+
+    def lines(self):
+        """The table, as lines of text."""
+        if not self._recording:
+            return [f"not enough steps for a profile: it begins at step {self.first}"]
+        optimizer = self.model.optimizer.name
+        part = by_scope({**self.parts, optimizer: "optimizer"}, "other ops")
+        reading = ("Input", "IteratorGetNext")
+        seconds = shares(self._recording, lambda span: "input" if span.kind in reading else part(span))
+        steps, total = len(self._recording.steps), sum(seconds.values())
+        lines = [f"where the time of a step goes: {1e3 * total / steps:.1f} ms, mean of {steps}"]
+        for name, spent in seconds.most_common():
+            lines.append(f"{name:>24} {spent / total:6.1%} {1e3 * spent / steps:9.2f} ms")
+        return lines

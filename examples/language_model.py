@@ -3,6 +3,7 @@
 python examples/language_model.py            # the text of the Python installation itself
 python examples/language_model.py --head dense            # the same model with Keras's own Dense; also
                                                           # full, sampled (4096 words per step), huffman
+python examples/language_model.py --profile      # where the time of a step goes: GRU, embedding, head, ...
 python examples/language_model.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 python examples/language_model.py --devices 2 --parallel stages   # layers, not batches, are shared out
 python examples/language_model.py --corpus train.txt.gz --validation valid.txt.gz --epochs 10 --minutes 60
@@ -19,7 +20,7 @@ import _corpus
 import keras
 import numpy as np
 import tensorflow as tf
-from _callbacks import Perplexity, Speed
+from _callbacks import Perplexity, Speed, StepParts
 from _decoding import beam_search, sample_text
 from _dense import DenseSoftmax
 from _report import compare, draws, export_and_serve, meet, peak_memory, progress, size, stage
@@ -152,6 +153,9 @@ def fit(args, model, head, train, validation, tokens_per_step, steps):
         speed = Speed(tokens_per_step, args.minutes)
         perplexity = Perplexity(validation, head.make_loss(reduction="sum"))
         verbose, callbacks = progress()
+        if args.profile:
+            parts = StepParts(layers_of(model, head))
+            callbacks = [parts, *callbacks]
         history = model.fit(
             train,
             epochs=args.epochs,
@@ -162,7 +166,16 @@ def fit(args, model, head, train, validation, tokens_per_step, steps):
         ).history
         last = history["val_perplexity"][-1]
         print(f"   validation perplexity {last:.1f} after {speed.seconds:.0f} s of training")
+        if args.profile:
+            print(*("   " + line for line in parts.lines()), sep="\n")
     return {**history, "seconds": speed.epoch_seconds, "curve": speed.curve}
+
+
+def layers_of(model, head):
+    """The scopes of a training step, and the parts of the model that they belong to."""
+    kinds = {kl.layers.ShardedEmbedding: "embedding", keras.layers.GRU: "GRU"}
+    parts = {layer.name: kinds[type(layer)] for layer in model.layers if type(layer) in kinds}
+    return {**parts, head.name: "head", "compile_loss": "head"}
 
 
 def show_predictions(args, corpus, predictor, examples=6, shown=5):
@@ -252,6 +265,7 @@ def arguments():
     add("--learning-rate", type=float, default=5e-3)
     add("--validation-tokens", type=int, default=100_000, help="validate on at most so many words")
     add("--seed", type=int, default=0)
+    add("--profile", action="store_true", help="print the share of each part of the model in a step")
     add("--quick", action="store_true", help="a little text, one short epoch: does everything work?")
     add("--plots", metavar="DIR", help="PNGs of the loss, and of the speed by size of the vocabulary")
     add("--save", metavar="FILE.keras", help="keep the model; default: saved for a test, then removed")

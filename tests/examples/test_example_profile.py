@@ -1,0 +1,88 @@
+"""Where the time of a training step goes: the arithmetic, and a model whose steps are recorded."""
+
+import importlib
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+EXAMPLES = str(pathlib.Path(__file__).resolve().parents[2] / "examples")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module
+
+
+@pytest.fixture
+def recorded(module):
+    """`recorded(steps, calls, spans)`: a Recording; spans are (thread, begin, end, kind)."""
+    recording = module("_profile.recording")
+
+    def make(steps, calls, spans):
+        return recording.Recording(steps, calls, [recording.Span(*span[:3], "", span[3]) for span in spans])
+
+    return make
+
+
+def _by_kind(span):
+    return span.kind
+
+
+def test_parts_and_what_is_between_them_sum_to_the_steps(module, recorded):
+    shares = module("_profile.shares")
+    steps, calls = [(0, 10), (10, 20)], [(2, 9), (12, 19)]
+    spans = [(7, 3, 5, "A"), (8, 4, 6, "B"), (7, 13, 18, "A"), (7, 21, 25, "A")]
+    found = shares.shares(recorded(steps, calls, spans), _by_kind)
+    # From 4 to 5 both are at work.
+    assert found == {"A": 1.5 + 5, "B": 1.5, shares.BETWEEN: 1 + 3 + 1 + 1, shares.PYTHON: 3 + 3}
+    assert sum(found.values()) == 20
+
+
+def test_what_begins_before_a_step_counts_from_its_begin(module, recorded):
+    found = module("_profile.shares").shares(recorded([(4, 6)], [(0, 9)], [(1, 3, 8, "A")]), _by_kind)
+    assert found == {"A": 2}
+
+
+def test_time_of_an_op_within_another_is_its_own(module, recorded):
+    spans = [(1, 0, 10, "outer"), (1, 2, 4, "inner"), (1, 3, 4, "innermost"), (1, 6, 7, "inner")]
+    found = module("_profile.shares").shares(recorded([(0, 10)], [], spans), _by_kind)
+    assert found == {"outer": 7, "inner": 2, "innermost": 1}
+
+
+def test_parts_by_scope(module):
+    part = module("_profile.shares").by_scope({"gru": "GRU", "dense_1": "head"}, "other")
+    span = module("_profile.recording").Span
+
+    def of(name):
+        return part(span(0, 0, 1, name, "Add"))
+
+    assert of("call/gradient_tape/model_1/gru_1/while/body/_20/gru_1/Add") == "GRU"
+    assert of("call/model_1/dense_1/Add") == "head"
+    assert of("call/model_1/dense/Add") == of("call/grumble/Add") == "other"
+
+
+def test_training_steps_are_recorded(module):
+    callbacks = module("_callbacks")
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(256, name="wide"), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    x, y = np.ones((96, 64), "float32"), np.ones((96, 1), "float32")
+    parts = callbacks.StepParts({"wide": "wide layer"}, first=4, steps=3)
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[parts])
+    title, *rows = parts.lines()
+    assert title.endswith("mean of 3")
+    shares = {row[:24].strip(): float(row[24:].split("%")[0]) for row in rows}
+    assert shares["wide layer"] > 0 and shares["Python"] > 0 and shares["optimizer"] > 0
+    assert sum(shares.values()) == pytest.approx(100, abs=1)
+
+
+def test_an_epoch_that_is_too_short(module):
+    parts = module("_callbacks").StepParts({}, first=4)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 1)), np.ones((8, 1)), batch_size=4, verbose=0, callbacks=[parts])
+    assert parts.lines() == ["not enough steps for a profile: it begins at step 4"]

@@ -1,0 +1,33 @@
+"""The worker's side: a step is timed, then recorded."""
+
+import importlib
+import resource
+import statistics
+
+from benchmarks._step import Step
+from benchmarks._worker import measure
+from benchmarks.profile.parts import summary
+from examples._profile.recording import Recorder
+
+_MOST_STEPS = 100
+
+
+def record(config, data):
+    """Builds the step of another benchmark; what was measured of it is in the notes of the Step returned."""
+    module, _, function = config["target"].partition(":")
+    step = getattr(importlib.import_module(module), function)(config["config"], data)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    plain = measure(step, config["seconds"], 3, _MOST_STEPS)
+    done = len(plain["times"])
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    median = statistics.median(plain["times"])
+    count = max(3, min(_MOST_STEPS, int(config["seconds"] / median)))
+    recorder = Recorder()
+    recorder.start()
+    for i in range(count):
+        recorder.step()
+        step.run(done + i)
+    found = summary(recorder.stop())
+    found |= {"plain_ms": 1e3 * median, "plain_steps": done, "cpu_ms": 1e3 * plain["cpu_seconds"]}
+    found |= {"page_faults": faults / done}
+    return Step(lambda i: 0.0, {**step.notes, "profile": found})

@@ -15,8 +15,9 @@ def test_part_of_an_op():
 
 
 def _found():
-    """Two steps of 10 ms, each 2 in Python, 1 between ops, 4 in an op of ours, 2 and 1 in TensorFlow's."""
-    recording = Recording([], [], [])
+    """Steps of 10 ms, each 2 in Python, 1 between ops, 4 in an op of ours, 2 and 1 in TensorFlow's; and two
+    that something disturbs."""
+    recording = Recording([(1.0, 1.5), (2.0, 2.5)], [(1.0, 1.5)], [])
     for start in (0.0, 0.01):
         recording.steps.append((start, start + 0.01))
         recording.calls.append((start + 0.002, start + 0.01))

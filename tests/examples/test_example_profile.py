@@ -1,5 +1,6 @@
 """Where the time of a training step goes: the arithmetic, and a model whose steps are recorded."""
 
+import argparse
 import importlib
 import pathlib
 
@@ -78,6 +79,19 @@ def test_training_steps_are_recorded(module):
     shares = {row[:24].strip(): float(row[24:].split("%")[0]) for row in rows}
     assert shares["wide layer"] > 0 and shares["Python"] > 0 and shares["optimizer"] > 0
     assert sum(shares.values()) == pytest.approx(100, abs=1)
+
+
+def test_parts_of_the_language_model(module):
+    example, callbacks = module("language_model"), module("_callbacks")
+    args = argparse.Namespace(head="huffman", dim=8, units=16, learning_rate=1e-3)
+    counts = np.arange(50, 0, -1)
+    head = example.make_head(args, counts)
+    model = example.build(args, head, len(counts))
+    words = np.random.default_rng(0).integers(1, 50, (48, 7)).astype("int32")
+    parts = callbacks.StepParts(example.layers_of(model, head), first=4, steps=3)
+    model.fit(words[:, :-1], words[:, 1:], batch_size=4, verbose=0, callbacks=[parts])
+    found = {line[:24].strip() for line in parts.lines()[1:]}
+    assert {"GRU", "embedding", "head", "optimizer", "Python"} <= found
 
 
 def test_an_epoch_that_is_too_short(module):

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ def _profile(name, cases, options):
     with tempfile.TemporaryDirectory(prefix="largeout-profile-") as folder:
         for case in profiled.benchmark.with_data(options.quick, folder, cases):
             found = _record(case, options)
-            kept.append({"case": name, "step": case.name, **found})
+            kept.append({"case": name, "step": case.name, "machine": machine, **found})
             if "error" in found:
                 print(f"{case.name}: {found['error']}\n", file=sys.stderr)
                 continue
@@ -78,6 +79,15 @@ def _profile(name, cases, options):
             print(case.name, _table.aligned(*table), "\n".join(said), sep="\n", end="\n\n", flush=True)
             texts += [f"**{case.name}**", _table.markdown(*table), "\n".join(f"- {line}" for line in said)]
     return "\n\n".join(texts), kept
+
+
+def _write(file, marker, markdown):
+    """Writes between the markers of a case in a file. Where it has none, they come to its end."""
+    path = Path(file)
+    text = path.read_text() if path.exists() else ""
+    if f"<!-- {marker} -->" not in text:
+        path.write_text(f"{text.rstrip()}\n\n<!-- {marker} -->\n<!-- end of {marker} -->\n".lstrip())
+    _table.write_markdown(file, marker, markdown)
 
 
 def _options(argv):
@@ -116,7 +126,7 @@ def main(argv=None):
         markdown, records = _profile(name, own, options)
         kept += records
         if options.markdown:
-            _table.write_markdown(options.markdown, f"profile {name}", markdown)
+            _write(options.markdown, f"profile {name}", markdown)
     if options.json:
         _table.write_json(options.json, quick=options.quick, profiles=kept)
     return 1 if any("error" in record for record in kept) else 0

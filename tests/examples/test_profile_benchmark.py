@@ -61,3 +61,13 @@ def test_every_case_has_steps():
     (only,) = command.chosen("embedding", False, ["10M Adam"])
     assert only.problem == "10M Adam"
     assert command.main(["embedding", "--only", "no such problem"]) == 2
+
+
+def test_markdown_of_several_cases(tmp_path):
+    file = tmp_path / "profiles.md"
+    for name, text in (("a", "first"), ("b", "second"), ("a", "third")):
+        command._write(file, f"profile {name}", text)
+    lines = [line for line in file.read_text().splitlines() if line]
+    begin, end = "<!-- profile {} -->", "<!-- end of profile {} -->"
+    expected = [begin.format("a"), "third", end.format("a"), begin.format("b"), "second", end.format("b")]
+    assert lines == expected

@@ -74,7 +74,7 @@ def merge_rows(indices, values, num_rows):
     Args:
         indices: `[n]`, int32 or int64, in `[0, num_rows)`.
         values: `[n, ...]`, any float type.
-        num_rows: the rows of the table.
+        num_rows: the rows of the table, an integer or a scalar.
 
     Returns:
         `(indices, values)`: `[u]` of the type of `indices`, and float32 `[u, ...]`. Indices that increase
@@ -89,7 +89,7 @@ def merge_rows(indices, values, num_rows):
             row_splits=tf.zeros([0], tf.int64),
             weights=tf.zeros([0], tf.float32),
             grad=tf.reshape(values, [tf.shape(values)[0], math.prod(values.shape[1:])]),
-            num_rows=tf.constant(num_rows, tf.int64),
+            num_rows=tf.cast(num_rows, tf.int64),
             combiner="none",
             out_of_range="error",
         )

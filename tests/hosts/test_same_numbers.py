@@ -11,11 +11,14 @@ from tests.hosts import _models
 from tests.hosts._local import LocalHosts
 
 ALSO_ON_MORE = (
+    "permutation_adagrad",
     "hot_adam_accumulation",
     "columns_ftrl",
     "table_sgd_clipvalue",
+    "stacked",
     "tree_fused",
     "full",
+    "sampled",
     "sparse_fused",
 )
 SCRIPT = pathlib.Path(__file__).with_name("_models.py")
@@ -72,14 +75,6 @@ def test_two_hosts(case, two_hosts, one_device):
 @pytest.mark.soak
 @pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (4, 1)])
 def test_more_hosts_and_devices(hosts, devices, tmp_path, one_device):
-    cases = (
-        "hot_adam_accumulation",
-        "columns_ftrl",
-        "table_sgd_clipvalue",
-        "tree_fused",
-        "full",
-        "sparse_fused",
-    )
-    found = _trained(tmp_path, hosts, devices, cases)
-    for case in cases:
+    found = _trained(tmp_path, hosts, devices, ALSO_ON_MORE)
+    for case in ALSO_ON_MORE:
         _compare(case, found[case], one_device(case))

@@ -34,6 +34,22 @@ def table_bytes(table, asked, updated, replicated, merged):
     )
 
 
+def asked_by_rails(asked, carried, per_host):
+    """How many rows each device asks of each, where those of a host ask others together: `[devices] * 2`.
+
+    A replica asks device e of its host for what it wants of device e of any host.
+
+    Args:
+        asked: int64 `[devices, devices]`: what each replica wants of each shard.
+        carried: int64 `[devices, devices]`: what each asks of other hosts, for all of its own.
+        per_host: int, how many devices a host has.
+    """
+    devices = len(asked)
+    host = np.arange(devices) // per_host
+    within = np.tile(asked.reshape(devices, -1, per_host).sum(axis=1), devices // per_host)
+    return np.where(host[:, None] == host, within, carried)
+
+
 def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
     """Bytes between devices for a `ShardedTree`: int64 `[devices, devices]`.
 

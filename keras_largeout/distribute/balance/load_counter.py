@@ -37,7 +37,7 @@ class LoadCounter(Counting):
         self._hosts, self._first_replica = array.table.hosts, array.table.here[0]
         # On a cluster all workers count on the first server. They only add, so none waits for another.
         self.remote, host = array.table.remote, array.table.devices[0] if array.table.remote else HOST
-        _counts = functools.partial(_counts_on, host)
+        _counts = functools.partial(counts_on, host)
         self._asked = [_counts(length) for _ in range(1 if self.remote else devices)]
         # Rows of gradients: for each shard, and from each replica for replicated rows.
         self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
@@ -50,7 +50,11 @@ class LoadCounter(Counting):
 
     def add(self, numbers):
         """Adds int64 `[length]` to what this replica did."""
-        self._asked[self._first_replica + replica_index()].assign_add(numbers)
+        self._asked[self.this_replica()].assign_add(numbers)
+
+    def this_replica(self):
+        """The index of the current replica among those of all hosts."""
+        return self._first_replica + replica_index()
 
     def split(self, numbers):
         """A list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.
@@ -91,10 +95,10 @@ class LoadCounter(Counting):
 
     def load(self):
         """The `MeasuredLoad` of the steps so far."""
-        asked = self._of_all_hosts(np.stack([numbers.numpy() for numbers in self._asked]))
+        asked = self.of_all_hosts(np.stack([numbers.numpy() for numbers in self._asked]))
         asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
-        gradients = self._of_all_hosts(self._shards.numpy())
-        replicated = self._of_all_hosts(self._replicas.numpy())
+        gradients = self.of_all_hosts(self._shards.numpy())
+        replicated = self.of_all_hosts(self._replicas.numpy())
         if self.remote:
             self._give_to_servers(asked, gradients, int(replicated.sum()))
             peak = asked[:, -1, 1:].sum(axis=0).max()  # of the server that is busiest over all steps
@@ -112,7 +116,7 @@ class LoadCounter(Counting):
             bytes=sent,
         )
 
-    def _of_all_hosts(self, counts):
+    def of_all_hosts(self, counts):
         """The sums of an integer array over the hosts where there are several."""
         if self._hosts is None:
             return counts
@@ -142,7 +146,8 @@ def increment(variable, indices, by):
     tf.raw_ops.ResourceScatterAdd(resource=variable.handle, indices=indices, updates=by)
 
 
-def _counts_on(host, *shape):
+def counts_on(host, *shape):
+    """A variable of int64 zeros on the device `host`."""
     with tf.init_scope(), tf.device(host):
         return plain_variable(tf.zeros(shape, tf.int64), trainable=False)
 

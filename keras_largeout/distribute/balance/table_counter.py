@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.balance.load_bytes import server_table_bytes, table_bytes
-from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, increment
+from keras_largeout.distribute.balance.load_bytes import asked_by_rails, server_table_bytes, table_bytes
+from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, counts_on, increment
 from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.distribute.tables.array import HOT
 
@@ -23,6 +23,8 @@ class TableCounter(LoadCounter):
     def __init__(self, table, record):
         super().__init__(table.plan_name, table.array, ("rows",), table.placement.devices + 2, record)
         self._table = table
+        over_hosts = table.hosts is not None and table.placement.columns is None
+        self._carried = [counts_on(HOST, self.devices + 2) for _ in range(self.devices * over_hosts)]
         if record and table.placement.columns is None:
             for key, part in table.array.parts.items():
                 if key != HOT:
@@ -33,6 +35,10 @@ class TableCounter(LoadCounter):
     def add_rows(self, partition):
         """Counts a `Partition` of a table that is sharded by rows."""
         self.add(partition.cuts)
+
+    def add_carried(self, cuts):
+        """Counts what this replica asks of other hosts, for all replicas of its own; as `Partition.cuts`."""
+        self._carried[self.this_replica()].assign_add(cuts)
 
     def add_columns(self, partition):
         """Counts a `Partition` of a table that is sharded by columns: every device is asked for every row."""
@@ -49,10 +55,19 @@ class TableCounter(LoadCounter):
             increment(self._recorded[key], local, tf.constant(1, tf.uint32))
 
     def bytes_between(self, asked, replicated, merged):
-        return table_bytes(self._table, asked[:, 0, 1:], self.updated, replicated, merged)
+        asked = asked[:, 0, 1:]
+        if self._carried:
+            carried = self.of_all_hosts(np.stack([numbers.numpy() for numbers in self._carried]))
+            asked = asked_by_rails(asked, self.split(carried)[0][:, 1:], self._table.hosts.per_host)
+        return table_bytes(self._table, asked, self.updated, replicated, merged)
 
     def bytes_of_servers(self, asked, gradients):
         return server_table_bytes(self._table, asked[:, 0, 1:].sum(axis=0), gradients)
+
+    def reset(self):
+        super().reset()
+        for numbers in self._carried:
+            numbers.assign(tf.zeros(numbers.shape, numbers.dtype))
 
     def recorded(self):
         """float32 `[rows]`: how often each row was looked up; 0 for replicated rows. None: not recorded."""
@@ -66,4 +81,4 @@ class TableCounter(LoadCounter):
             for shard, found in by_shard.items():
                 mine = owners == shard
                 counts[start:stop][mine] = found[local[mine]]
-        return self._of_all_hosts(counts).astype(np.float32)
+        return self.of_all_hosts(counts).astype(np.float32)

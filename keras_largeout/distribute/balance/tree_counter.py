@@ -71,4 +71,4 @@ class TreeCounter(LoadCounter):
         """int64 `[leaves of the top]`: how many targets were below each leaf. None: not recorded."""
         if not self._recorded:
             return None
-        return self._of_all_hosts(np.sum([v.numpy() for v in self._recorded.values()], axis=0))
+        return self.of_all_hosts(np.sum([v.numpy() for v in self._recorded.values()], axis=0))

@@ -6,6 +6,7 @@ ImportError that says so.
 
 import contextlib
 import logging
+import threading
 
 import tensorflow as tf
 
@@ -38,6 +39,15 @@ def in_xla():
     """
     inside = _need("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext")
     return inside(tf.compat.v1.get_default_graph())
+
+
+def in_graph_of_replica():
+    """Whether a replica can make a call with others (`merge_call`) here: not in its loops and conditions.
+
+    Why: TensorFlow only raises where it can't, and nothing public tells before.
+    """
+    graph = getattr(threading.current_thread(), "graph", None)
+    return graph is not None and graph is tf.compat.v1.get_default_graph()
 
 
 @contextlib.contextmanager

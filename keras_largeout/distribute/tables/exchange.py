@@ -12,6 +12,7 @@ from keras_largeout.distribute.replicas.between_hosts import Route, RouteToAll
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.distribute.tables.rails import positions_beyond_hot, rail_of
 from keras_largeout.distribute.tables.storage.wanted import note
 from keras_largeout.ops.embedding.wrapper import embedding_combine
 from keras_largeout.ops.exchange import partition_ids
@@ -108,25 +109,21 @@ class Exchange:
     def _rows_of_all_hosts(self, partition):
         """The same where parts lie on other hosts: positions go there, and the rows come back.
 
-        A host makes the positions that come from all hosts unique, so each of its parts gives a row once.
+        A position travels once for all replicas of a host (`rails.py`). A host makes those that come from all
+        hosts unique, so each of its parts gives a row once.
         """
         hosts, placement = self.table.hosts, self.table.placement
-        cuts = partition.cuts[1 :: hosts.per_host]
-        route = Route(hosts, cuts[1:] - cuts[:-1])
-        asked = route.there(partition.unique[cuts[0] :])
-        here = partition_ids(
-            asked - placement.num_hot,
-            placement.offsets - placement.num_hot,
-            kind="identity",
-            rows=int(placement.offsets[-1]) - placement.num_hot,
-            devices=placement.devices,
-        )
+        rail, counter = rail_of(hosts, placement, partition), counter_of(self.table)
+        if counter is not None:
+            counter.add_carried(rail.cuts)
+        route = Route(hosts, rail.send)
+        here = positions_beyond_hot(placement, route.there(rail.positions))
         rows = self._rows_here(here, hot=False)
         take = tf.gather if rows.shape.rank == 1 else embedding_combine
-        brought = route.back(take(rows, here.inverse))
+        brought = rail.hand_out(route.back(take(rows, here.inverse)))
         if not placement.num_hot:
             return brought
-        hot = self._part_rows(HOT, partition.local[: cuts[0]])
+        hot = self._part_rows(HOT, partition.local[: partition.cuts[1]])
         return tf.concat([hot, brought], axis=0)
 
     def _rows_here(self, partition, hot=True):

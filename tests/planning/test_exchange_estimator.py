@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_largeout.distribute import Device, Placement, Plan, TableSpec, plan
-from keras_largeout.distribute.planning.exchange_estimator import arrivals, arriving
+from keras_largeout.distribute.planning.exchange_estimator import arrivals, arriving, replicated_between
 from keras_largeout.distribute.planning.row_estimator import device_load
 from keras_largeout.distribute.planning.tree_estimator import tree_load
 from keras_largeout.trees import Tree
@@ -22,16 +22,18 @@ def load_of(placement, hosts=HOSTS):
 
 
 def test_rows_that_are_spread_evenly():
-    # A device asks three others for a row each, two of them on the other host; three send it a gradient.
+    # A device asks three others for a row each; three send it a gradient. For its host it asks one of the
+    # other host for a row, and that host sends it one gradient.
     load = load_of(Placement.by_modulo(4, 4))
-    assert np.allclose(load.received, 6 * VECTOR) and np.allclose(load.between, 4 * VECTOR)
+    assert np.allclose(load.received, 6 * VECTOR) and np.allclose(load.between, 2 * VECTOR)
 
 
 def test_a_whole_table():
-    # Device 1 receives the gradients of four rows from each of three devices, the others its four rows.
+    # Device 1 receives the gradients of four rows from each of three devices, the others its four rows. On
+    # the other host it has to do with device 3 alone.
     load = load_of(Placement.on_device(4, 4, 1))
     assert np.allclose(load.received, np.array([4, 12, 4, 4]) * VECTOR)
-    assert np.allclose(load.between, np.array([0, 8, 4, 4]) * VECTOR)
+    assert np.allclose(load.between, np.array([0, 4, 0, 4]) * VECTOR)
 
 
 def test_explicit_and_replicated_rows():
@@ -39,7 +41,7 @@ def test_explicit_and_replicated_rows():
     load = load_of(Placement.explicit([-1, 0, 0, 3], 4, [2, 0, 0, 1]))
     rows, gradients, replicated = np.array([1, 3, 3, 2]), np.array([6, 0, 0, 3]), 3
     assert np.allclose(load.received, (rows + gradients + replicated) * VECTOR)
-    rows, gradients, replicated = np.array([1, 1, 2, 2]), np.array([4, 0, 0, 2]), 2
+    rows, gradients, replicated = np.array([0, 1, 2, 0]), np.array([2, 0, 0, 1]), np.array([1, 0, 1, 0])
     assert np.allclose(load.between, (rows + gradients + replicated) * VECTOR)
 
 
@@ -58,8 +60,15 @@ def test_subtrees():
     load = tree_load(tree, placement, counts, dim=4, batch_tokens=800, hosts=HOSTS)
     hidden, returned, root = np.array([0, 0, 375, 0]), np.array([125, 125, 0, 125]), 3 * 4
     assert np.allclose(load.received, (hidden + returned + root) * VECTOR)
-    hidden, returned, root = np.array([0, 0, 250, 0]), np.array([125, 125, 0, 0]), 2 * 4
+    hidden, returned, root = np.array([0, 0, 250, 0]), np.array([125, 125, 0, 0]), np.array([4, 0, 4, 0])
     assert np.allclose(load.between, (hidden + returned + root) * VECTOR)
+
+
+def test_replicated_rows_of_many_hosts():
+    # All four hosts touch the same rows: a fourth of them is summed on each, of which it gets three others'.
+    found = replicated_between(4 * 80, 80, (0, 0, 1, 1, 2, 2, 3, 3))
+    assert np.allclose(found, [3 * 20 + 3 * 20, 0] * 4)
+    assert np.allclose(replicated_between(3 * 80, 80, (0, 1, 2)), 2 * 80)
 
 
 @pytest.mark.parametrize("devices", [1, 3, 8])
@@ -74,7 +83,7 @@ def test_one_host_gets_nothing_from_others(devices):
 
 def test_hosts_need_not_come_one_after_another():
     turns = load_of(Placement.on_device(4, 4, 1), (5, 2, 5, 2))
-    assert np.allclose(turns.between, np.array([4, 8, 4, 0]) * VECTOR)
+    assert np.allclose(turns.between, np.array([4, 4, 0, 0]) * VECTOR)
 
 
 def some_tables():

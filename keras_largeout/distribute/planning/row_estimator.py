@@ -15,7 +15,12 @@ import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.exchange_estimator import arrivals
+from keras_largeout.distribute.planning.exchange_estimator import (
+    arrivals,
+    arriving,
+    replicated_between,
+    rows_between,
+)
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.tree_estimator import class_frequencies, node_loads, tree_load
 from keras_largeout.trees.cost import FLOAT32_BYTES, passed_by_batch
@@ -130,9 +135,19 @@ def device_load(spec, placement, batch_size, hosts=None):
     hot_bytes = _by_owner(row.replicated, placement)[1]
     rows = owned + hot / devices
     # Rows that it asks others for, gradients that others send it, gradients of replicated rows.
-    received, between = arrivals(owned, hot, hosts)
+    received, between = arriving(owned, hot), np.zeros(devices)
+    if hosts is not None:
+        between = np.minimum(received, _between(spec, placement, batch_size, hosts))
     flops = spec.dim * (owned + hot * np.ones(devices))
     return DeviceLoad(memory, rows, flops, owned_bytes + hot_bytes, vector * received, vector * between)
+
+
+def _between(spec, placement, batch_size, hosts):
+    """How many rows each device receives from other hosts: float64 `[devices]`."""
+    count = len(set(hosts))
+    owned, hot = _by_owner(row_load(spec, count, batch_size).asked, placement)
+    touched = _by_owner(row_load(spec, 1, batch_size).asked, placement)[1]
+    return rows_between(owned, hosts) + replicated_between(hot, touched, hosts)
 
 
 def expected_work(specs, devices, batch_size):

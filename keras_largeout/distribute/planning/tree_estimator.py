@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.exchange_estimator import arrivals
+from keras_largeout.distribute.planning.exchange_estimator import arrivals, arriving, replicated_between
 from keras_largeout.distribute.planning.placement import REPLICATED
 from keras_largeout.distribute.planning.specs import checked_counts
 from keras_largeout.trees.cost import (
@@ -221,7 +221,13 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0,
         return np.bincount(owners[where], values[where], minlength=devices)
 
     tokens_here = owned(loads.pairs, roots)  # from all devices, an equal part from each
-    received, between = arrivals(tokens_here, devices * loads.local[top].sum(), hosts)
+    received, between = arrivals(tokens_here, 0.0, hosts)
+    received = received + arriving(np.zeros(devices), devices * loads.local[top].sum())
+    if hosts is not None:
+        count = len(set(hosts))
+        of_hosts = node_loads(tree, class_frequencies(tree, counts), count, dim, tokens, slots).local
+        between = between + replicated_between(count * of_hosts[top].sum(), loads.touched[top].sum(), hosts)
+        between = np.minimum(between, received)
     vector = float(FLOAT32_BYTES) * dim
     return TreeLoad(
         pairs=owned(loads.pairs) + loads.pairs[top].sum() / devices,

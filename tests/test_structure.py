@@ -67,7 +67,7 @@ MAY_IMPORT = {
         "distribute.planning",
         "ops",
     },
-    "optimizers": {"distribute.tables", "distribute.replicas", "ops"},
+    "optimizers": {"distribute.planning", "distribute.tables", "distribute.replicas", "ops"},
     "model": {"distribute.cluster", "_hidden"},
     "layers": {"model", "_hidden", "optimizers", "distribute", "ops", "trees"},
     "callbacks": {"layers", "distribute", "ops"},

@@ -5,6 +5,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
+from keras_largeout.distribute.replicas.between_hosts import Route
+from keras_largeout.distribute.replicas.between_hosts import joined as joined_hosts
+from keras_largeout.distribute.tables.counting import count_merged_here
 from keras_largeout.ops.row_update import merge_rows
 
 
@@ -47,6 +51,24 @@ def joined(gradients, weight):
         if len(parts) == 1:
             return parts[0]
         return RowSlices(*(tf.concat(tensors, axis=0) for tensors in zip(*parts)))
+
+
+def summed_over_hosts(rows, hosts, weight):
+    """The sums of the `RowSlices` of all hosts for a `Weight` that each of them has: the same bits on all.
+
+    Of many hosts host r % count sums row r and sends the sum to all, so that a row that all touch travels
+    twice, however many hosts there are. The order of a sum is that of the hosts.
+    """
+    rows = rows.merged(weight)
+    if weight.is_table:
+        count_merged_here(weight.variable, rows)
+    rows = rows._replace(indices=tf.cast(rows.indices, tf.int64))
+    if hosts.count >= SUMMED_IN_PARTS:
+        owners = tf.cast(rows.indices % hosts.count, tf.int32)
+        route = Route(hosts, tf.math.bincount(owners, minlength=hosts.count, maxlength=hosts.count))
+        order = tf.argsort(owners, stable=True)
+        rows = RowSlices(*(route.there(tf.gather(tensor, order)) for tensor in rows)).merged(weight)
+    return RowSlices(*joined_hosts(hosts, *rows)).merged(weight)
 
 
 def check_constraint(weight):

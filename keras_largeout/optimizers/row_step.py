@@ -4,7 +4,6 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import step_counter
-from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import components
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
@@ -71,17 +70,18 @@ class RowStep:
         rows = row_slices.joined(gradients, weight)
         if weight.is_table:
             count_gradients(weight.variable, gradients, rows)
-        if self.hosts is None or not weight.on_every_host:
+        if not self._on_hosts(weight):
             return rows
-        rows = rows.merged(weight)
-        indices, values = joined(self.hosts, tf.cast(rows.indices, tf.int64), rows.values)
-        return row_slices.RowSlices(indices, values).merged(weight)
+        return row_slices.summed_over_hosts(rows, self.hosts, weight)
+
+    def _on_hosts(self, weight):
+        """Whether several hosts have copies of a weight: its rows are summed over them."""
+        return self.hosts is not None and weight.on_every_host
 
     def _lookup(self, gradients, weight):
         """The `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""
         seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
-        copied = self.hosts is not None and weight.on_every_host  # its rows are summed over the hosts first
-        if seen or copied or len(gradients) > 1 or not weight.fuses_updates:
+        if seen or self._on_hosts(weight) or len(gradients) > 1 or not weight.fuses_updates:
             return None
         return LookupGradient.of(gradients[0])
 
@@ -149,7 +149,7 @@ class RowStep:
         if isinstance(rows, LookupGradient):
             weight.update_by_lookup(optimizer.row_rule, optimizer.slot_names, rows, hyper)
             return
-        if len(weight.copies) > 1:  # merged once, so that the copies stay the same
+        if len(weight.copies) > 1 or self._on_hosts(weight):  # merged once, so that the copies stay the same
             rows = rows.merged(weight)
             if weight.is_table:
                 count_merged(weight.variable, rows)

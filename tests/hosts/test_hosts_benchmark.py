@@ -20,6 +20,7 @@ WORK = Work(
     slots=1,
     dense=300,
     top_rows=20,
+    top_rows_of_all=30,
     below=0.5,
     path_rows=40.0,
     exchanges=10,
@@ -50,10 +51,12 @@ def test_no_padding_without_other_hosts():
 
 def test_bytes_between():
     parts = prediction.bytes_between(WORK, 32, hosts=4, gpus=2, padded=False)
-    unique = prediction.unique_rows(1000, 1.1, 32) + prediction.unique_rows(500, 1.1, 32 * 8)
-    assert parts["rows"] == pytest.approx(2 * 3 / 4 * unique * (8 + 2 * 64))
+    unique = prediction.unique_rows(1000, 1.1, 2 * 32) + prediction.unique_rows(500, 1.1, 2 * 32 * 8)
+    assert parts["rows"] == pytest.approx(3 / 4 * unique * (8 + 2 * 64))
     assert parts["hidden"] == pytest.approx(2 * 3 / 4 * 16 * (2 * 64 + 8 + 8))
-    assert parts["top"] == 3 * 20 * (64 + 4 + 16)
+    assert parts["top"] == pytest.approx(3 * (20 + 30) / 4 * (64 + 4 + 16))
+    three = prediction.bytes_between(WORK, 32, hosts=3, gpus=2, padded=False)
+    assert three["top"] == 2 * 20 * (64 + 4 + 16)
     padded = prediction.bytes_between(WORK, 32, hosts=4, gpus=2)
     assert all(padded[part] > parts[part] for part in parts)
     assert not any(prediction.bytes_between(WORK, 32, hosts=1, gpus=2).values())

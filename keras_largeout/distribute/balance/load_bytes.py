@@ -7,16 +7,18 @@ device j; the diagonal is 0.
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
+
 #: Bytes of an index: rows, positions and classes are sent as int64.
 _INDEX = 8
 
 
-def table_bytes(table, asked, updated, replicated, merged):
+def table_bytes(table, asked, updated, replicated, merged, of_hosts):
     """Bytes between devices for a `ShardedTable`: int64 `[devices, devices]`.
 
     A replica sends the local indices of rows to their shard, gets the rows, and sends their gradients back.
-    (The shard has the indices already.) Gradients of replicated rows are sent to the first device, and their
-    sums from there to all devices.
+    (The shard has the indices already.) Gradients of replicated rows are sent to the first device of a host,
+    and their sums from there to all devices.
 
     Args:
         table: `ShardedTable`.
@@ -24,13 +26,14 @@ def table_bytes(table, asked, updated, replicated, merged):
         updated: bool, whether there are gradients.
         replicated: int64 `[replicas]`: rows of gradients for replicated rows.
         merged: int, how many of these rows are left when those of all replicas are summed.
+        of_hosts: int64 `[hosts]`: how many are left when those of the replicas of each host are.
     """
     itemsize = tf.as_dtype(table.array.dtype).size
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
     back = asked * _bytes_of_row(table)
     there = asked * _INDEX + updated * back
     return _without_own(there + back.T) + _replicated(
-        replicated, dim * itemsize + _INDEX, merged, 4 * dim + _INDEX
+        replicated, dim * itemsize + _INDEX, merged, 4 * dim + _INDEX, of_hosts
     )
 
 
@@ -50,7 +53,7 @@ def asked_by_rails(asked, carried, per_host):
     return np.where(host[:, None] == host, within, carried)
 
 
-def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
+def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged, of_hosts):
     """Bytes between devices for a `ShardedTree`: int64 `[devices, devices]`.
 
     Hidden vectors are sent to subtrees, and their gradients come back. The gradients of a subtree's rows stay
@@ -61,7 +64,7 @@ def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
         tokens: int64 `[replicas, shards]`: how many hidden vectors each replica sent to each shard.
         vector_bytes: int, bytes of a hidden vector and its gradient together.
         scalar_bytes: int, bytes of what goes with them: loss, gradient of the loss, class.
-        replicated, merged: as in `table_bytes`.
+        replicated, merged, of_hosts: as in `table_bytes`.
     """
     there = tokens * (vector_bytes // 2 + scalar_bytes - 4)
     back = tokens * (vector_bytes // 2 + 4)
@@ -69,7 +72,7 @@ def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged):
     itemsize = tf.as_dtype(kernel.array.dtype).size
     row = kernel.shape[1] * itemsize + _INDEX + (0 if bias is None else 4)
     merged_row = 4 * kernel.shape[1] + _INDEX + (0 if bias is None else 4 + _INDEX)
-    return _without_own(there + back.T) + _replicated(replicated, row, merged, merged_row)
+    return _without_own(there + back.T) + _replicated(replicated, row, merged, merged_row, of_hosts)
 
 
 def server_table_bytes(table, asked, gradients):
@@ -106,12 +109,21 @@ def _bytes_of_row(table):
     return widths * tf.as_dtype(table.array.dtype).size
 
 
-def _replicated(rows, row_bytes, merged, merged_bytes):
-    """Bytes of the gradients of replicated rows: to the first device; their float32 sums from it to all."""
-    between = np.zeros((len(rows), len(rows)), np.int64)
-    between[1:, 0] = rows[1:] * row_bytes
-    between[0, 1:] = merged * merged_bytes
-    return between
+def _replicated(rows, row_bytes, merged, merged_bytes, of_hosts):
+    """Bytes of the gradients of replicated rows.
+
+    They go to the first device of their host, its float32 sums to those of other hosts, as
+    `optimizers.row_slices` says, and the sums of all from there to the other devices of the host.
+    """
+    devices, hosts = len(rows), len(of_hosts)
+    index, firsts = np.arange(devices), np.arange(0, devices, devices // hosts)
+    first = np.repeat(firsts, devices // hosts)
+    between = np.zeros((devices, devices), np.int64)
+    between[index, first] = rows * row_bytes
+    between[first, index] = merged * merged_bytes
+    sent = of_hosts if hosts < SUMMED_IN_PARTS else (of_hosts + merged) // hosts
+    between[np.ix_(firsts, firsts)] = sent[:, None] * merged_bytes
+    return _without_own(between)
 
 
 def _without_own(between):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
-from keras_largeout.distribute.replicas.between_hosts import sums
+from keras_largeout.distribute.replicas.between_hosts import of_each, sums
 from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_index
 from keras_largeout.distribute.tables.array import HOT
 
@@ -43,6 +43,7 @@ class LoadCounter(Counting):
         self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
         self.updated = False
         self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
+        self._merged_here = None if self._hosts is None else _counts()
         self._before = _counts(devices, devices + 1)
         self._recorded, self.records = {}, record
 
@@ -70,9 +71,14 @@ class LoadCounter(Counting):
         self._sizes[key] = [_length(g) for g in gradients] if key == HOT else _length(joined)
 
     def add_merged(self, rows):
-        """Counts the rows, summed over the replicas, that are sent to every copy of the replicated rows."""
+        """Counts the replicated rows that are updated, each once: their sums over all replicas."""
         with tf.device(HOST):
             self._merged.assign_add(tf.cast(_length(rows), tf.int64))
+
+    def add_merged_here(self, rows):
+        """Counts the rows, summed over the replicas of this host, that are summed over the hosts."""
+        with tf.device(HOST):
+            self._merged_here.assign_add(tf.cast(_length(rows), tf.int64))
 
     def end_step(self):
         with tf.device(HOST):
@@ -105,7 +111,11 @@ class LoadCounter(Counting):
             sent = self.bytes_of_servers(asked, gradients)[None]
         else:
             gradients, peak = gradients + replicated, self._peak.numpy()
-            sent = self.bytes_between(asked, replicated, int(self._merged.numpy()))
+            merged = int(self._merged.numpy())
+            of_hosts = np.array([merged])
+            if self._hosts is not None:
+                of_hosts = of_each(self._hosts, int(self._merged_here.numpy()))
+            sent = self.bytes_between(asked, replicated, merged, of_hosts)
         return MeasuredLoad(
             name=self.name,
             steps=int(self._steps.numpy()),
@@ -135,6 +145,7 @@ class LoadCounter(Counting):
     def reset(self):
         """Forgets everything that was counted and recorded."""
         gradients = [self._shards, self._replicas, self._merged]
+        gradients += [] if self._merged_here is None else [self._merged_here]
         steps = [self._steps, self._peak, self._before]
         for variable in [*self._asked, *gradients, *steps, *self._recorded.values()]:
             with on(variable):

@@ -54,12 +54,12 @@ class TableCounter(LoadCounter):
         if key in self._recorded:
             increment(self._recorded[key], local, tf.constant(1, tf.uint32))
 
-    def bytes_between(self, asked, replicated, merged):
+    def bytes_between(self, asked, *replicated):
         asked = asked[:, 0, 1:]
         if self._carried:
             carried = self.of_all_hosts(np.stack([numbers.numpy() for numbers in self._carried]))
             asked = asked_by_rails(asked, self.split(carried)[0][:, 1:], self._table.hosts.per_host)
-        return table_bytes(self._table, asked, self.updated, replicated, merged)
+        return table_bytes(self._table, asked, self.updated, *replicated)
 
     def bytes_of_servers(self, asked, gradients):
         return server_table_bytes(self._table, asked[:, 0, 1:].sum(axis=0), gradients)

@@ -53,10 +53,8 @@ class TreeCounter(LoadCounter):
             each = tf.constant(1, tf.int64) if weights is None else tf.cast(weights != 0, tf.int64)
             increment(self._recorded[replica_index()], leaves, each)
 
-    def bytes_between(self, asked, replicated, merged):
-        return tree_bytes(
-            self._tree, asked[:, 0, 1:], self._vector_bytes, self._scalar_bytes, replicated, merged
-        )
+    def bytes_between(self, asked, *replicated):
+        return tree_bytes(self._tree, asked[:, 0, 1:], self._vector_bytes, self._scalar_bytes, *replicated)
 
     def bytes_of_servers(self, asked, gradients):
         tokens = asked[:, 0, 1:].sum(axis=0)

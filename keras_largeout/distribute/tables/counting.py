@@ -26,6 +26,13 @@ def count_merged(part, rows):
         counter.add_merged(rows)
 
 
+def count_merged_here(part, rows):
+    """Counts what this host has for the replicated rows of a table, before the hosts are summed."""
+    counter = _counter_of_part(part)
+    if counter is not None:
+        counter.add_merged_here(rows)
+
+
 def _counter_of_part(part):
     counter = counter_of(part.array.table.placed)
     return counter if counter is not None and counter.array is part.array else None

@@ -38,13 +38,15 @@ QUICK = FULL | {
 }
 ZIPF_EXPONENT = 1.1
 HOSTS, SERVERS, DEVICES = "hosts in step", "parameter servers", "one process"
+OF_TWO = "hosts of 2 devices"
 #: (what, how many); with as many parameter servers as workers.
 CASES = [
     (DEVICES, 1),
     *((what, count) for count in (2, 4) for what in (HOSTS, SERVERS, DEVICES)),
     (SERVERS, 1),
+    (OF_TWO, 2),
 ]
-QUICK_CASES = [(HOSTS, 2)]
+QUICK_CASES = [(HOSTS, 2), (HOSTS, 4), (OF_TWO, 2)]
 MOST_PADDING = 0.25
 _SECONDS = 600
 
@@ -54,8 +56,8 @@ def measure(what, count, config):
     own = {"parts": 1, "per_call": 1, **config}
     if what == SERVERS:  # a worker takes a part of the batch, and four of them a call
         own |= {"parts": count, "per_call": 4}
-    if what == DEVICES:
-        own["devices"] = count
+    if what in (DEVICES, OF_TWO):
+        own["devices"] = count if what == DEVICES else 2
     script = [str(ROOT / "benchmarks/hosts/script.py"), json.dumps(own)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONPATH": path}
@@ -86,6 +88,10 @@ def work_of(config, hosts, gpus, batch, exchanges):
     tree, dim = trees.head_tail(counts), config["dim"]
     owner = node_owners(tree, TreeCut.of(tree, counts, dim).place(tree, max(2, hosts * gpus)))
     passed = probabilities(tree, counts)[1]
+
+    def top_rows(examples):
+        return float((passed_by_batch(passed, examples) * tree.node_sizes)[owner < 0].sum())
+
     below = owner[class_nodes(tree, np.arange(config["items"]))] >= 0
     return Work(
         tables=((config["users"], 1), (config["items"], config["history"])),
@@ -93,7 +99,8 @@ def work_of(config, hosts, gpus, batch, exchanges):
         dim=dim,
         slots=1,
         dense=(2 * dim + 1) * dim,
-        top_rows=float((passed_by_batch(passed, batch * gpus) * tree.node_sizes)[owner < 0].sum()),
+        top_rows=top_rows(batch * gpus),
+        top_rows_of_all=top_rows(batch * gpus * hosts),
         below=float(counts[below].sum() / counts.sum()),
         path_rows=float(passed @ tree.node_sizes),
         exchanges=exchanges,
@@ -116,11 +123,13 @@ def row_of(what, count, found, config):
         f"{1e3 * found['processor_seconds']:.0f}",
     ]
     row.append("-" if what == DEVICES else f"{found['wire_bytes'] / 1e6:.2f}")
-    if what != HOSTS:
+    if what not in (HOSTS, OF_TWO):
         return [*row, *["-"] * 7]
     needed, largest, sent = padding_of(found["blocks"])
-    batch = config["batch"] // count
-    formula = bytes_between(work_of(config, count, 1, batch, 0), batch, count, padded=False)
+    devices = 2 if what == OF_TWO else 1
+    batch = config["batch"] // count // devices
+    work = work_of(config, count, devices, batch, 0)
+    formula = bytes_between(work, batch, count, devices, padded=False)
     row += [
         f"{needed / 1e6:.2f}",
         f"{count * sum(formula.values()) / 1e6:.2f}",
@@ -200,11 +209,14 @@ def main(argv=None):
     rows = [row_of(*case, found, config) for case, found in sorted(measured.items())]
     print(_SHARED.format(batch=config["batch"], cores=os.cpu_count()))
     print(_table.aligned(HEADER, rows))
-    hosts = [found for (what, _), found in measured.items() if what == HOSTS and "error" not in found]
+    hosts = [
+        found for (what, _), found in measured.items() if what in (HOSTS, OF_TWO) and "error" not in found
+    ]
     failed = any("error" in found for found in measured.values())
     predicted_rows = []
     if hosts:
-        exchanges = round(sum(block[2] for block in hosts[-1]["blocks"]))
+        of_one = [found for (what, _), found in measured.items() if what == HOSTS and "error" not in found]
+        exchanges = round(sum(block[2] for block in (of_one or hosts)[-1]["blocks"]))
         predicted_rows = predictions(config, exchanges, options)
         print(_ASSUMED.format(exchanges=exchanges, **vars(options)))
         print(_table.aligned(PREDICTED, predicted_rows))

@@ -1,4 +1,4 @@
-"""What a step costs on several hosts with several GPUs each: arithmetic, NumPy only.
+"""What a step costs on several hosts with several GPUs each: arithmetic only.
 
 A step is the sum of its parts: nothing is taken to overlap. Sizes are in bytes, times in seconds.
 """
@@ -8,6 +8,8 @@ import functools
 import statistics
 
 import numpy as np
+
+from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
 
 _GROWTH = 1.25  # of the sizes of blocks: `replicas/between_hosts.py`
 _INDEX = 8  # bytes
@@ -24,6 +26,7 @@ class Work:
         slots: int, what an optimizer keeps for each weight.
         dense: int, how many weights all devices have.
         top_rows: float, rows of the tree's top, which all devices have, that a host's examples touch.
+        top_rows_of_all: float, those that the examples of all hosts touch.
         below: float, the fraction of targets with a subtree below the top, on one device.
         path_rows: float, rows of the tree that a target is scored with.
         exchanges: int, how often in a step all hosts exchange something, one after the other.
@@ -35,6 +38,7 @@ class Work:
     slots: int
     dense: int
     top_rows: float
+    top_rows_of_all: float
     below: float
     path_rows: float
     exchanges: int
@@ -89,22 +93,27 @@ def bytes_between(work, batch, hosts, gpus=1, padded=True):
     """What one host sends to others in a step: a dict.
 
     "rows": positions, rows and gradients of the tables; "hidden": vectors of tokens to the subtrees of their
-    targets, losses back, and the gradients of both; "top": gradients of the rows that all hosts have.
+    targets, losses back, and the gradients of both; "top": gradients of the rows that all hosts have. A row
+    of a table travels once for all GPUs of a host. A row that all hosts have is summed on one of them.
 
     Args:
         batch: int, examples of a GPU.
     """
     factor = padding if padded else lambda mean, hosts: 1.0
     elsewhere, row = (hosts - 1) / hosts, 4 * work.dim
-    unique = [unique_rows(rows, work.exponent, batch * ids) for rows, ids in work.tables]
-    rows = sum(u * factor(u / hosts, hosts) for u in unique) * (_INDEX + 2 * row)
+    unique = [unique_rows(rows, work.exponent, gpus * batch * ids) for rows, ids in work.tables]
+    rows = sum(u * factor(u / hosts / gpus, hosts) for u in unique) * (_INDEX + 2 * row)
     tokens = batch * work.below
     hidden = tokens * factor(tokens / hosts, hosts) * (2 * row + _INDEX + 2 * 4)
     rounded = factor(np.inf, hosts)
+    top = work.top_rows * rounded
+    if hosts >= SUMMED_IN_PARTS:  # to the host that sums a row, and the sum to all
+        here = work.top_rows / hosts
+        top = here * factor(here, hosts) + work.top_rows_of_all / hosts * rounded
     return {
-        "rows": gpus * elsewhere * rows,
+        "rows": elsewhere * rows,
         "hidden": gpus * elsewhere * hidden,
-        "top": (hosts - 1) * work.top_rows * rounded * (row + 4 + 2 * _INDEX),
+        "top": (hosts - 1) * top * (row + 4 + 2 * _INDEX),
     }
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import joined, of_each
+from keras_largeout.distribute.replicas.between_hosts import Route, joined, of_each
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
@@ -181,8 +181,11 @@ class ShardedArray:
             values = rows[here] if columns is None else rows[:, columns[0] : columns[1]]
             part.write_at(there, values)
 
-    def read(self, rows):
-        """The logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array."""
+    def read(self, rows, to_first=False):
+        """The logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array.
+
+        With `to_first` the first of several hosts gets those of all; the others, which must ask too, do not.
+        """
         rows = np.arange(*rows) if isinstance(rows, tuple) else np.asarray(rows, np.int64)
         out = np.empty((len(rows), *self.shape[1:]), tf.as_dtype(self.dtype).as_numpy_dtype)
         for part, here, there, columns in self._split(rows):
@@ -191,24 +194,25 @@ class ShardedArray:
                 out[here] = values
             else:
                 out[:, columns[0] : columns[1]] = values
-        return out if self._home.hosts is None else self._of_all_hosts(rows, out)
+        return out if self._home.hosts is None else self._of_all_hosts(rows, out, to_first)
 
-    def _of_all_hosts(self, rows, out):
-        """`out`, of which each host has filled what lies there: complete on every host."""
+    def _of_all_hosts(self, rows, out, to_first):
+        """`out`, of which each host has filled what lies there: complete on every host, or on the first."""
         hosts, columns = self._home.hosts, self.placement.columns
+        bring = _brought_to_first if to_first else joined
         with tf.init_scope(), hosts.naming_lost():
             if columns is not None:
                 mine = [out[:, slice(*columns[index])] for index in hosts.here]
                 widest = max(stop - start for start, stop in columns)
                 mine = [np.pad(part, [(0, 0), (0, widest - part.shape[1])]) for part in mine]
-                (parts,) = joined(hosts, tf.constant(np.stack(mine)))
+                (parts,) = bring(hosts, tf.constant(np.stack(mine)))
                 for (start, stop), part in zip(columns, parts.numpy()):
                     out[:, start:stop] = part[:, : stop - start]
                 return out
             owners, _ = self.placement.locate(rows)
             mine = np.flatnonzero((owners >= hosts.here[0]) & (owners <= hosts.here[-1]))
             values = out[mine] if out.dtype.kind != "u" else out[mine].astype("int64")
-            places, values = joined(hosts, tf.constant(mine), tf.constant(values))
+            places, values = bring(hosts, tf.constant(mine), tf.constant(values))
             out[places.numpy()] = values.numpy().astype(out.dtype)
         return out
 
@@ -264,3 +268,10 @@ class ShardedArray:
     def load(self, store, key):
         """Reads back what `save` wrote, in place: see `RowSpan.load`."""
         RowSpan(self).load(store, key)
+
+
+def _brought_to_first(hosts, *values):
+    """As `joined`, but for all hosts other than the first, which get nothing."""
+    count = tf.shape(values[0])[0]
+    route = Route(hosts, tf.concat([[count], tf.zeros([hosts.count - 1], tf.int32)], axis=0))
+    return tuple(route.there(value) for value in values)

@@ -37,9 +37,9 @@ class RowSpan:
         """`(start, stop)` of every chunk of rows, counted from the first row of the span."""
         return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
 
-    def read(self, start, stop):
-        """The rows `start .. stop` of the span as a NumPy array."""
-        return self.array.read((self.start + start, self.start + stop))
+    def read(self, start, stop, to_first=False):
+        """The rows `start .. stop` of the span as a NumPy array; `to_first`: see `ShardedArray.read`."""
+        return self.array.read((self.start + start, self.start + stop), to_first)
 
     def numpy(self):
         """All rows, one copy of them."""
@@ -98,9 +98,9 @@ class RowSpan:
             return
         hosts = self.array.table.hosts
         for index, (start, stop) in enumerate(self.chunk_ranges()):
-            rows = self.read(start, stop)
+            rows = self.read(start, stop, to_first=True)
             if hosts is not None and hosts.index:
-                continue  # its rows were read with the others, and the first host writes
+                continue  # its rows went to the first host, which writes
             # HDF5 has no bfloat16; float32 holds every one of its values.
             store[chunks.key_of(key, index)] = rows.astype("float32") if self.dtype == "bfloat16" else rows
 

@@ -25,7 +25,8 @@ with strategy.scope():
 x = np.tile([[1, 11, 21], [2, 31, 31]], (4, 1))  # the same for each of the four replicas
 balance = kl.callbacks.LoadBalance(warn_above=None)
 with counted_blocks() as counts:
-    model.fit(x, np.zeros((8, 1)), batch_size=8, shuffle=False, verbose=0, callbacks=[balance])
+    model.fit(x, np.zeros((8, 1)), batch_size=8, shuffle=False, verbose=0)
+model.fit(x, np.zeros((8, 1)), batch_size=8, shuffle=False, verbose=0, callbacks=[balance])
 load = balance.loads["words"]
 counted = {kind: sums.numpy().tolist() for kind, sums in counts.items()}
 print("fitted", [counted[1, "int64"], counted[4, "float32"], load.work.tolist(), load.bytes.tolist()])

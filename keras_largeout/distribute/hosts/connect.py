@@ -1,5 +1,8 @@
 """The strategy of several hosts, and what they agree on before they train."""
 
+import atexit
+import time
+
 import numpy as np
 import tensorflow as tf
 
@@ -12,6 +15,8 @@ from keras_largeout.distribute.replicas.between_hosts import each
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.ops import build_info
 
+#: Seconds before a process ends: other hosts fetch from it what it has sent, also when it has all of theirs.
+_LINGER = 2.0
 _connected = {}
 
 
@@ -59,6 +64,7 @@ def _connect(cluster, devices):
         _check_hosts(cluster, hosts)  # it meets the others, so here all have come
     hosts.watch = HostWatch(cluster)
     hosts.watch.name_uncaught()
+    atexit.register(time.sleep, _LINGER)
     leave_on_sigterm()
     return strategy
 

@@ -9,7 +9,7 @@ first; its first device sends and receives for all. (What else passes within a h
 import numpy as np
 
 #: Of so many hosts each sums some of the rows that all have, and sends the sums to all. Fewer send all that
-#: they have to every other: parts would save hardly any bytes, and take three more exchanges.
+#: they have to every other: parts would save a third of the bytes at most, and take three more exchanges.
 SUMMED_IN_PARTS = 4
 
 

@@ -27,6 +27,7 @@ from keras_largeout.distribute.replicas.devices import plain_variable, replica_i
 from keras_largeout.ops._gradients import with_gradient
 
 _GROUPS = 1 << 20  # group keys from here on are ours; TensorFlow counts its own from 1
+_PAIRS = 1 << 21  # those of the first host and one other
 _TYPES = (tf.float32, tf.int64, tf.int32, tf.bfloat16, tf.float16, tf.float64)
 #: Beyond the smallest sizes a block is at most a quarter larger than what it holds.
 _GROWTH = 1.25
@@ -121,6 +122,42 @@ def joined(hosts, *values):
     return tuple(route.there(tf.stop_gradient(value)) for value in values)
 
 
+def to_first(hosts, *values):
+    """The rows of all hosts, host by host, of each of several tensors `[n, ...]`, on the first host.
+
+    The others must ask too, and get none. Each sends its rows to the first host and to nobody else.
+    """
+    with tf.init_scope():
+        counts = of_each(hosts, values[0].shape[0])
+        return tuple(_to_first(hosts, counts, value) for value in values)
+
+
+def _to_first(hosts, counts, value):
+    if value.dtype == tf.bfloat16:  # which TensorFlow's broadcast doesn't know
+        return tf.cast(_to_first(hosts, counts, tf.cast(value, tf.float32)), tf.bfloat16)
+    found, inner = [value], value.shape[1:]
+    for source, count in enumerate(counts):
+        if not (source and count and hosts.index in (0, source)):
+            continue
+        place = int(np.searchsorted(_sizes(), count))
+        shape = [int(_sizes()[place]), inner.num_elements()]
+        # A broadcast in a group of the two.
+        pair = {
+            "group_size": 2,
+            "group_key": _PAIRS + source,
+            "instance_key": _instance(shape[1], value.dtype, place),
+            "communication_hint": "auto",
+        }
+        with tf.device(hosts.memory):
+            if hosts.index:
+                block = tf.pad(tf.reshape(value, [count, shape[1]]), [[0, shape[0] - count], [0, 0]])
+                tf.raw_ops.CollectiveBcastSendV2(input=block, **pair)
+            else:
+                came = tf.raw_ops.CollectiveBcastRecvV2(shape=shape, T=value.dtype, **pair)
+                found.append(tf.reshape(came[:count], [count, *inner]))
+    return value[:0] if hosts.index else tf.concat(found, axis=0)
+
+
 def each(hosts, vector):
     """The vectors `[n]` of all hosts, `[count, n]`. n is known, and the same everywhere."""
     blocks = tf.tile(tf.stop_gradient(vector)[None, None], [hosts.count, 1, 1])
@@ -197,11 +234,15 @@ def _all_to_all(hosts, blocks, place, send=None, largest=None):
             input=tf.reshape(blocks, [hosts.count, tf.shape(blocks)[1], width]),
             group_size=hosts.count,
             group_key=_GROUPS + 2 * rail + blocks.dtype.is_floating,
-            instance_key=(width * len(_TYPES) + _TYPES.index(blocks.dtype)) * len(_sizes()) + place,
+            instance_key=_instance(width, blocks.dtype, place),
             ordering_token=[_token(hosts, rail, device)],
             communication_hint="nccl" if ":GPU:" in device else "auto",
         )
     return tf.ensure_shape(tf.reshape(came, tf.shape(blocks)), blocks.shape)
+
+
+def _instance(width, dtype, place):
+    return (width * len(_TYPES) + _TYPES.index(dtype)) * len(_sizes()) + place
 
 
 def _token(hosts, rail, device):

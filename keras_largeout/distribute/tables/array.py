@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import Route, joined, of_each
+from keras_largeout.distribute.replicas import between_hosts
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.row_span import RowSpan
@@ -92,7 +92,7 @@ class ShardedArray:
         if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
             with self._home.hosts.naming_lost():
-                initializer.seed = int(of_each(self._home.hosts, initializer.seed)[0])
+                initializer.seed = int(between_hosts.of_each(self._home.hosts, initializer.seed)[0])
         return initializer
 
     def _shard_shape(self, index, size):
@@ -199,7 +199,7 @@ class ShardedArray:
     def _of_all_hosts(self, rows, out, to_first):
         """`out`, of which each host has filled what lies there: complete on every host, or on the first."""
         hosts, columns = self._home.hosts, self.placement.columns
-        bring = _brought_to_first if to_first else joined
+        bring = between_hosts.to_first if to_first else between_hosts.joined
         with tf.init_scope(), hosts.naming_lost():
             if columns is not None:
                 mine = [out[:, slice(*columns[index])] for index in hosts.here]
@@ -268,10 +268,3 @@ class ShardedArray:
     def load(self, store, key):
         """Reads back what `save` wrote, in place: see `RowSpan.load`."""
         RowSpan(self).load(store, key)
-
-
-def _brought_to_first(hosts, *values):
-    """As `joined`, but for all hosts other than the first, which get nothing."""
-    count = tf.shape(values[0])[0]
-    route = Route(hosts, tf.concat([[count], tf.zeros([hosts.count - 1], tf.int32)], axis=0))
-    return tuple(route.there(value) for value in values)

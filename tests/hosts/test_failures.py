@@ -144,7 +144,7 @@ def test_ten_times_in_a_row(new_hosts, tmp_path):
         lost = time.monotonic()
         for index, host in enumerate(hosts.hosts):
             if index != victim:
-                # Where Keras makes a variable it is TensorFlow's error, which nobody catches: the name follows.
+                # Where Keras makes a variable nobody catches TensorFlow's error: the name follows it.
                 caught = host.ended() == 3
                 assert caught or moment == "^connected", f"{what}\n{hosts.text()}"
                 start = "lost: " if caught else "HostLostError: "

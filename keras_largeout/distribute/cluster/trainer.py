@@ -15,6 +15,7 @@ from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_dat
 from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here, in_turn
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
+from keras_largeout.distribute.processes.leaving import leaving_when_told
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.optimizer_check import check_compiled
 
@@ -254,7 +255,8 @@ class ClusterTraining(Saving, LoopHooks):
         if self._strategy is not None:
             self.check_hooks()
         try:
-            with contextlib.nullcontext() if self._hosts is None else self._hosts.naming_lost():
+            lost = contextlib.nullcontext() if self._hosts is None else self._hosts.naming_lost()
+            with leaving_when_told(), lost:
                 yield
         except BaseException as error:
             if self._cluster_strategy is not None:

@@ -174,7 +174,7 @@ def test_sigterm_ends_a_host_cleanly(new_hosts, tmp_path):
     for host in hosts.hosts:
         host.send(signal.SIGTERM)
     codes = hosts.ended()
-    assert set(codes) <= {3, 128 + signal.SIGTERM} and 128 + signal.SIGTERM in codes, hosts.text()
+    assert set(codes) <= {3, 128 + signal.SIGTERM} and 128 + signal.SIGTERM in codes, (codes, hosts.text())
 
 
 def test_a_signal_lost_in_an_error_of_tensorflow_ends_a_host(monkeypatch):

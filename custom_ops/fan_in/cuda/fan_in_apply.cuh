@@ -47,20 +47,20 @@ __device__ __forceinline__ void Store(float value, uint64_t key, uint64_t elemen
   to->bits = is_nan ? 0x7fc0 : static_cast<uint16_t>((bits + (FanInBits(key, element) & 0xffffu)) >> 16);
 }
 
-// An optimizer's step. kEvery: rows without gradient move too; lazy rules leave them alone even where weights
-// decay.
-template <typename RuleT, typename T, bool kEvery, bool kLazy>
+// An optimizer's step.
+template <typename RuleT, typename T>
 struct Update {
   FanInStep<T> step;
-  uint64_t first;  // the number of the first weight
+  uint64_t first;    // the number of the first weight
+  bool every, lazy;  // rows without gradient move too, or are left alone even where weights decay
 
   struct OnDevice {
     __device__ OnDevice(const Update& to, bool found)
         : to(to), rule(to.step.hyper), bias_rule(to.step.hyper), found(found) {
       bias_rule.decay = 0.f;
     }
-    __device__ bool Skips() const { return !found && !kEvery && (kLazy || rule.decay == 0.f); }
-    __device__ bool HasBias() const { return to.step.bias != nullptr && (found || kEvery); }
+    __device__ bool Skips() const { return !found && !to.every && (to.lazy || rule.decay == 0.f); }
+    __device__ bool HasBias() const { return to.step.bias != nullptr && (found || to.every); }
     __device__ void Weight(int64_t at, float d) const {
       float slots[kFanInMaxSlots];
       for (int i = 0; i < RuleT::kSlots; ++i) slots[i] = to.step.slots[i][at];
@@ -89,13 +89,13 @@ int WithApply(const FanInStep<T>& step, int64_t fan_in, const With& with) {
     case FanInRule::kNone:
       return with(Write<T>{step.weights, step.bias});
     case FanInRule::kSgd:
-      return with(Update<gpu::Sgd, T, false, false>{step, first});
+      return with(Update<gpu::Sgd, T>{step, first, false, false});
     case FanInRule::kAdagrad:
-      return with(Update<gpu::Adagrad, T, false, false>{step, first});
+      return with(Update<gpu::Adagrad, T>{step, first, false, false});
     case FanInRule::kAdam:
-      return with(Update<gpu::LazyAdam, T, true, false>{step, first});
+      return with(Update<gpu::LazyAdam, T>{step, first, true, false});
     case FanInRule::kLazyAdam:
-      return with(Update<gpu::LazyAdam, T, false, true>{step, first});
+      return with(Update<gpu::LazyAdam, T>{step, first, false, true});
   }
   return static_cast<int>(cudaErrorInvalidValue);
 }

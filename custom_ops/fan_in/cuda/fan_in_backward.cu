@@ -9,11 +9,11 @@ namespace largeout {
 namespace fan_in_gpu {
 namespace {
 
-template <typename Apply, typename Id>
-int ApplyRows(const Id* indices, int64_t count, bool checked, const FanInBatch& batch, const float* blocks,
+template <typename Apply>
+int ApplyRows(Indices indices, int64_t count, bool checked, const FanInBatch& batch, const float* blocks,
               const GradientChunk& chunk, const Apply& apply, Verdict* verdict, GpuStream stream) {
-  return Launch(RowGradients<Apply, Id>, Blocks(chunk.rows, kWarps), kThreads, 0, stream, indices, count,
-                checked, batch, blocks, chunk, apply, verdict);
+  return Launch(RowGradients<Apply>, Blocks(chunk.rows, kWarps), kThreads, 0, stream, indices, count, checked,
+                batch, blocks, chunk, apply, verdict);
 }
 
 template <typename T, typename Id>
@@ -21,8 +21,8 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
               const GradientChunk& chunk, const FanInStep<T>& step, Verdict* verdict, GpuStream stream) {
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
     if constexpr (std::is_same<std::decay_t<decltype(apply)>, Leave>::value) return 0;
-    return ApplyRows(layer.indices + chunk.first * layer.fan_in, layer.fan_in, true, batch, blocks, chunk,
-                     apply, verdict, stream);
+    return ApplyRows(Indices(layer.indices + chunk.first * layer.fan_in), layer.fan_in, true, batch, blocks,
+                     chunk, apply, verdict, stream);
   });
 }
 
@@ -55,9 +55,9 @@ int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const fl
   const FusedRanges ranges(kept.chunk.rows);
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
     using Apply = std::decay_t<decltype(apply)>;
-    return Launch(sums != nullptr ? FusedRows<Apply, true, T, Id> : FusedRows<Apply, false, T, Id>,
-                  static_cast<unsigned>(ranges.count), kFusedThreads, sum_bytes, stream, layer, batch, blocks,
-                  gradients, apply, ranges, kept, sums, verdict);
+    return Launch(sums != nullptr ? FusedRows<Apply, true, T> : FusedRows<Apply, false, T>,
+                  static_cast<unsigned>(ranges.count), kFusedThreads, sum_bytes, stream, FusedLayer<T>(layer),
+                  batch, blocks, gradients, apply, ranges, kept, sums, verdict);
   });
 }
 
@@ -143,7 +143,7 @@ int FanInCandidateGradientCuda(const FanInLayer<T, Id>& layer, const FanInBatch&
     error = ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream);
     chunk.first = at;  // of candidates and d_weights
     if (error == 0) {
-      error = ApplyRows(candidates + at * count, count, false, batch, blocks, chunk,
+      error = ApplyRows(Indices(candidates + at * count), count, false, batch, blocks, chunk,
                         Write<float>{d_weights, nullptr}, verdict, stream);
     }
     if (error != 0) return error;

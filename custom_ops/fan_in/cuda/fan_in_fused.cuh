@@ -71,10 +71,27 @@ struct FusedKept {
   T* weights;           // [rows of the chunk, fan_in]
 };
 
+// A `FanInLayer` with indices of either width.
+template <typename T>
+struct FusedLayer {
+  template <typename Id>
+  explicit FusedLayer(const FanInLayer<T, Id>& layer)
+      : weights(layer.weights),
+        indices(layer.indices),
+        bias(layer.bias),
+        classes(layer.classes),
+        fan_in(layer.fan_in),
+        inputs(layer.inputs) {}
+  const T* weights;
+  Indices indices;
+  const float* bias;
+  int64_t classes, fan_in, inputs;
+};
+
 // kSums: sums [ranges, inputs, width] are written. The classes are those of `chunk`.
-template <typename Apply, bool kSums, typename T, typename Id>
+template <typename Apply, bool kSums, typename T>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    FusedRows(FanInLayer<T, Id> layer, FanInBatch batch, const float* inputs, FanInGradientsCuda from,
+    FusedRows(FusedLayer<T> layer, FanInBatch batch, const float* inputs, FanInGradientsCuda from,
               Apply apply, FusedRanges ranges, FusedKept<T> kept, float* sums, Verdict* verdict) {
   __shared__ FusedStage stage;
   float* own_sums = DynamicShared<float>();
@@ -94,7 +111,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     return (from.active[block * ((layer.classes + 7) / 8) + row / 8] >> (row % 8) & 1) != 0;
   };
   // The connection of this lane; 0: none, or of a class that needs none. It is fetched a class ahead.
-  const auto fetch = [&](int64_t r, Id* index, T* weight) {
+  const auto fetch = [&](int64_t r, uint32_t* index, T* weight) {
     *index = 0, *weight = T();
     if (r >= end || lane >= fan_in) return;
     bool any = false;
@@ -103,13 +120,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       *index = layer.indices[(first + r) * fan_in + lane],
       *weight = layer.weights[(first + r) * fan_in + lane];
   };
-  Id next_index;
+  uint32_t next_index;
   T next_weight;
   fetch(begin + warp, &next_index, &next_weight);
   int set = 0;
   for (int64_t base = begin; base < end; base += kFusedWarps, set ^= 1) {
     const int64_t r = base + warp, row = first + r;
-    const Id index = next_index;
+    const uint32_t index = next_index;
     const float weight = GpuToFloat(next_weight);
     fetch(r + kFusedWarps, &next_index, &next_weight);
     bool found = false;

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t row = chunk.first + first + i, at = block * chunk.rows + first + i;
       const float g = lane < width ? tile[i][lane] : 0.f;
       RowState state = __any_sync(kAll, g != 0.f) ? kHasGradient : kNoGradient;
-      if (state == kHasGradient && !RowInRange(indices + row * fan_in, fan_in, batch.inputs)) {
+      if (state == kHasGradient && !RowInRange(Indices(indices), row * fan_in, fan_in, batch.inputs)) {
         state = kBadRow;
         Found(&verdict->row, row);
       }

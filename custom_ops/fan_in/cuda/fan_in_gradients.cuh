@@ -20,7 +20,9 @@ struct GradientChunk {
   int32_t* active;  // [blocks, rows]
   int32_t* before;  // [blocks * rows + 1]
 
-  __device__ int64_t ActiveRows(int64_t block) const { return before[(block + 1) * rows] - before[block * rows]; }
+  __device__ int64_t ActiveRows(int64_t block) const {
+    return before[(block + 1) * rows] - before[block * rows];
+  }
 };
 
 // Memory for a chunk, and how many classes it has room for.
@@ -107,22 +109,22 @@ __device__ __forceinline__ float SumEach(float* v) {
 // A warp a class of the chunk: `apply` is handed the gradients of its weights for the inputs in indices [rows
 // of the chunk, count], one a lane, and that of its bias. checked: whether all indices of rows with a
 // gradient are known to be in range.
-template <typename Apply, typename Id>
+template <typename Apply>
 __global__ void __launch_bounds__(kThreads)
-    RowGradients(const Id* indices, int64_t count, bool checked, FanInBatch batch, const float* blocks,
+    RowGradients(Indices indices, int64_t count, bool checked, FanInBatch batch, const float* blocks,
                  GradientChunk chunk, Apply apply, Verdict* verdict) {
   __shared__ int32_t stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
   const int64_t r = int64_t{blockIdx.x} * kWarps + Warp(), row = chunk.first + r;
   if (r >= chunk.rows) return;
-  const Id* index = indices + r * count;
   bool found = false;
   for (int64_t block = 0; block < batch.blocks; ++block) {
     const uint8_t state = chunk.state[block * chunk.rows + r];
     if (state == kBadRow) return;
     found = found || state == kHasGradient;
   }
-  if (!checked && !RowInRange(index, count, batch.inputs)) return Found(&verdict->candidate, row);
+  if (!checked && !RowInRange(indices, r * count, count, batch.inputs))
+    return Found(&verdict->candidate, row);
   typename Apply::OnDevice on(apply, found);
   if (on.Skips()) return;
   for (int64_t first = 0; first < count; first += 32) {
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int k = 0; k < 32; ++k) sums[k] = 0.f;
     if (found) {
-      stage[Warp()][lane] = lane < n ? static_cast<int32_t>(index[first + lane]) : 0;
+      stage[Warp()][lane] = lane < n ? static_cast<int32_t>(indices[r * count + first + lane]) : 0;
       __syncwarp();
       for (int64_t block = 0; block < batch.blocks; ++block) {
         const int64_t at = block * chunk.rows + r;

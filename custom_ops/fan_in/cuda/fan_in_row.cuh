@@ -57,6 +57,23 @@ __device__ __forceinline__ bool InRange(Id index, int64_t inputs) {
   return static_cast<int64_t>(static_cast<uint32_t>(index)) < inputs;
 }
 
+// Indices of either width, for kernels that there is one of for each rule of an optimizer: one for each width
+// too would double the time that compiling them takes.
+class Indices {
+ public:
+  template <typename Id>
+  __host__ __device__ explicit Indices(const Id* at) : at_(at), wide_(sizeof(Id) == 4) {
+    static_assert(sizeof(Id) == 2 || sizeof(Id) == 4, "indices have 16 or 32 bits");
+  }
+  __device__ uint32_t operator[](int64_t i) const {
+    return wide_ ? static_cast<const uint32_t*>(at_)[i] : static_cast<const uint16_t*>(at_)[i];
+  }
+
+ private:
+  const void* at_;
+  bool wide_;
+};
+
 // The logit of a row for the example of this lane. False where an index is out of range. inputs: a block,
 // [inputs, width]; stage: 32 of the warp's own.
 template <typename T, typename Id>
@@ -92,11 +109,10 @@ __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t
   return true;
 }
 
-// Whether all indices of a row are in range, for a warp.
-template <typename Id>
-__device__ __forceinline__ bool RowInRange(const Id* indices, int64_t n, int64_t inputs) {
+// Whether all of [first, first + n) are in range, for a warp.
+__device__ __forceinline__ bool RowInRange(const Indices& indices, int64_t first, int64_t n, int64_t inputs) {
   bool good = true;
-  for (int64_t k = Lane(); k < n; k += 32) good = good && InRange(indices[k], inputs);
+  for (int64_t k = Lane(); k < n; k += 32) good = good && InRange(indices[first + k], inputs);
   return __all_sync(kAll, good) != 0;
 }
 

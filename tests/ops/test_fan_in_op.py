@@ -447,3 +447,53 @@ def test_gpu_logits_and_top_k(rng, device):
     p.labels[11] = 123
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"`labels`.*123 at position 11"):
         p.run(p.variables())
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_a_graph_leaves_errors_of_indices_to_a_later_call(rng, update):
+    """On a GPU: that none of these ops waits there is tested without TensorFlow."""
+    problem = Problem(rng)
+    weights, indices, bias = problem.variables()
+    rule = fi.FanInUpdate("sgd", HYPER["sgd"]) if update else None
+
+    @tf.function
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = fi.fan_in_loss(inputs, *problem.lists(), weights, indices, bias, update=rule)
+            loss = tf.reduce_sum(loss) + tf.reduce_sum(fi.fan_in_logits(inputs, weights, indices, bias))
+        return tape.gradient(loss, inputs)
+
+    found = [op for op in _all_operations(step, problem.inputs) if op.type.startswith("Largeout>FanIn")]
+    assert {op.type.split(">")[1] for op in found} == {
+        "FanInLoss",
+        "FanInStep" if update else "FanInLossGrad",
+        "FanInLogits",
+        "FanInLogitsGrad",
+    }
+    assert all(op.get_attr("late_errors") for op in found)
+
+
+def _all_operations(function, *arguments):
+    graph = function.get_concrete_function(*map(tf.constant, arguments)).graph
+    return graph.get_operations()
+
+
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_a_gpu_tells_of_indices_late(rng, device):
+    problem = Problem(rng)
+    weights, indices, bias = problem.variables()
+    right = indices.numpy()
+    wrong = right.copy()
+    wrong[70, 3] = 40
+
+    @tf.function
+    def logits():
+        return fi.fan_in_logits(problem.inputs, weights, indices, bias)
+
+    indices.assign(wrong)
+    logits()
+    indices.assign(right)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 40\).*row 70 in an earlier call"):
+        logits()
+    assert np.isfinite(logits().numpy()).all()

@@ -42,6 +42,36 @@ def test_targets_out_of_range(problem, graph, dtype, expects):
         problem.truth()
 
 
+def test_a_graph_leaves_errors_of_targets_to_a_later_call(problem):
+    """On a GPU: that neither op waits there is tested without TensorFlow."""
+    hidden, targets, table, bias = problem.arguments()
+    table = tf.Variable(table)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(fs.full_softmax_terms(hidden, targets, table, bias).ce)
+        return tape.gradient(loss, table)
+
+    graph = step.get_concrete_function().graph
+    found = {op.type: op.get_attr("late_errors") for op in graph.get_operations() if "FullSoftmax" in op.type}
+    assert found == {"Largeout>FullSoftmax": True, "Largeout>FullSoftmaxGrad": True}
+
+
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
+def test_a_gpu_tells_of_targets_late(problem, device):
+    hidden, targets, table, bias = problem.arguments()
+
+    @tf.function
+    def loss(targets):
+        return fs.full_softmax_terms(hidden, targets, table, bias).ce
+
+    loss(tf.tensor_scatter_nd_update(targets, [[4]], [20]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 20\).*position 4 of an earlier batch"):
+        loss(targets)
+    assert np.isfinite(loss(targets).numpy()).all()
+
+
 def test_wrong_input(problem):
     hidden, targets, table, bias = problem.arguments()
 

@@ -1,4 +1,5 @@
-// A training step of an embedding that waits for nothing: bad batches do no harm, and are named by a later call.
+// A training step of an embedding that waits for nothing: bad batches do no harm, and are named by a later
+// call.
 #include "common/test/on_stream.cuh"
 #include "embedding_update/cuda/embedding_update_gpu.h"
 #include "embedding_update/embedding_update_cpu.h"
@@ -27,8 +28,8 @@ LateStep Take(OnStream* on, const FusedProblem<float, int64_t>& p, const Batch<i
   CUDA_OK(device.Lookup(table.get(), p.c.rows, p.c.dim, on_device.bags, p.c.combiner, out.get()));
   CUDA_OK(device.WeightsGrad(table.get(), p.c.rows, p.c.dim, on_device.bags, p.c.combiner, grad.get(),
                              weights_grad.get()));
-  CUDA_OK(device.Update(on_device.bags, p.c.combiner, grad.get(), p.rule, table.get(), p.c.rows, p.c.dim, slots,
-                        hyper.get()));
+  CUDA_OK(device.Update(on_device.bags, p.c.combiner, grad.get(), p.rule, table.get(), p.c.rows, p.c.dim,
+                        slots, hyper.get()));
   CHECK_TRUE(OnStream::Waits() == waits);
   on->Wait();
   step.out = out.Host();
@@ -39,7 +40,8 @@ LateStep Take(OnStream* on, const FusedProblem<float, int64_t>& p, const Batch<i
 LARGEOUT_TEST(AStepOnAStreamThatWaitsForNothing) {
   OnStream on;
   for (UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kRowWiseAdagrad, UpdateRule::kLazyAdam}) {
-    const FusedProblem<float, int64_t> p({60, -1, 40, 20, true, Combiner::kMean}, rule, 0.01f, 3);  // ids out of range
+    const FusedProblem<float, int64_t> p({60, -1, 40, 20, true, Combiner::kMean}, rule, 0.01f,
+                                         3);  // ids out of range
     Batch<int64_t> batch = p.batch;
     for (int64_t& id : batch.ids) id = std::min<int64_t>(std::max<int64_t>(id, 0), 39);
     const LateStep step = Take(&on, p, batch);
@@ -72,8 +74,9 @@ LARGEOUT_TEST(BadIdsAreDroppedAndNamedLater) {
 LARGEOUT_TEST(BadSplitsDoNoHarmAndAreNamedLater) {
   OnStream on;
   const int64_t far = int64_t{1} << 40;
-  const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases = {
-      {{0, far, 12}, 1}, {{-far, 5, 12}, 0}, {{3, 5, 12}, 0}, {{0, 5, 11}, 2}, {{0, 12, far}, 2}, {{0, -1, 12}, 1}};
+  const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases = {{{0, far, 12}, 1}, {{-far, 5, 12}, 0},
+                                                                       {{3, 5, 12}, 0},   {{0, 5, 11}, 2},
+                                                                       {{0, 12, far}, 2}, {{0, -1, 12}, 1}};
   for (const auto& [splits, position] : cases) {
     for (bool weighted : {false, true}) {
       FusedProblem<float, int64_t> p({2, 6, 40, 20, weighted, Combiner::kMean}, UpdateRule::kAdagrad, 0.f, 5);
@@ -105,8 +108,8 @@ LARGEOUT_TEST(MisalignedArrays) {
     float* slots[] = {slot.get() + (which == 1), nullptr};
     TestCall<GpuCall> call;
     CUDA_OK(EmbeddingUpdateGpu(call.get())
-                .Update(on_device.bags, p.c.combiner, grad.get() + (which == 2), p.rule, table.get() + (which == 0),
-                        p.c.rows, p.c.dim, slots, hyper.get()));
+                .Update(on_device.bags, p.c.combiner, grad.get() + (which == 2), p.rule,
+                        table.get() + (which == 0), p.c.rows, p.c.dim, slots, hyper.get()));
     const std::vector<float> got = table.Host();
     for (size_t i = 0; i < want.table.size(); ++i) CHECK_CLOSE(got[i + (which == 0)], want.table[i], 2e-5);
   }

@@ -1,4 +1,5 @@
-// How a batch is laid out, and plain logits.
+// How a batch is laid out, plain logits, and what is told of bad indices.
+#include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_row.cuh"
 
@@ -66,7 +67,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void PostVerdict(const Verdict* verdict, int64_t limit, LateFinding* slot) {
+  const int64_t row = static_cast<int64_t>(verdict->row);
+  if (row >= 0) Post(slot, 0, row, 0, limit);
+}
+
 }  // namespace
+
+int EndWithVerdict(const Verdict* verdict, int64_t limit, GpuStream stream, LateReport* late, int64_t* row) {
+  if (late == nullptr) return ReadVerdict(verdict, stream, row);
+  *row = -1;
+  LateFinding* slot;
+  LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
+  return Launch(PostVerdict, 1, 1, 0, stream, verdict, limit, slot);
+}
+
 }  // namespace fan_in_gpu
 
 using namespace fan_in_gpu;
@@ -85,7 +100,7 @@ int FanInLayBackCuda(const FanInBatch& batch, const float* blocks, X* x, GpuStre
 
 template <typename T, typename Id>
 int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                    float* logits, void* workspace, GpuStream stream, int64_t* bad) {
+                    float* logits, void* workspace, GpuStream stream, int64_t* bad, LateReport* late) {
   *bad = -1;
   if (batch.size == 0 || layer.classes == 0) return 0;
   Verdict* verdict = static_cast<Verdict*>(workspace);
@@ -93,7 +108,7 @@ int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, con
   if (error != 0) return error;
   LARGEOUT_RETURN_IF_ERROR(Launch(Logits<T, Id>, Grid(Blocks(layer.classes, kTile), batch), kThreads, 0,
                                   stream, layer, batch, blocks, logits, verdict));
-  return ReadVerdict(verdict, stream, bad);
+  return EndWithVerdict(verdict, layer.inputs, stream, late, bad);
 }
 
 #define LARGEOUT_LAYOUT(X)                                                         \
@@ -105,7 +120,7 @@ LARGEOUT_LAYOUT(bfloat16)
 
 #define LARGEOUT_LOGITS(T, Id)                                                                           \
   template int FanInLogitsCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, float*, \
-                                      void*, GpuStream, int64_t*);
+                                      void*, GpuStream, int64_t*, LateReport*);
 LARGEOUT_LOGITS(float, uint16_t)
 LARGEOUT_LOGITS(float, uint32_t)
 LARGEOUT_LOGITS(bfloat16, uint16_t)

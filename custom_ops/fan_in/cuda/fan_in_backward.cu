@@ -82,11 +82,11 @@ template <typename T, typename Id>
 int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                       const FanInGradientsCuda& gradients, const FanInStep<T>& step, float** d_blocks,
                       void* workspace, GpuStream stream, int64_t* bad) {
-  *bad = -1;
   Arena arena(workspace);
   Verdict* verdict = arena.Take<Verdict>(1);
   int error = ClearVerdict(verdict, stream);
   if (error != 0) return error;
+  const auto end = [&] { return bad == nullptr ? 0 : ReadVerdict(verdict, stream, bad); };
   const bool input_gradient = d_blocks != nullptr && batch.floats() > 0;
   const bool fused = gradients.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch);
   const int sum_bytes = fused && input_gradient ? FusedSumBytes(batch) : 0;
@@ -99,7 +99,7 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
         ApplyFused(layer, batch, blocks, gradients, step, all, sums.sums, sum_bytes, verdict, stream));
     if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
     if (d_blocks != nullptr) *d_blocks = sums.sums;
-    return ReadVerdict(verdict, stream, bad);
+    return end();
   }
   const ChunkMemory memory(layer.classes, batch, &arena);
   Arena nothing(nullptr);
@@ -124,7 +124,7 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
     if (error != 0) return error;
   }
   if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
-  return ReadVerdict(verdict, stream, bad);
+  return end();
 }
 
 template <typename T, typename Id>

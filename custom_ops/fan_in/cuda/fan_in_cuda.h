@@ -10,11 +10,13 @@
 //
 // Launchers with `bad` wait for the stream once, at their end: *bad is -1, or the first row of a class with
 // an index outside [0, inputs). Such a class is left out (nothing is ever read or written out of bounds), and
-// the outputs mean nothing. Structs of fan_in.h hold device pointers here, `hyper` included.
+// the outputs mean nothing. With `late` nothing waits: *bad is -1, and the row is posted there, as the
+// position of a finding of rule 0. Structs of fan_in.h hold device pointers here, `hyper` included.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_CUDA_H_
 #define LARGEOUT_FAN_IN_FAN_IN_CUDA_H_
 
 #include "common/cuda/cuda.h"
+#include "common/cuda/late_report.h"
 #include "fan_in/fan_in.h"
 
 namespace largeout {
@@ -29,7 +31,8 @@ constexpr int64_t kFanInLogitsWorkspaceCuda = 256;
 
 template <typename T, typename Id>
 int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                    float* logits, void* workspace, GpuStream stream, int64_t* bad);
+                    float* logits, void* workspace, GpuStream stream, int64_t* bad,
+                    LateReport* late = nullptr);
 
 // What FanInTopKCuda keeps for a block of examples: the best k of some thousand ranges of classes.
 int64_t FanInTopKWorkspaceCuda(int64_t classes, const FanInBatch& batch, int64_t k);
@@ -47,7 +50,7 @@ int64_t FanInLossWorkspaceCuda(int64_t classes, const FanInBatch& batch);
 template <typename T, typename Id>
 int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                          FanInLoss loss, const FanInPositivesCuda& positives, const FanInLossOutputs& out,
-                         void* workspace, GpuStream stream, int64_t* bad);
+                         void* workspace, GpuStream stream, int64_t* bad, LateReport* late = nullptr);
 
 // FanInGradients in device memory.
 struct FanInGradientsCuda {
@@ -66,7 +69,7 @@ int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInB
                                    bool input_gradient);
 
 // d_blocks: where to say where in the workspace the gradient of the inputs is, [blocks, inputs, width]; or
-// null: none is computed.
+// null: none is computed. bad null: nothing waits and nobody learns, as where the forward pass has told.
 template <typename T, typename Id>
 int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                       const FanInGradientsCuda& gradients, const FanInStep<T>& step, float** d_blocks,

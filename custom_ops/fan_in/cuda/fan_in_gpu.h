@@ -1,5 +1,8 @@
 // What ops and tests call on GPUs: the launchers of fan_in_cuda.h and fan_in_rewire_cuda.h behind the methods
 // of fan_in_cpu.h. Labels are sorted on the host, where they lie, and copied.
+//
+// With the call's `late` training waits for nothing: `bad` of logits and losses is what an earlier call has
+// found, in place of this one, and the backward pass leaves it to them.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_GPU_H_
 #define LARGEOUT_FAN_IN_FAN_IN_GPU_H_
 
@@ -12,7 +15,7 @@ class FanInGpu {
  public:
   using Call = GpuCall;
   FanInGpu(const Call& call, const FanInBatch& batch)
-      : stream_(call.stream), scratch_(call.scratch), batch_(batch) {}
+      : stream_(call.stream), scratch_(call.scratch), late_(call.late), batch_(batch) {}
 
   template <typename X>
   int LayOut(const X* inputs) {
@@ -22,9 +25,10 @@ class FanInGpu {
 
   template <typename T, typename Id>
   int Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad) {
+    if (FoundBefore(bad)) return 0;
     void* workspace = scratch_->Allocate(kFanInLogitsWorkspaceCuda);
     if (workspace == nullptr) return kNoMemory;
-    return FanInLogitsCuda(layer, batch_, blocks_, logits, workspace, stream_, bad);
+    return FanInLogitsCuda(layer, batch_, blocks_, logits, workspace, stream_, bad, late_);
   }
 
   template <typename T, typename Id, typename Out>
@@ -37,23 +41,25 @@ class FanInGpu {
   template <typename T, typename Id>
   int LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const FanInPositives& positives,
                   const FanInLossOutputs& out, int64_t* bad) {
+    if (FoundBefore(bad)) return 0;
     FanInPositivesCuda on_gpu;
     LARGEOUT_RETURN_IF_ERROR(ToGpu(positives, &on_gpu));
     void* workspace = scratch_->Allocate(FanInLossWorkspaceCuda(layer.classes, batch_));
     if (workspace == nullptr) return kNoMemory;
-    return FanInLossForwardCuda(layer, batch_, blocks_, loss, on_gpu, out, workspace, stream_, bad);
+    return FanInLossForwardCuda(layer, batch_, blocks_, loss, on_gpu, out, workspace, stream_, bad, late_);
   }
 
   template <typename T, typename Id>
   int Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients, const FanInStep<T>& step,
                bool input_gradient, int64_t* bad) {
+    *bad = -1;
     FanInGradientsCuda on_gpu;
     LARGEOUT_RETURN_IF_ERROR(ToGpu(gradients, &on_gpu));
     void* workspace =
         scratch_->Allocate(FanInBackwardWorkspaceCuda(layer.classes, layer.fan_in, batch_, input_gradient));
     if (workspace == nullptr) return kNoMemory;
     return FanInBackwardCuda(layer, batch_, blocks_, on_gpu, step, input_gradient ? &d_blocks_ : nullptr,
-                             workspace, stream_, bad);
+                             workspace, stream_, late_ == nullptr ? bad : nullptr);
   }
 
   template <typename X>
@@ -74,6 +80,13 @@ class FanInGpu {
   }
 
  private:
+  bool FoundBefore(int64_t* bad) {
+    LateFinding found;
+    if (late_ == nullptr || !late_->Take(&found)) return false;
+    *bad = found.position;
+    return true;
+  }
+
   template <typename X>
   int ToGpu(const std::vector<X>& from, const X** to) {
     X* copy = scratch_->Take<X>(static_cast<int64_t>(from.size()));
@@ -95,6 +108,7 @@ class FanInGpu {
 
   const GpuStream stream_;
   Scratch* const scratch_;
+  LateReport* const late_;
   const FanInBatch batch_;
   float *blocks_ = nullptr, *d_blocks_ = nullptr;
 };

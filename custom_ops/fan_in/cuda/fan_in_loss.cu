@@ -156,7 +156,7 @@ int64_t FanInLossWorkspaceCuda(int64_t classes, const FanInBatch& batch) {
 template <typename T, typename Id>
 int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                          FanInLoss loss, const FanInPositivesCuda& positives, const FanInLossOutputs& out,
-                         void* workspace, GpuStream stream, int64_t* bad) {
+                         void* workspace, GpuStream stream, int64_t* bad, LateReport* late) {
   *bad = -1;
   if (batch.size == 0) return 0;
   Arena arena(workspace);
@@ -173,13 +173,13 @@ int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch
   }
   LARGEOUT_RETURN_IF_ERROR(
       Launch(AddRanges, Blocks(batch.size, kWarps), kThreads, 0, stream, batch, loss, ranges, sums, out));
-  return ReadVerdict(verdict, stream, bad);
+  return EndWithVerdict(verdict, layer.inputs, stream, late, bad);
 }
 
 #define LARGEOUT_FORWARD(T, Id)                                                                           \
   template int FanInLossForwardCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*,     \
                                            FanInLoss, const FanInPositivesCuda&, const FanInLossOutputs&, \
-                                           void*, GpuStream, int64_t*);
+                                           void*, GpuStream, int64_t*, LateReport*);
 LARGEOUT_FORWARD(float, uint16_t)
 LARGEOUT_FORWARD(float, uint32_t)
 LARGEOUT_FORWARD(bfloat16, uint16_t)

@@ -39,6 +39,10 @@ inline int ReadVerdict(const Verdict* verdict, GpuStream stream, int64_t* row, i
   return 0;
 }
 
+// The end of a launcher whose index of a class was bad or not: `late` null, it waits for the verdict. Else
+// nothing waits, and the finding goes there. limit: what indices are below.
+int EndWithVerdict(const Verdict* verdict, int64_t limit, GpuStream stream, LateReport* late, int64_t* row);
+
 __device__ __forceinline__ int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int Warp() { return static_cast<int>(threadIdx.x) / 32; }
 

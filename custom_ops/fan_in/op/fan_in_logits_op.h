@@ -11,12 +11,13 @@ class FanInLogitsOp : public GuardedOp {
  public:
   explicit FanInLogitsOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
+    OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_errors_));
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor& inputs = context->input(0);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
-    OpCall<typename Device::Call> call(context, &kept_);
+    OpCall<typename Device::Call> call(context, &kept_, late_errors_ ? &late_ : nullptr);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 1, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, use_bias_));
@@ -30,12 +31,13 @@ class FanInLogitsOp : public GuardedOp {
     OP_REQUIRES_OK(context, LayOut(call, inputs, &device));
     OP_REQUIRES_OK(
         context, call.Status(device.Logits(variables.Layer<T, Id>(batch.inputs), Data<float>(logits), &bad)));
-    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
+    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs, kMayBeLate<typename Device::Call> && late_errors_));
   }
 
  private:
-  bool use_bias_;
+  bool use_bias_, late_errors_;
   KeptMemory kept_;
+  typename Device::Call::Late late_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -43,13 +45,14 @@ class FanInLogitsGradOp : public GuardedOp {
  public:
   explicit FanInLogitsGradOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
+    OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_errors_));
     OP_REQUIRES_OK(context, context->GetAttr("input_gradient", &input_gradient_));
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &inputs = context->input(0), &d_logits = context->input(4);
     OP_REQUIRES_OK(context, CheckInputs(inputs));
-    OpCall<typename Device::Call> call(context, &kept_);
+    OpCall<typename Device::Call> call(context, &kept_, late_errors_ ? &late_ : nullptr);
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 1, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, use_bias_));
@@ -71,8 +74,9 @@ class FanInLogitsGradOp : public GuardedOp {
   }
 
  private:
-  bool use_bias_, input_gradient_;
+  bool use_bias_, input_gradient_, late_errors_;
   KeptMemory kept_;
+  typename Device::Call::Late late_;
 };
 
 template <typename Device, typename T, typename Id>

@@ -80,7 +80,7 @@ REGISTER_OP("Largeout>FanInLoss")
     .Output("lse: float")
     .Output("mass: float")
     .Output("active: uint8")
-    .Attr("rule: {'none', 'sgd', 'adagrad', 'adam', 'lazy_adam'}")
+    .LARGEOUT_LATE_ATTRIBUTE.Attr("rule: {'none', 'sgd', 'adagrad', 'adam', 'lazy_adam'}")
     .Attr("N: int >= 0")
     .Attr("input_gradient: bool = true")
     .Attr("weight_gradient: bool = true")
@@ -114,7 +114,7 @@ REGISTER_OP("Largeout>FanInLossGrad")
     .LARGEOUT_LOSS_INPUTS.LARGEOUT_SAVED_INPUTS.Output("d_inputs: Tinputs")
     .Output("d_weights: dtype")
     .Output("d_bias: float")
-    .Attr("input_gradient: bool = true")
+    .LARGEOUT_LATE_ATTRIBUTE.Attr("input_gradient: bool = true")
     .Attr("weight_gradient: bool = true")
     .LARGEOUT_LOSS_ATTRS
     .SetShapeFn([](InferenceContext* c) {
@@ -136,7 +136,7 @@ d_weights: [C, K], and d_bias: [C]; without rows where weight_gradient is false.
 
 REGISTER_OP("Largeout>FanInStep")
     .LARGEOUT_LOSS_INPUTS.LARGEOUT_SAVED_INPUTS.LARGEOUT_UPDATE_INPUTS.Output("d_inputs: Tinputs")
-    .Attr("rule: {'sgd', 'adagrad', 'adam', 'lazy_adam'}")
+    .LARGEOUT_LATE_ATTRIBUTE.Attr("rule: {'sgd', 'adagrad', 'adam', 'lazy_adam'}")
     .Attr("N: int >= 0")
     .Attr("input_gradient: bool = true")
     .LARGEOUT_LOSS_ATTRS

@@ -16,6 +16,8 @@ class FanInLossOpBase : public GuardedOp {
     std::string loss;
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("loss", &loss));
+    if (context->HasAttr("late_errors"))
+      OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_errors_));
     OP_REQUIRES(context, FindFanInLoss(loss.c_str(), &loss_),
                 absl::InvalidArgumentError(absl::StrCat("`loss` must be a known loss. Received: ", loss)));
   }
@@ -45,8 +47,12 @@ class FanInLossOpBase : public GuardedOp {
   }
 
   bool use_bias_;
+  typename Device::Call::Late* late() { return late_errors_ ? &late_ : nullptr; }
+
+  bool late_errors_ = false;
   FanInLoss loss_;
   KeptMemory kept_;
+  typename Device::Call::Late late_;
 };
 
 template <typename Device, typename T, typename Id>
@@ -56,7 +62,7 @@ class FanInLossOp : public FanInLossOpBase<Device> {
 
   void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
-    OpCall<typename Device::Call> call(context, &this->kept_);
+    OpCall<typename Device::Call> call(context, &this->kept_, this->late());
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_));
@@ -78,7 +84,8 @@ class FanInLossOp : public FanInLossOpBase<Device> {
         call.Status(device.LossForward(
             variables.Layer<T, Id>(batch.inputs), this->loss_, positives,
             {Data<float>(loss), Data<float>(lse), Data<float>(mass), active->flat<uint8_t>().data()}, &bad)));
-    OP_REQUIRES_OK(context, BadIndex(bad, batch.inputs));
+    OP_REQUIRES_OK(context,
+                   BadIndex(bad, batch.inputs, kMayBeLate<typename Device::Call> && this->late_errors_));
   }
 };
 
@@ -93,7 +100,7 @@ class FanInLossGradOp : public FanInLossOpBase<Device> {
   void Run(tensorflow::OpKernelContext* context) override {
     const FanInLossInputs in(context);
     const FanInSaved saved(context, 8);
-    OpCall<typename Device::Call> call(context, &this->kept_);
+    OpCall<typename Device::Call> call(context, &this->kept_, this->late());
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_));
@@ -137,7 +144,7 @@ class FanInStepOp : public FanInLossOpBase<Device> {
     const FanInSaved saved(context, 8);
     const tensorflow::Tensor &hyper = context->input(12 + all_slots()),
                              &seed = context->input(13 + all_slots());
-    OpCall<typename Device::Call> call(context, &this->kept_);
+    OpCall<typename Device::Call> call(context, &this->kept_, this->late());
     FanInVariables variables;
     OP_REQUIRES_OK(context, variables.Find(context, 5, tensorflow::DataTypeToEnum<T>::value,
                                            tensorflow::DataTypeToEnum<Id>::value, this->use_bias_,

@@ -10,7 +10,7 @@ REGISTER_OP("Largeout>FanInLogits")
     .Input("indices: resource")
     .Input("bias: resource")
     .Output("logits: float")
-    .LARGEOUT_FAN_IN_ATTRS
+    .LARGEOUT_LATE_ATTRIBUTE.LARGEOUT_FAN_IN_ATTRS
     .SetShapeFn([](InferenceContext* c) {
       FanInShapes s;
       TF_RETURN_IF_ERROR(FanInLayerShapes(c, 1, &s));
@@ -23,6 +23,8 @@ inputs: [B, I].
 weights: A variable [C, K] of type dtype.
 indices: A variable [C, K] of type Tindices, values in [0, I).
 bias: A variable float32 [C]; without use_bias any handle, which is not read. So in all ops of the family.
+late_errors: On a GPU nothing waits to learn whether indices are bad: such a class is left out, and a later call of the op
+  raises. Gradients and steps leave it to the forward op. On a CPU every call raises at once.
 )");
 
 REGISTER_OP("Largeout>FanInLogitsGrad")
@@ -35,7 +37,7 @@ REGISTER_OP("Largeout>FanInLogitsGrad")
     .Output("d_weights: dtype")
     .Output("d_bias: float")
     .Attr("input_gradient: bool = true")
-    .LARGEOUT_FAN_IN_ATTRS
+    .LARGEOUT_LATE_ATTRIBUTE.LARGEOUT_FAN_IN_ATTRS
     .SetShapeFn([](InferenceContext* c) {
       FanInShapes s;
       TF_RETURN_IF_ERROR(FanInLayerShapes(c, 1, &s));

@@ -90,12 +90,15 @@ class FanInVariables {
   int first_slot_ = 0;
 };
 
-// `bad`: the result of a kernel.
-inline absl::Status BadIndex(int64_t bad, int64_t num_inputs) {
+// `bad`: the result of a kernel. late: of an earlier call.
+inline absl::Status BadIndex(int64_t bad, int64_t num_inputs, bool late = false) {
   if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("`indices` must be in [0, ", num_inputs,
-                                                 "), the columns of `inputs`. ",
-                                                 "Received: another value in row ", bad));
+  return absl::InvalidArgumentError(
+      absl::StrCat("`indices` must be in [0, ", num_inputs, "), the columns of `inputs`. ",
+                   "Received: another value in row ", bad,
+                   late ? " in an earlier call (a GPU's check is not waited for: "
+                          "`late_errors`)"
+                        : ""));
 }
 
 inline absl::Status CheckInputs(const tensorflow::Tensor& inputs) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/cuda/gemm/softmax_terms.cuh"
+#include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_tile.cuh"
 #include "tree_softmax/cuda/tree_softmax_cuda.h"
@@ -15,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kBlocks =
-    kInEmulation ? 6 : 4096;                  // that a launch should have: tens for each multiprocessor
-constexpr int64_t kMostTiles = 64;            // of a range: a thread adds up 16 terms of each in float32
+    kInEmulation ? 6 : 4096;        // that a launch should have: tens for each multiprocessor
+constexpr int64_t kMostTiles = 64;  // of a range: a thread adds up 16 terms of each in float32
 constexpr int64_t kPartialFloats =
     kInEmulation ? 1 << 11 : 16 << 20;  // of what the ranges give, for all tokens of a chunk
 
@@ -28,8 +29,16 @@ __global__ void CheckTargets(const Id* targets, int64_t tokens, int64_t classes,
   const int64_t t = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (t >= tokens) return;
   const int64_t target = static_cast<int64_t>(targets[t]);
-  if (target < -1 || target >= classes) atomicMin(bad, static_cast<unsigned long long>(t));
-  if (copy != nullptr) copy[t] = static_cast<int32_t>(target);
+  const bool good = target >= -1 && target < classes;
+  if (!good) atomicMin(bad, static_cast<unsigned long long>(t));
+  if (copy != nullptr) copy[t] = good ? static_cast<int32_t>(target) : -1;
+}
+
+template <typename Id>
+__global__ void PostTarget(const Id* targets, int64_t classes, const unsigned long long* bad,
+                           LateFinding* slot) {
+  const int64_t t = static_cast<int64_t>(*bad);
+  if (t >= 0) Post(slot, 0, t, static_cast<int64_t>(targets[t]), classes);
 }
 
 // How the work is cut.
@@ -149,15 +158,19 @@ int TermsOf(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, 
 
 template <typename Id>
 int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32_t* copy, Scratch* scratch,
-                       GpuStream stream, int64_t* bad) {
-  *bad = -1;
+                       GpuStream stream, int64_t* bad, LateReport* late) {
+  if (bad != nullptr) *bad = -1;
   if (tokens == 0) return 0;
   auto* first = scratch->Take<unsigned long long>(1);
   if (first == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, sizeof(*first), stream));  // all ones are -1
   LARGEOUT_RETURN_IF_ERROR(
       Launch(CheckTargets<Id>, Blocks(tokens), kThreads, 0, stream, targets, tokens, classes, copy, first));
-  return CopyToHostCuda(first, sizeof(*bad), bad, stream);
+  if (bad == nullptr) return 0;
+  if (late == nullptr) return CopyToHostCuda(first, sizeof(*bad), bad, stream);
+  LateFinding* slot;
+  LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
+  return Launch(PostTarget<Id>, 1, 1, 0, stream, targets, classes, first, slot);
 }
 
 template <typename T, typename H>
@@ -175,8 +188,9 @@ int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int3
   }
 }
 
-#define LARGEOUT_INSTANTIATE_TARGETS(Id) \
-  template int SoftmaxTargetsCuda<Id>(const Id*, int64_t, int64_t, int32_t*, Scratch*, GpuStream, int64_t*);
+#define LARGEOUT_INSTANTIATE_TARGETS(Id)                                                                    \
+  template int SoftmaxTargetsCuda<Id>(const Id*, int64_t, int64_t, int32_t*, Scratch*, GpuStream, int64_t*, \
+                                      LateReport*);
 LARGEOUT_INSTANTIATE_TARGETS(int32_t)
 LARGEOUT_INSTANTIATE_TARGETS(int64_t)
 #define LARGEOUT_INSTANTIATE(T, H)                                                                \

@@ -10,7 +10,7 @@
 
 namespace largeout {
 
-template <typename T, typename Thidden, typename Ttargets>
+template <typename Device, typename T, typename Thidden, typename Ttargets>
 class FullSoftmaxOpBase : public GuardedOp {
  public:
   explicit FullSoftmaxOpBase(tensorflow::OpKernelConstruction* context) : GuardedOp(context) {
@@ -20,6 +20,7 @@ class FullSoftmaxOpBase : public GuardedOp {
     OP_REQUIRES_OK(context, context->GetAttr("smoothing", &smoothing_));
     OP_REQUIRES_OK(context, context->GetAttr("per_class", &per_class_));
     OP_REQUIRES_OK(context, context->GetAttr("z_loss", &z_loss_));
+    OP_REQUIRES_OK(context, context->GetAttr("late_errors", &late_errors_));
   }
 
  protected:
@@ -65,22 +66,25 @@ class FullSoftmaxOpBase : public GuardedOp {
     return absl::OkStatus();
   }
 
-  template <typename Device>
   absl::Status Wrong(tensorflow::OpKernelContext* context, int64_t bad, int64_t classes) const {
     constexpr bool kOnHost = std::is_same<typename Device::Call, CpuCall>::value;
-    return BadTarget(kOnHost ? Data<Ttargets>(context->input(1)) : nullptr, bad, classes);
+    return BadTarget(kOnHost ? Data<Ttargets>(context->input(1)) : nullptr, bad, classes,
+                     kMayBeLate<typename Device::Call> && late_errors_);
   }
 
-  bool use_bias_, skip_target_, weight_gradient_;
+  typename Device::Call::Late* late() { return late_errors_ ? &late_ : nullptr; }
+
+  bool use_bias_, skip_target_, weight_gradient_, late_errors_;
   float smoothing_, per_class_, z_loss_;
   KeptMemory kept_;
+  typename Device::Call::Late late_;
 };
 
 template <typename Device, typename T, typename Thidden, typename Ttargets>
-class FullSoftmaxOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
+class FullSoftmaxOp : public FullSoftmaxOpBase<Device, T, Thidden, Ttargets> {
  public:
   explicit FullSoftmaxOp(tensorflow::OpKernelConstruction* context)
-      : FullSoftmaxOpBase<T, Thidden, Ttargets>(context) {
+      : FullSoftmaxOpBase<Device, T, Thidden, Ttargets>(context) {
     OP_REQUIRES_OK(context, context->GetAttr("scratch_bytes", &scratch_bytes_));
   }
 
@@ -96,7 +100,7 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
     const bool expects = Device::kGivesExpected && context->input(2).NumElements() > 0;
     SoftmaxBatchGradients<typename FullSoftmaxOp::KernelH, typename FullSoftmaxOp::KernelT> gradients;
     OP_REQUIRES_OK(context, this->Allocate(context, 3, variables, expects, &gradients));
-    OpCall<typename Device::Call> call(context, &this->kept_);
+    OpCall<typename Device::Call> call(context, &this->kept_, this->late());
     Device device(call.get());
     const auto table = SoftmaxRowsOf<T>(variables);
     const auto batch = this->Batch(context);
@@ -107,12 +111,12 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
         OP_REQUIRES_OK(context, this->Expected(context, 5, &expected));
         OP_REQUIRES_OK(context, call.Status(device.TermsAndGradient(table, batch, expected, scratch_bytes_,
                                                                     terms, gradients, &bad)));
-        OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
+        OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
         return;
       }
     }
     OP_REQUIRES_OK(context, call.Status(device.Terms(table, batch, terms, &bad)));
-    OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
+    OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
   }
 
  private:
@@ -122,9 +126,9 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
 // lse, grad_lse, grad_ce, grad_sum are inputs 5 .. 8; the gradients that FullSoftmax gave 9 .. 11;
 // positive 12.
 template <typename Device, typename T, typename Thidden, typename Ttargets>
-class FullSoftmaxGradOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
+class FullSoftmaxGradOp : public FullSoftmaxOpBase<Device, T, Thidden, Ttargets> {
  public:
-  using FullSoftmaxOpBase<T, Thidden, Ttargets>::FullSoftmaxOpBase;
+  using FullSoftmaxOpBase<Device, T, Thidden, Ttargets>::FullSoftmaxOpBase;
 
   void Run(tensorflow::OpKernelContext* context) override {
     TableAndBias variables;
@@ -136,7 +140,7 @@ class FullSoftmaxGradOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
     const float* lse = Data<float>(context->input(5));
     const SoftmaxUpstream upstream{Data<float>(context->input(6)), Data<float>(context->input(7)),
                                    Data<float>(context->input(8))};
-    OpCall<typename Device::Call> call(context, &this->kept_);
+    OpCall<typename Device::Call> call(context, &this->kept_, this->late());
     Device device(call.get());
     if constexpr (Device::kGivesExpected) {
       if (context->input(2).NumElements() > 0) {
@@ -158,7 +162,7 @@ class FullSoftmaxGradOp : public FullSoftmaxOpBase<T, Thidden, Ttargets> {
     int64_t bad = -1;
     OP_REQUIRES_OK(context,
                    call.Status(device.Gradient(table, this->Batch(context), lse, upstream, gradients, &bad)));
-    OP_REQUIRES_OK(context, this->template Wrong<Device>(context, bad, table.classes));
+    OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
   }
 
  private:

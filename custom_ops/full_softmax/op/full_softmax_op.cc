@@ -54,6 +54,7 @@ absl::Status GradientRows(InferenceContext* c, const Shapes& s, DimensionHandle*
       .Attr("smoothing: float = 0.0")                            \
       .Attr("per_class: float = 0.0")                            \
       .Attr("z_loss: float = 0.0")                               \
+      .LARGEOUT_LATE_ATTRIBUTE                                   \
       .SetIsStateful()  // they read variables: two with an update between them must not be merged
 
 REGISTER_OP("Largeout>FullSoftmax")
@@ -92,6 +93,8 @@ d_hidden: [T, d], d_table: [C, d], d_bias: [C]: the gradients of the sum over t 
 positive: [T] with weights and skip_target, the logit of the target; else [0].
 skip_target: The class of the target is left out: lse is that of the others; ce and sum are 0.
 weight_gradient: Whether d_table and d_bias are wanted.
+late_errors: On a GPU nothing waits to learn whether targets are bad: such ones are taken for none, and a later call of the op
+  raises. The gradient leaves it to this op. On a CPU every call raises at once.
 scratch_bytes: Of logits that are kept for the gradients.
 )");
 

@@ -17,14 +17,18 @@ SoftmaxRows<typename KernelType<T>::type> SoftmaxRowsOf(const TableAndBias& vari
           table.dim_size(1)};
 }
 
-// What is wrong with the target at `position` (-1: nothing). Targets on a GPU are not read: null.
+// What is wrong with the target at `position` (-1: nothing). Targets on a GPU are not read: null. late: those
+// of an earlier call.
 template <typename Id>
-absl::Status BadTarget(const Id* targets, int64_t position, int64_t classes) {
+absl::Status BadTarget(const Id* targets, int64_t position, int64_t classes, bool late = false) {
   if (position < 0) return absl::OkStatus();
   const std::string value = targets == nullptr ? "another value" : absl::StrCat(targets[position]);
-  return absl::InvalidArgumentError(absl::StrCat("`targets` must be in [0, ", classes,
-                                                 "), the classes, or -1 for none. Received: ", value,
-                                                 " at position ", position));
+  return absl::InvalidArgumentError(
+      absl::StrCat("`targets` must be in [0, ", classes, "), the classes, or -1 for none. Received: ", value,
+                   " at position ", position,
+                   late ? " of an earlier batch (a GPU's check is not waited for: "
+                          "`late_errors`)"
+                        : ""));
 }
 
 }  // namespace largeout

@@ -1,4 +1,5 @@
-// Time of one update of `touched` random rows. Usage: row_update_bench [rows=2000000] [dim=64] [touched=8192]
+// Time of one update of `touched` random rows; as many as there are: of all, in order, as a dense weight is
+// updated. Usage: row_update_bench [rows=2000000] [dim=64] [touched=8192]
 // [threads=2]
 #include <algorithm>
 #include <chrono>
@@ -32,7 +33,9 @@ int main(int argc, char** argv) {
       for (int round = 0; round < 20; ++round) {
         std::vector<int64_t> ids(touched);
         for (int64_t& id : ids) id = random.Below(rows);
-        if (unique) {
+        if (touched >= rows) {
+          for (int64_t i = 0; i < touched; ++i) ids[i] = i % rows;
+        } else if (unique) {
           std::sort(ids.begin(), ids.end());
           ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
         }

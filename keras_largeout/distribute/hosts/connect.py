@@ -1,7 +1,6 @@
 """The strategy of several hosts, and what they agree on before they train."""
 
 import atexit
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -64,7 +63,7 @@ def _connect(cluster, devices):
         _check_hosts(cluster, hosts)  # it meets the others, so here all have come
     hosts.watch = HostWatch(cluster)
     hosts.watch.name_uncaught()
-    atexit.register(time.sleep, _LINGER)
+    atexit.register(hosts.watch.end, _LINGER)
     leave_on_sigterm()
     return strategy
 

@@ -57,27 +57,39 @@ class HostWatch:
 
     def __init__(self, cluster):
         self.lost = []
-        self._cluster, self._noticed = cluster, threading.Condition()
-        for job, index, _ in cluster.others():
-            threading.Thread(
-                target=self._watch, args=(job, index), name="keras_largeout_hosts", daemon=True
-            ).start()
+        self._cluster, self._noticed, self._ending = cluster, threading.Condition(), threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, args=(job, index), name="keras_largeout_hosts", daemon=True)
+            for job, index, _ in cluster.others()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _watch(self, job, index):
         answered, refused = time.monotonic(), 0
-        while True:
-            time.sleep(_SECONDS)
+        while not self._ending.wait(_SECONDS):
             answer = peer_answers(job, index, 5 * _SECONDS)
             if answer:
                 answered, refused = time.monotonic(), 0
                 continue
             refused += answer is False
             if refused >= _REFUSALS or time.monotonic() - answered > _PATIENCE:
-                break
+                self._lost(job, index)
+                return
+
+    def _lost(self, job, index):
         with self._noticed:
             self.lost.append(self._cluster.name(job, index))
             self._noticed.notify_all()
         abort_collectives(str(HostLostError(self.lost[:1])))
+
+    def end(self, seconds):
+        """Asks no more. The `seconds` pass while questions come back: TensorFlow goes with this process."""
+        deadline = time.monotonic() + seconds
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        time.sleep(max(0.0, deadline - time.monotonic()))
 
     def who(self, error):
         """The names of the hosts that were lost, after a moment in which this is noticed everywhere.

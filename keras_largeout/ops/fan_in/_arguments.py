@@ -104,6 +104,7 @@ def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient
             loss=loss,
             input_gradient=input_gradient,
             weight_gradient=weight_gradient,
+            late_errors=not tf.executing_eagerly(),
             # Of an update, which the forward pass does not read: `fan_in_backward` brings it to the step.
             slots=[],
             hyper=tf.zeros([0], tf.float32),
@@ -173,7 +174,7 @@ def optional_handle(bias, weights):
 @tf.RegisterGradient("Largeout>FanInLogits")
 def _logits_gradient(op, grad):
     d_inputs, d_weights, d_bias = _library.ops.largeout_fan_in_logits_grad(
-        *op.inputs, d_logits=grad, **_attributes(op, "dtype", "Tindices", "use_bias")
+        *op.inputs, d_logits=grad, **_attributes(op, "dtype", "Tindices", "use_bias", "late_errors")
     )
     return d_inputs, d_weights, None, d_bias if op.get_attr("use_bias") else None
 
@@ -186,7 +187,8 @@ def _loss_gradient(op, grad_loss, *_):
         *shared,
         tf.convert_to_tensor(grad_loss),
         *op.outputs[1:],
-        **_attributes(op, "loss", "dtype", "Tindices", "use_bias", "input_gradient", "weight_gradient"),
+        **_attributes(op, "loss", "dtype", "Tindices", "use_bias", "late_errors"),
+        **_attributes(op, "input_gradient", "weight_gradient"),
     )
     d_inputs = d_inputs if op.get_attr("input_gradient") else None
     d_weights = d_weights if wanted else None

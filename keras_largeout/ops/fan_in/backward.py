@@ -48,6 +48,7 @@ def fan_in_backward(
         "active": forward.active,
         "loss": loss,
         "input_gradient": input_gradient,
+        "late_errors": not tf.executing_eagerly(),
     }
     d_weights, d_bias = None, None
     if update is None:

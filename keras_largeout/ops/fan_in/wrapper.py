@@ -62,7 +62,8 @@ def fan_in_logits(inputs, weights, indices, bias=None):
         TypeError: `weights`, `indices` or `bias` is no variable.
         ValueError: A wrong dtype, or shapes that are known to be wrong.
         tf.errors.InvalidArgumentError: An index outside `[0, I)` (its class is named), K > I, or shapes that
-            turn out to be wrong.
+            turn out to be wrong. A graph on a GPU does not wait to learn about indices: the class is left
+            out, and the error is that of a later call.
 
     References:
         [Schultheis and Babbar, 2023](https://arxiv.org/abs/2306.03725), section 3.1 (fixed fan-in).
@@ -77,6 +78,7 @@ def fan_in_logits(inputs, weights, indices, bias=None):
         dtype=weights.dtype,
         Tindices=indices.dtype,
         use_bias=bias is not None,
+        late_errors=not tf.executing_eagerly(),
     )
 
 
@@ -147,7 +149,7 @@ def fan_in_loss(
             known to be wrong.
         tf.errors.InvalidArgumentError: A label outside `[-1, num_classes)` (named, with its position), row
             splits that do not ascend from 0 to L, an index outside `[0, I)` (its class is named), K > I, or
-            shapes that turn out to be wrong.
+            shapes that turn out to be wrong. Indices in a graph on a GPU: as in `fan_in_logits`.
 
     References:
         [Schultheis and Babbar, 2023](https://arxiv.org/abs/2306.03725), sections 3 and 4 (fixed fan-in,

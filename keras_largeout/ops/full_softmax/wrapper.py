@@ -86,7 +86,9 @@ def full_softmax_terms(
     Raises:
         TypeError: `table` or `bias` is neither variable nor tensor.
         ValueError: A wrong dtype, or shapes that are known to be wrong.
-        tf.errors.InvalidArgumentError: A target that is no class, or shapes that turn out to be wrong.
+        tf.errors.InvalidArgumentError: A target that is no class, or shapes that turn out to be wrong. A
+            graph on a GPU does not wait to learn about targets: such ones are taken for none, and the error
+            is that of a later batch.
 
     References:
         [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4 (cross-entropy without logits in
@@ -114,11 +116,20 @@ def full_softmax_terms(
         per_class=expected.smoothing / expected.num_classes,
         z_loss=expected.z_loss,
         scratch_bytes=scratch_bytes,
+        late_errors=not tf.executing_eagerly(),
     )
     return SoftmaxTerms(*outputs[:3])
 
 
-_ATTRIBUTES = ("use_bias", "skip_target", "weight_gradient", "smoothing", "per_class", "z_loss")
+_ATTRIBUTES = (
+    "use_bias",
+    "skip_target",
+    "weight_gradient",
+    "smoothing",
+    "per_class",
+    "z_loss",
+    "late_errors",
+)
 
 
 @tf.RegisterGradient("Largeout>FullSoftmax")

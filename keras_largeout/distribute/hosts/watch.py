@@ -1,6 +1,7 @@
 """Whether all hosts still answer: a step would wait for ever for one that does not."""
 
 import contextlib
+import ctypes
 import re
 import sys
 import threading
@@ -11,7 +12,7 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas._tensorflow import abort_collectives, peer_answers
 
 _SECONDS = 1.0  # between two questions
-_PATIENCE = 15.0  # for a host that is there and does not answer: it stands still
+_PATIENCE = 10.0  # for a host that is there and does not answer: TensorFlow has as much
 _REFUSALS = 2  # questions in a row that nobody was there to answer: its process has ended
 # What TensorFlow raises where another host is gone.
 _OF_LOST = (
@@ -23,6 +24,15 @@ _OF_LOST = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
+
+
+def _keep(error):
+    """Never lets go of an error, nor of the iterator over data that its frames hold: this process ends now.
+
+    The end of an iterator waits for the thread that tunes its pipeline, and in TensorFlow 2.21 the call that
+    wakes that thread may come a moment too early. It then sleeps on for up to 60 seconds.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
 
 
 class HostLostError(RuntimeError):
@@ -97,6 +107,7 @@ class HostWatch:
         Args:
             error: what TensorFlow raised. It names hosts that gave no sign of themselves.
         """
+        _keep(error)
         deadline = time.monotonic() + 8 * _SECONDS
         with self._noticed:
             self._noticed.wait_for(lambda: self.lost, timeout=8 * _SECONDS)

@@ -71,8 +71,9 @@ LARGEOUT_INLINE void Accumulate(float* sum, const G* g, int64_t dim, bool first)
   for (; j < dim; ++j) sum[j] = first ? ToFloat(g[j]) : sum[j] + ToFloat(g[j]);
 }
 
-// Rows of up to half a vector: as many as fit make one vector, since a rule costs as much for one lane as for all.
-// (With a length that the compiler does not know its loops over a row's few elements take longer than that.)
+// Rows of up to half a vector: as many as fit make one vector, since a rule costs as much for one lane as for
+// all. (With a length that the compiler does not know its loops over a row's few elements take longer than
+// that.)
 template <int kDim, typename RuleT, typename T, typename G>
 LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, int64_t begin, int64_t end) {
   constexpr int64_t kAhead = 64;
@@ -138,16 +139,20 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
   // A few kilobytes on their way keep the memory busy and stay in the first-level cache.
   constexpr int64_t kBytesAhead = 4096;
   const int64_t ahead = kBytesAhead / (table_bytes + RuleT::kSlots * slot_bytes) + 2;
+  // Of a longer row its beginning: the processor goes on by itself, and whole ones would push out of the
+  // caches what is read now (rows of 16,384, as dense weights have them: 1.2 times the time).
+  const auto first_of = [](int64_t bytes) { return bytes > kBytesAhead ? 1024 : bytes; };
+  const int64_t first_of_table = first_of(table_bytes), first_of_slot = first_of(slot_bytes);
   const RowStrides strides = task.strides;
   const T* table = static_cast<const T*>(task.table);
   const G* values = static_cast<const G*>(task.values);
   const auto prefetch = [&](int64_t i) __attribute__((always_inline)) {
     const int64_t row = task.rows[i];
-    PrefetchRow(table + row * strides.table, table_bytes);
-    for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * strides.slot, slot_bytes);
+    PrefetchRow(table + row * strides.table, first_of_table);
+    for (int k = 0; k < RuleT::kSlots; ++k) PrefetchRow(task.slots[k] + row * strides.slot, first_of_slot);
     if constexpr (__is_same(RuleT, RowWiseAdagrad)) Prefetch(task.slots[0] + row * strides.slot);
     if (task.order != nullptr)
-      PrefetchRow(values + task.order[task.starts[i]] * dim, dim * static_cast<int64_t>(sizeof(G)));
+      PrefetchRow(values + task.order[task.starts[i]] * dim, first_of(dim * static_cast<int64_t>(sizeof(G))));
   };
   const int64_t known = end < task.known ? task.known : end;
   for (int64_t i = begin; i < end && i < begin + ahead; ++i) prefetch(i);

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/test/check.h"
 #include "common/isa.h"
 #include "common/parallel.h"
+#include "common/test/check.h"
 #include "row_update/row_update.h"
 
 int main(int argc, char** argv) {

@@ -89,7 +89,17 @@ def copy(tmp_path):
 def test_build_info():
     info = build_info()
     assert info["tensorflow"].split(".")[:2] == tf.__version__.split(".")[:2]
-    assert info["isa"] in ("generic", "x86-64-v3", "x86-64-v4")
+    assert info["isa"] in ("generic", "x86-64-v3", "x86-64-v4", "x86-64-v4 with AVX512-BF16")
+
+
+def test_level_of_instructions_is_lowered_by_the_environment(imported):
+    told, _ = imported(
+        PACKAGE.parent,
+        "os.environ['LARGEOUT_ISA'] = 'generic'\n"
+        "from keras_largeout.ops import build_info\n"
+        "raise ImportError(build_info()['isa'])",
+    )
+    assert told == "generic"
 
 
 def test_import_brings_nothing_else(imported):

@@ -12,9 +12,12 @@
 
 namespace largeout {
 
-enum class Isa { kGeneric = 0, kV3 = 1, kV4 = 2 };
+// kV4Bfloat16: v4 with products of bfloat16 (AVX512-BF16). Its tables are those of v4; loops that have such
+// products look for the level themselves.
+enum class Isa { kGeneric = 0, kV3 = 1, kV4 = 2, kV4Bfloat16 = 3 };
 
-// The best level of this processor, or the one given to SetIsa. Thread-safe.
+// The best level of this processor, or the one given to SetIsa. Thread-safe. For measuring, the environment
+// variable LARGEOUT_ISA lowers it: generic, v3, v4.
 Isa CurrentIsa();
 // The best level that this processor runs and that was built.
 Isa BestIsa();
@@ -33,10 +36,11 @@ Isa SetIsa(Isa isa);
   namespace v4 {                            \
   extern const Type name;                   \
   }
-#define LARGEOUT_SELECT(name)                                 \
-  (::largeout::CurrentIsa() == ::largeout::Isa::kV4           \
-       ? ::largeout::v4::name                                 \
-       : (::largeout::CurrentIsa() == ::largeout::Isa::kV3 ? ::largeout::v3::name : ::largeout::generic::name))
+#define LARGEOUT_SELECT(name)                                                     \
+  (::largeout::CurrentIsa() >= ::largeout::Isa::kV4                               \
+       ? ::largeout::v4::name                                                     \
+       : (::largeout::CurrentIsa() == ::largeout::Isa::kV3 ? ::largeout::v3::name \
+                                                           : ::largeout::generic::name))
 #else
 #define LARGEOUT_DECLARE_LEVELS(Type, name) \
   namespace generic {                       \

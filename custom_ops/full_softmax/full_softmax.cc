@@ -22,6 +22,7 @@ namespace {
 
 // Tokens of one product: a multiple of the register tiles' 14 and 6 rows.
 constexpr int64_t kTokenBlock = 252;
+static_assert(kTokenBlock % 2 == 0, "");
 constexpr int64_t kMostTokens = 8 * kTokenBlock;  // of a chunk
 // Tokens of a chunk whose exponentials are kept: with fewer, rows come from memory too often.
 constexpr int64_t kFewestKept = 96;
@@ -31,13 +32,14 @@ template <typename T>
 class Softmax {
  public:
   Softmax(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const CpuCall& call)
-      : table_(table),
+      : gemm_(Products(tokens.in_bfloat16)),
+        table_(table),
         tokens_(tokens),
         parallel_(call.parallel),
         scratch_(call.scratch),
         dim_(table.dim),
         blocks_(table, gemm_),
-        hidden_ld_(OddLines(table.dim)) {}
+        hidden_ld_(OddLines(gemm_.Words(table.dim))) {}
 
   // Tokens of a chunk of the second pass, so that its parts of the gradient of the hidden vectors stay small.
   int64_t MostTokens() const {
@@ -64,7 +66,7 @@ class Softmax {
       }
       for (float** per_token : {&picked_, &of_p_, &of_target_, &of_all_}) *per_token = arena.Take<float>(n);
       if (keep) kept_ = arena.Take<float>(blocks_.count * blocks_.size * n);
-      if (out.rows != nullptr) panels_ = arena.Take<float>(n * RoundUp(dim_, gemm_.width));
+      if (out.rows != nullptr) panels_ = arena.Take<float>(gemm_.Words(n) * RoundUp(dim_, gemm_.width));
       if (out.hidden != nullptr) partial_ = arena.Take<float>(blocks_.ranges * n * dim_);
       return arena.bytes();
     };
@@ -79,7 +81,7 @@ class Softmax {
     begin_ = begin, count_ = end - begin;
     const float* from = tokens_.hidden + begin * dim_;
     parallel_->For(count_, dim_ + 1, [&](int64_t first, int64_t last) {
-      for (int64_t t = first; t < last; ++t) std::copy_n(from + t * dim_, dim_, hidden_ + t * hidden_ld_);
+      gemm_.left(from + first * dim_, dim_, last - first, dim_, hidden_ + first * hidden_ld_, hidden_ld_);
     });
   }
 
@@ -129,8 +131,8 @@ class Softmax {
   // tokens. `first`: of all chunks.
   void Gradients(const float* lse, const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& out,
                  bool first) {
-    const int64_t n = count_, panels = RoundUp(dim_, gemm_.width);
-    float *hidden_panels = panels_, *partial = partial_;
+    const int64_t n = count_;
+    float* partial = partial_;
     for (int64_t t = 0; t < n; ++t) {
       const bool aimed = Targets()[t] >= 0 && !tokens_.skip_target;
       const float of_ce = aimed ? upstream.ce[begin_ + t] : 0.f;
@@ -141,7 +143,7 @@ class Softmax {
       RunTasks<BlockScratch>(
           parallel_, (n + kTokenBlock - 1) / kTokenBlock, dim_ * kTokenBlock, [&](int64_t i, BlockScratch*) {
             const int64_t t = i * kTokenBlock, m = std::min(kTokenBlock, n - t);
-            gemm_.pack(hidden_ + t * hidden_ld_, hidden_ld_, m, dim_, hidden_panels + t * panels);
+            gemm_.pack(tokens_.hidden + (begin_ + t) * dim_, dim_, m, dim_, PanelsOf(t));
           });
     }
     const int64_t range_cost = Cost(3) * (blocks_.count / std::max<int64_t>(1, blocks_.ranges) + 1);
@@ -162,13 +164,15 @@ class Softmax {
         EachTokenBlock([&](int64_t t, int64_t m) {
           const float* g = GradientsOfLogits(block, t, m, columns, lse, scratch);
           if (partial != nullptr) {
-            gemm_.multiply(m, dim_, width, g, blocks_.size, 1, rows, nullptr,
+            const LeftMatrix left = LeftOf(g, m, width, scratch);
+            gemm_.multiply(m, dim_, gemm_.Words(width), left.data, left.row, left.k, rows, nullptr,
                            partial + (range * n + t) * dim_, dim_, block > blocks_.first_of_range(range));
           }
           if (row_sums != nullptr) {
             const bool add = t > 0 || (!first && std::is_same<T, float>::value);
-            gemm_.multiply(width, dim_, m, g, 1, blocks_.size, hidden_panels + t * panels, nullptr, row_sums,
-                           dim_, add);
+            const LeftMatrix left = TransposedOf(g, m, width, scratch);
+            gemm_.multiply(width, dim_, gemm_.Words(m), left.data, left.row, left.k, PanelsOf(t), nullptr,
+                           row_sums, dim_, add);
           }
           if (out.bias != nullptr) {
             float* sums = out.bias + blocks_.first(block);
@@ -228,15 +232,45 @@ class Softmax {
   }
 
   void Multiply(int64_t block, int64_t t, int64_t m, const float* columns, float* logits) {
-    gemm_.multiply(m, blocks_.width(block), dim_, hidden_ + t * hidden_ld_, hidden_ld_, 1, columns,
-                   blocks_.bias(block), logits, blocks_.size, false);
+    gemm_.multiply(m, blocks_.width(block), gemm_.Words(dim_), hidden_ + t * hidden_ld_, hidden_ld_, 1,
+                   columns, blocks_.bias(block), logits, blocks_.size, false);
+  }
+
+  // The open tokens from t on, as the rows that gradients of logits are multiplied with. Blocks of tokens are
+  // even, so that no word has numbers of two of them.
+  float* PanelsOf(int64_t t) { return panels_ + t / gemm_.per_word * RoundUp(dim_, gemm_.width); }
+
+  // Gradients of logits g [m, width] as the left side of a product, and as that of the transposed one.
+  struct LeftMatrix {
+    const float* data;
+    int64_t row, k;  // strides
+  };
+  LeftMatrix LeftOf(const float* g, int64_t m, int64_t width, BlockScratch* scratch) const {
+    if (gemm_.per_word == 1) return {g, blocks_.size, 1};
+    const int64_t ld = OddLines(gemm_.Words(width));
+    float* words = Aligned(&scratch->words, m * ld);
+    gemm_.left(g, blocks_.size, m, width, words, ld);
+    return {words, ld, 1};
+  }
+  LeftMatrix TransposedOf(const float* g, int64_t m, int64_t width, BlockScratch* scratch) const {
+    if (gemm_.per_word == 1) return {g, 1, blocks_.size};
+    float* words = Aligned(&scratch->turned, gemm_.Words(m) * blocks_.size);
+    gemm_.left_transposed(g, blocks_.size, m, width, words, blocks_.size);
+    return {words, 1, blocks_.size};
+  }
+
+  // In bfloat16 where that is asked for and the machine has it.
+  static const SoftmaxGemmKernels& Products(bool in_bfloat16) {
+    const SoftmaxGemmKernels& halves = LARGEOUT_SELECT(kSoftmaxGemmBfloat16);
+    const bool has = CurrentIsa() == Isa::kV4Bfloat16 && halves.per_word > 0;
+    return in_bfloat16 && has ? halves : LARGEOUT_SELECT(kSoftmaxGemm);
   }
 
   static void TakeSums(const float* sums, int64_t n, bool first, T* out) {
     for (int64_t i = 0; i < n; ++i) FromFloat(first ? sums[i] : ToFloat(out[i]) + sums[i], out + i);
   }
 
-  const SoftmaxGemmKernels& gemm_ = LARGEOUT_SELECT(kSoftmaxGemm);
+  const SoftmaxGemmKernels& gemm_;
   const SoftmaxExpKernels& exp_ = LARGEOUT_SELECT(kSoftmaxExp);
   const SoftmaxRows<T> table_;
   const SoftmaxTokens tokens_;

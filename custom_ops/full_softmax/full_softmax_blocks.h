@@ -26,7 +26,7 @@ inline float* Aligned(Buffer<float>* buffer, int64_t n) {
 
 // What one thread needs for one block.
 struct BlockScratch {
-  Buffer<float> columns, rows, logits, sums;
+  Buffer<float> columns, rows, logits, sums, words, turned;
 };
 
 template <typename T>
@@ -51,7 +51,7 @@ class SoftmaxBlocks {
 
   // A block's rows as the columns that hidden vectors are multiplied with.
   const float* PackColumns(int64_t block, BlockScratch* scratch) const {
-    float* out = Aligned(&scratch->columns, RoundUp(size, gemm_.width) * table_.dim);
+    float* out = Aligned(&scratch->columns, RoundUp(size, gemm_.width) * gemm_.Words(table_.dim));
     if constexpr (std::is_same<T, float>::value) {
       gemm_.pack_transposed(rows(block), table_.dim, width(block), table_.dim, out);
     } else {
@@ -62,7 +62,7 @@ class SoftmaxBlocks {
 
   // A block's rows as they are, which gradients of logits are multiplied with.
   const float* PackRows(int64_t block, BlockScratch* scratch) const {
-    float* out = Aligned(&scratch->rows, size * RoundUp(table_.dim, gemm_.width));
+    float* out = Aligned(&scratch->rows, gemm_.Words(size) * RoundUp(table_.dim, gemm_.width));
     if constexpr (std::is_same<T, float>::value) {
       gemm_.pack(rows(block), table_.dim, width(block), table_.dim, out);
     } else {

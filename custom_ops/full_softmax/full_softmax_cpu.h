@@ -63,6 +63,7 @@ class FullSoftmaxCpu {
     *bad = BadSoftmaxTarget(batch.targets, batch.count, table.classes);
     if (*bad >= 0) return 0;
     tokens->count = batch.count, tokens->skip_target = batch.skip_target;
+    tokens->in_bfloat16 = std::is_same<H, bfloat16>::value;
     if constexpr (std::is_same<Id, int32_t>::value) {
       tokens->targets = batch.targets;
     } else {

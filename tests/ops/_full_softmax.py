@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.ops import build_info
 from keras_largeout.ops.full_softmax import wrapper as fs
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -56,13 +57,16 @@ class Problem:
         want_terms, want = self.truth(skip_target, upstream)
         # On GPUs those of the kernel's own test: tensor cores take bfloat16 tables.
         tolerance = 3e-6 if device == "cpu" else 5e-5 if self.table.dtype == BFLOAT16 else 5e-6
+        of_gradients = 30 * tolerance
+        if device == "cpu" and self.hidden.dtype == BFLOAT16 and "BF16" in build_info()["isa"]:
+            tolerance, of_gradients = 1e-2, 5e-3  # products in bfloat16, whose factors are rounded
         scale = 1 + np.abs(want_terms[2]).max(initial=0) / 10  # of a sum of so many logits
         for name, got, wanted in zip(TERMS, terms, want_terms):
             atol = tolerance * (scale if name == "sum" else 1)
             np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=atol, err_msg=name)
         for name, got in gradients.items():
             rough = {BFLOAT16: 8e-3, np.float16: 1e-3}.get(got.dtype.type, tolerance)
-            atol = 30 * tolerance * (1 + np.abs(want[name]).max(initial=0))
+            atol = of_gradients * (1 + np.abs(want[name]).max(initial=0))
             wanted = want[name]
             np.testing.assert_allclose(
                 got.astype(np.float64), wanted, rtol=rough, atol=atol, err_msg=f"gradient of {name}"

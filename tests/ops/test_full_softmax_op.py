@@ -38,16 +38,19 @@ def test_tables_may_be_tensors(rng, device, dtype, bias):
         tf.nest.map_structure(np.testing.assert_array_equal, of_variables, of_tensors)
 
 
-def errors_and_stocks(rng, dtype):
-    """Of each quantity the errors of the op and of TensorFlow's own float32, against float64."""
-    problem = Problem(rng, 507, 304, 252, dtype)
+def errors_and_stocks(rng, dtype, hidden_dtype):
+    """Of each quantity the errors of the op and of TensorFlow's own path in the type of the hidden vectors,
+    against float64."""
+    problem = Problem(rng, 507, 304, 252, dtype, hidden_dtype)
     problem.targets = np.abs(problem.targets)
     problem.upstream[[0, 2]] = 0  # what TensorFlow's loss has
     hidden, targets, table, bias = problem.arguments(make=tf.constant)
     with tf.GradientTape() as tape:
         tape.watch([hidden, table, bias])
-        logits = tf.matmul(hidden, tf.cast(table, tf.float32), transpose_b=True) + bias
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        logits = tf.matmul(hidden, tf.cast(table, hidden.dtype), transpose_b=True) + tf.cast(
+            bias, hidden.dtype
+        )
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
     gradients = tape.gradient(loss, [hidden, table, bias], problem.upstream[1])
     stock = [loss, *gradients]
     terms, got = problem.run()
@@ -57,9 +60,10 @@ def errors_and_stocks(rng, dtype):
         yield [np.abs(np.asarray(x).astype(np.float64) - truth) for x in (mine, theirs)]
 
 
+@pytest.mark.parametrize("hidden_dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-def test_error_is_that_of_the_framework(rng, dtype):
-    for ours, theirs in errors_and_stocks(rng, dtype):
+def test_error_is_that_of_the_framework(rng, dtype, hidden_dtype):
+    for ours, theirs in errors_and_stocks(rng, dtype, hidden_dtype):
         assert ours.max() <= 2 * theirs.max() + 1e-7 and ours.mean() <= 2 * theirs.mean() + 1e-8
 
 

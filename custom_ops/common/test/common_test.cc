@@ -100,7 +100,7 @@ LARGEOUT_TEST(Bfloat16RoundsToNearestEven) {
 
 LARGEOUT_TEST(LevelsAreLoweredToTheMachine) {
   CHECK_TRUE(SetIsa(Isa::kGeneric) == Isa::kGeneric && CurrentIsa() == Isa::kGeneric);
-  CHECK_TRUE(SetIsa(Isa::kV4) == BestIsa());
+  CHECK_TRUE(SetIsa(Isa::kV4Bfloat16) == BestIsa());
 }
 
 }  // namespace largeout

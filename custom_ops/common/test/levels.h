@@ -1,4 +1,5 @@
-// Runs the body of a case at every instruction-set level that the machine has; on a GPU, once.
+// Runs the body of a case at every instruction-set level that the machine has, up to kHighest; on a GPU,
+// once.
 #ifndef LARGEOUT_COMMON_LEVELS_H_
 #define LARGEOUT_COMMON_LEVELS_H_
 
@@ -14,13 +15,13 @@ namespace largeout {
 template <typename Device>
 constexpr bool kOnCpu = std::is_same<typename Device::Call, CpuCall>::value;
 
-template <typename Device, typename Body>
+template <typename Device, Isa kHighest = Isa::kV4, typename Body>
 void ForEachLevel(const Body& body) {
   if constexpr (kOnCpu<Device>) {
-    for (const Isa isa : {Isa::kGeneric, Isa::kV3, Isa::kV4}) {
-      if (SetIsa(isa) == isa) body();
+    for (const Isa isa : {Isa::kGeneric, Isa::kV3, Isa::kV4, Isa::kV4Bfloat16}) {
+      if (isa <= kHighest && SetIsa(isa) == isa) body();
     }
-    SetIsa(Isa::kV4);
+    SetIsa(BestIsa());
   } else {
     body();
   }

@@ -139,7 +139,7 @@ void EqualsFloat64() {
       CheckTypes<Device>({252, 1, 123, dim, true, Combiner::kSum}, ++seed);
     }
   }
-  SetIsa(Isa::kV4);
+  SetIsa(BestIsa());
 }
 
 // Large enough for several chunks of the sort and for hot rows that are split by columns, on CPUs; for hot

@@ -1,6 +1,6 @@
 // Times of the three calls, beside 2 and 6 flops per token, class and column.
 //
-//   full_softmax_bench [threads] [classes] [tokens] [dim]
+//   full_softmax_bench [threads] [classes] [tokens] [dim] [1: hidden vectors were bfloat16]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -59,7 +59,7 @@ class KeptScratch final : public Scratch {
   size_t next_ = 0;
 };
 
-void Run(int threads, int64_t classes, int64_t tokens, int64_t dim) {
+void Run(int threads, int64_t classes, int64_t tokens, int64_t dim, bool in_bfloat16) {
   Random random(1);
   ThreadParallel parallel(threads);
   KeptScratch scratch;
@@ -72,7 +72,7 @@ void Run(int threads, int64_t classes, int64_t tokens, int64_t dim) {
   std::vector<float> lse(tokens), ce(tokens), sum(tokens), d_hidden(tokens * dim), d_rows, d_bias(classes);
   d_rows = Numbers(classes * dim, 0.f, &random);
   const SoftmaxRows<float> table{rows.data(), bias.data(), classes, dim};
-  const SoftmaxTokens batch{hidden.data(), targets.data(), tokens, false};
+  const SoftmaxTokens batch{hidden.data(), targets.data(), tokens, false, in_bfloat16};
   const SoftmaxTerms terms{lse.data(), ce.data(), sum.data()};
   const SoftmaxGradients<float> gradients{d_hidden.data(), d_rows.data(), d_bias.data()};
   const double flops = 2e-9 * tokens * classes * dim;
@@ -80,8 +80,9 @@ void Run(int threads, int64_t classes, int64_t tokens, int64_t dim) {
     std::printf("  %-14s %8.1f ms  %6.1f GFLOP/s (%g products)\n", name, 1e3 * time, products * flops / time,
                 products);
   };
-  std::printf("%s, %d threads, %ld classes, %ld tokens, %ld columns\n", IsaName(CurrentIsa()), threads,
-              static_cast<long>(classes), static_cast<long>(tokens), static_cast<long>(dim));
+  std::printf("%s, %d threads, %ld classes, %ld tokens, %ld columns%s\n", IsaName(CurrentIsa()), threads,
+              static_cast<long>(classes), static_cast<long>(tokens), static_cast<long>(dim),
+              in_bfloat16 ? ", bfloat16" : "");
   report("terms", 1, Median([&] {
            scratch.Rewind();
            FullSoftmaxTerms(table, batch, terms, call);
@@ -105,5 +106,6 @@ int main(int argc, char** argv) {
   const auto argument = [&](int at, int64_t otherwise) {
     return argc > at ? std::atoll(argv[at]) : otherwise;
   };
-  largeout::Run(static_cast<int>(argument(1, 2)), argument(2, 100000), argument(3, 3200), argument(4, 304));
+  largeout::Run(static_cast<int>(argument(1, 2)), argument(2, 100000), argument(3, 3200), argument(4, 304),
+                argument(5, 0) != 0);
 }

@@ -91,7 +91,7 @@ void CheckUpdate(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool inc
     SetIsa(isa);
     for (int threads : {1, 2, 3}) CHECK_TRUE(RunUpdate<Device>(p, threads) == first);
   }
-  SetIsa(Isa::kV4);
+  SetIsa(BestIsa());
 }
 
 template <typename Device>

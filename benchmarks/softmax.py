@@ -35,6 +35,10 @@ OF_SAMPLES = {
     SAMPLED_GEMMS: ("tf_softmax:sampled_products", "tensorflow"),
 }
 
+# What layers of the policy "mixed_bfloat16" do: weights are float32, products are of bfloat16 where the
+# processor has them.
+HALF = ", bfloat16"
+IN_BFLOAT16 = (OURS, TF_FULL, TORCH_FULL)
 _FULL, _SAMPLED = "100K", f"{SAMPLES} of 100K"
 REACHES = [
     *(
@@ -47,14 +51,17 @@ REACHES = [
         )
     ),
     Reach(f"{SAMPLED} vs TensorFlow", (_SAMPLED, SAMPLED), (_SAMPLED, TF_SAMPLED), 2),
+    Reach("in bfloat16, FullSoftmax vs TensorFlow", (_FULL + HALF, OURS), (_FULL + HALF, TF_FULL), 1),
+    Reach("FullSoftmax: bfloat16 vs float32", (_FULL + HALF, OURS), (_FULL, OURS), 1.5),
 ]
 
 
-def _case(problem, library, worker, needs, classes, options, samples=0):
+def _case(problem, library, worker, needs, classes, options, samples=0, bfloat16=False):
     columns = samples or classes
     config = {"classes": classes, "dim": DIM, "tokens": TOKENS, "lr": 0.1, "samples": samples}
+    config["bfloat16"] = bfloat16
     return Case(
-        problem,
+        problem + HALF * bfloat16,
         library,
         f"benchmarks.peers.{worker}",
         config,
@@ -75,9 +82,13 @@ def make_cases(quick):
         for library, (worker, needs, sizes) in FULL.items():
             if size in sizes:
                 cases.append(_case(size, library, worker, needs, classes, options))
+        if size != "1M":
+            for library in IN_BFLOAT16:
+                cases.append(_case(size, library, *FULL[library][:2], classes, options, bfloat16=True))
         for library, (worker, needs) in OF_SAMPLES.items():
             problem = f"{samples} of {size}"
             cases.append(_case(problem, library, worker, needs, classes, usual, samples))
+        cases.append(_case(problem, SAMPLED, *OF_SAMPLES[SAMPLED], classes, usual, samples, bfloat16=True))
     return cases
 
 

@@ -25,9 +25,13 @@ QUICK_TWO_LEVEL = ("10K in 100 x 100, 1000 tokens", 10_000, 1000)
 OURS = {
     f"ours, {name} ({way})": (tree, f"ours_softmax:{function}")
     for name, tree in (("huffman(8)", "huffman"), ("head_tail", "head_tail"))
-    for way, function in (("ops", "ops_step"), ("Keras head, optimizer", "keras_step"))
+    for way, function in (
+        ("ops", "ops_step"),
+        ("Keras head, optimizer", "keras_step"),
+        ("Keras head, fused optimizer", "fused_step"),
+    )
 }
-HUFFMAN_OPS, HUFFMAN, HEAD_TAIL_OPS, HEAD_TAIL = OURS
+HUFFMAN_OPS, HUFFMAN, HUFFMAN_FUSED, HEAD_TAIL_OPS, HEAD_TAIL, HEAD_TAIL_FUSED = OURS
 TF_FULL, TORCH_FULL = "TensorFlow full softmax", "PyTorch full softmax"
 ADAPTIVE = "PyTorch AdaptiveLogSoftmaxWithLoss"
 SAMPLED, GATHER = "tf.nn.sampled_softmax_loss(4096)", "two levels by tf.gather"
@@ -56,6 +60,18 @@ def _goals(tree, libraries, full, adaptive_100k, adaptive_1m):
 REACHES = [
     *_goals("huffman(8)", (HUFFMAN, HUFFMAN_OPS), 150, 10, 60),
     *_goals("head_tail", (HEAD_TAIL, HEAD_TAIL_OPS), 80, 6, 30),
+    Reach("huffman(8), fused: 10M vs 100K", ("10M", HUFFMAN_FUSED), ("100K", HUFFMAN_FUSED), 2, growth=True),
+    Reach("10M: head_tail, fused vs the plain step", ("10M", HEAD_TAIL_FUSED), ("10M", HEAD_TAIL), 1.5),
+    MemoryReach("10M: huffman(8), fused, memory of the process", ("10M", HUFFMAN_FUSED), 14.5),
+    Reach(
+        "9M: fused vs the plain step",
+        (TWO_LEVEL, "ours, two_level (Keras head, fused optimizer)"),
+        (TWO_LEVEL, "ours, two_level (Keras head, optimizer)"),
+        2,
+    ),
+    MemoryReach(
+        "9M: fused, memory of the process", (TWO_LEVEL, "ours, two_level (Keras head, fused optimizer)"), 12
+    ),
 ]
 
 

@@ -33,7 +33,8 @@ def full_ops(config, data):
 def full(config, data):
     from keras_largeout import layers
 
-    head = layers.FullSoftmax(config["classes"], kernel_initializer=initializer())
+    dtype = "mixed_bfloat16" if config["bfloat16"] else None
+    head = layers.FullSoftmax(config["classes"], kernel_initializer=initializer(), dtype=dtype)
     return head_step(config, data, head, training=True)
 
 
@@ -41,7 +42,8 @@ def sampled(config, data):
     """Its log-uniform candidates: classes are sorted by frequency."""
     from keras_largeout import layers
 
+    dtype = "mixed_bfloat16" if config["bfloat16"] else None
     head = layers.SampledSoftmax(
-        config["classes"], config["samples"], seed=1, kernel_initializer=initializer()
+        config["classes"], config["samples"], seed=1, kernel_initializer=initializer(), dtype=dtype
     )
     return head_step(config, data, head, training=True)

@@ -62,11 +62,18 @@ def ops_step(config, data):
     return tf_common.rotate(step, *rotation(data))
 
 
-def keras_step(config, data):
+def keras_step(config, data, optimizer=None):
     """HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
     from keras_largeout import layers
 
     head = layers.HierarchicalSoftmax(
-        config["classes"], tree=_tree(config, data), kernel_initializer=initializer()
+        config["classes"], tree=_tree(config, data), kernel_initializer=initializer(), optimizer=optimizer
     )
     return head_step(config, data, head)
+
+
+def fused_step(config, data):
+    """The same with an SGD of the head's own, which is a part of its backward pass."""
+    from keras_largeout import optimizers
+
+    return keras_step(config, data, optimizers.SGD(config["lr"]))

@@ -43,12 +43,14 @@ def _train_step(config, data, loss_of, weights, notes=None):
 
 
 def full(config, data):
-    """logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy."""
+    """logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy, in float32."""
     kernel, bias = _weights(config["dim"], config["classes"]), tf_common.filled([config["classes"]], 0.0)
+    dtype = tf.bfloat16 if config.get("bfloat16") else tf.float32
 
     def loss_of(hidden, targets):
-        logits = tf.matmul(hidden, kernel) + bias
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits))
+        logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(kernel, dtype)) + tf.cast(bias, dtype)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
+        return tf.reduce_mean(losses)
 
     return _train_step(config, data, loss_of, [kernel, bias])
 

@@ -25,7 +25,12 @@ def _train_step(config, data, module, loss_of):
 
 def full(config, data):
     layer = torch.nn.Linear(config["dim"], config["classes"])
-    return _train_step(config, data, layer, lambda x, y: torch.nn.functional.cross_entropy(layer(x), y))
+
+    def loss_of(x, y):
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.get("bfloat16", False)):
+            return torch.nn.functional.cross_entropy(layer(x), y)
+
+    return _train_step(config, data, layer, loss_of)
 
 
 def adaptive(config, data):

@@ -66,15 +66,11 @@ class TreeSoftmaxCpu {
   int Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
                const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
                H* d_hidden, int64_t* rows, T* row_grads, float* bias_grads) {
-    const int64_t n = tokens * table.dim;
-    const float* floats;
-    float* gradient;
-    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, n, &floats));
-    LARGEOUT_RETURN_IF_ERROR(FloatsFor(d_hidden, n, &gradient));
-    TreeSoftmaxGrad(tree, table, floats, weights, grad_loss, tokens, saved, scratch_bytes, gradient, rows,
-                    row_grads, bias_grads, parallel_);
-    if constexpr (!std::is_same<H, float>::value) FromFloats(gradient, n, d_hidden, parallel_);
-    return 0;
+    return WithFloats(hidden, tokens * table.dim, d_hidden, [&](const float* floats, float* gradient) {
+      TreeSoftmaxGrad(tree, table, floats, weights, grad_loss, tokens, saved, scratch_bytes, gradient, rows,
+                      row_grads, bias_grads, parallel_);
+      return 0;
+    });
   }
 
   // As TreeTopK; *ok is its answer.
@@ -84,6 +80,19 @@ class TreeSoftmaxCpu {
     const float* floats;
     LARGEOUT_RETURN_IF_ERROR(Floats(hidden, queries * table.dim, &floats));
     *ok = TreeTopK(tree, row_child, table, floats, queries, k, log_probs, ids, parallel_);
+    return 0;
+  }
+
+ protected:
+  // What body(hidden vectors in float32, where their gradients belong) returns.
+  template <typename H, typename Body>
+  int WithFloats(const H* hidden, int64_t n, H* d_hidden, const Body& body) {
+    const float* floats;
+    float* gradient;
+    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, n, &floats));
+    LARGEOUT_RETURN_IF_ERROR(FloatsFor(d_hidden, n, &gradient));
+    LARGEOUT_RETURN_IF_ERROR(body(floats, gradient));
+    if constexpr (!std::is_same<H, float>::value) FromFloats(gradient, n, d_hidden, parallel_);
     return 0;
   }
 

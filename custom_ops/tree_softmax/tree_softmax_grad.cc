@@ -5,6 +5,9 @@
 // Tasks run in *waves*. Within one level of the tree a token is in one node only, so tasks write disjoint rows of d_hidden,
 // and levels follow each other in a fixed order. Where probabilities were not saved, a wave also ends when those of its
 // large groups fill the scratch memory; their row gradients then follow at once.
+//
+// Who takes the gradients of rows as they are made gets them block by block: of small groups when nothing reads the block any
+// more, of large ones when their wave is over.
 #include <algorithm>
 #include <type_traits>
 
@@ -22,8 +25,10 @@ constexpr int64_t kLongRowBlock = 512;
 constexpr int64_t kSumRows = 48;  // a row-gradient task: 48 rows x 96 columns stay in L1
 constexpr int64_t kSumColumns = 96;
 
+template <typename T>
 struct GradScratch {
   Buffer<float> gradient, scale;
+  Buffer<T> rows;  // for a taker
   Buffer<const float*> hidden;
   Buffer<float*> d_hidden;
 };
@@ -32,15 +37,18 @@ template <typename T>
 class Gradient {
  public:
   Gradient(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-           const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads, float* bias_grads)
+           const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads, TreeRowTaker<T>* taker,
+           float* bias_grads)
       : groups_(tree, saved.group_node, saved.group_start, saved.groups), table_(table), hidden_(hidden),
         weights_(weights), grad_loss_(grad_loss), saved_(saved), d_hidden_(d_hidden), row_grads_(row_grads),
-        bias_grads_(bias_grads), dim_(table.dim) {}
+        taker_(taker), bias_grads_(bias_grads), dim_(table.dim) {}
 
   void Run(const TreeArrays& tree, int64_t tokens, int64_t scratch_bytes, int64_t* rows, Parallel* parallel) {
-    const TreeWaves plan(tree, groups_, saved_, dim_, scratch_bytes / static_cast<int64_t>(sizeof(float)));
+    const TreeWaves plan(tree, groups_, saved_, dim_, scratch_bytes / static_cast<int64_t>(sizeof(float)),
+                         taker_ != nullptr);
     float* kept = kept_.Get(plan.kept_size);
-    float* partial = std::is_same<T, float>::value ? nullptr : partial_.Get(plan.partial_size * dim_);
+    const bool carries = taker_ != nullptr || !std::is_same<T, float>::value;
+    float* partial = carries ? partial_.Get(plan.sum_rows() * dim_) : nullptr;
     ZeroSkipped(plan, tokens, parallel);
     parallel->For(groups_.count, 100, [&](int64_t begin, int64_t end) {
       for (int64_t g = begin; g < end; ++g) {
@@ -49,7 +57,7 @@ class Gradient {
     });
     std::vector<SumTask> sums;
     for (const TreeWave& wave : plan.waves) {
-      RunTasks<GradScratch>(parallel, wave.task_end - wave.task_begin, kTaskCost / 8, [&](int64_t i, GradScratch* scratch) {
+      RunTasks<GradScratch<T>>(parallel, wave.task_end - wave.task_begin, kTaskCost / 8, [&](int64_t i, GradScratch<T>* scratch) {
         const TreeTask& task = plan.tasks[wave.task_begin + i];
         const int64_t range = plan.task_range[wave.task_begin + i];
         if (range >= 0) {
@@ -65,11 +73,16 @@ class Gradient {
           Block(g, groups_.start[g], groups_.start[g + 1], wave.level > 0, true, nullptr, scratch);
         }
       });
-      for (int64_t i = wave.range_begin; i < wave.range_end; ++i) AddSumTasks(plan.ranges[i], &sums);
+      for (int64_t i = wave.range_begin; i < wave.range_end; ++i) {
+        TreeRange range = plan.ranges[i];
+        range.partial = plan.SumsOf(range);
+        AddSumTasks(range, &sums);
+      }
       const bool last = &wave == &plan.waves.back();
-      if (sums.empty() || (saved_.probs != nullptr && !last)) continue;
-      RunTasks<GradScratch>(parallel, static_cast<int64_t>(sums.size()), kTaskCost / 8,
-                            [&](int64_t i, GradScratch* scratch) { SumRows(sums[i], kept, partial, scratch); });
+      if (sums.empty() || (saved_.probs != nullptr && !last && taker_ == nullptr)) continue;
+      RunTasks<GradScratch<T>>(parallel, static_cast<int64_t>(sums.size()), kTaskCost / 8,
+                            [&](int64_t i, GradScratch<T>* scratch) { SumRows(sums[i], kept, partial, scratch); });
+      if (taker_ != nullptr) HandOver(sums, partial, parallel);
       sums.clear();
     }
   }
@@ -99,7 +112,7 @@ class Gradient {
   }
 
   // d_hidden of the pairs [begin, end) of group g; `whole`: the row gradients too. Computed probabilities go to `keep`.
-  void Block(int64_t g, int64_t begin, int64_t end, bool add, bool whole, float* keep, GradScratch* scratch) {
+  void Block(int64_t g, int64_t begin, int64_t end, bool add, bool whole, float* keep, GradScratch<T>* scratch) {
     const int64_t size = groups_.size[g], first = groups_.first_row[g], m = end - begin;
     const int64_t width = std::min(size, whole ? kRowBlock : kLongRowBlock);
     const int32_t *token = saved_.pair_token + begin, *target = saved_.pair_row + begin;
@@ -131,9 +144,11 @@ class Gradient {
       for (int64_t i = 0; i < n; ++i) row_pointers[i] = rows + i * dim_;
       kernels_.rows_to_hidden(m, n, dim_, gradient, n, 1, row_pointers, dh, add || j > 0);
       if (!whole) continue;
+      T* grads = taker_ != nullptr ? scratch->rows.Get(width * dim_) : row_grads_ + (groups_.row_start[g] + j) * dim_;
       T* out[kRowBlock];
-      for (int64_t i = 0; i < n; ++i) out[i] = row_grads_ + (groups_.row_start[g] + j + i) * dim_;
+      for (int64_t i = 0; i < n; ++i) out[i] = grads + i * dim_;
       kernels_.hidden_to_rows(n, m, dim_, gradient, 1, n, h, out, false);
+      if (taker_ != nullptr) taker_->Take(first + j, n, std::min(kRowBlock, size - j - n), grads);
       if (bias_grads_ != nullptr) {
         kernels_.exp.column_sums(gradient, n, m, n, bias_grads_ + groups_.row_start[g] + j, false);
       }
@@ -152,7 +167,7 @@ class Gradient {
     }
   }
 
-  void SumRows(const SumTask& task, const float* kept, float* partial, GradScratch* scratch) {
+  void SumRows(const SumTask& task, const float* kept, float* partial, GradScratch<T>* scratch) {
     const TreeRange& range = task.range;
     const int64_t size = groups_.size[range.group], n = task.row_end - task.row, columns = task.column_end - task.column;
     const int32_t first_row = static_cast<int32_t>(groups_.first_row[range.group] + task.row);
@@ -168,7 +183,9 @@ class Gradient {
     for (int64_t i = 0; i < n; ++i) sum_rows[i] = sums + i * columns;
     // What an earlier range of the same group left.
     float* before = nullptr;
-    if constexpr (std::is_same<T, float>::value) {
+    if (taker_ != nullptr) {
+      before = partial + (range.partial + task.row) * dim_ + task.column;
+    } else if constexpr (std::is_same<T, float>::value) {
       before = row_grads_ + out_row * dim_ + task.column;
     } else if (!(range.first && range.last)) {
       before = partial + (range.partial + task.row) * dim_ + task.column;
@@ -195,14 +212,35 @@ class Gradient {
       if (bias != nullptr) kernels_.exp.column_sums(gradient, n, depth, n, bias, add);
     }
     for (int64_t i = 0; i < n; ++i) {
-      if constexpr (std::is_same<T, float>::value) {
+      if (before != nullptr && (taker_ != nullptr || std::is_same<T, float>::value || !range.last)) {
         std::copy_n(sum_rows[i], columns, before + i * dim_);
-      } else if (range.last) {
+      } else if constexpr (!std::is_same<T, float>::value) {
         kernels_.exp.from_floats(sum_rows[i], columns, row_grads_ + (out_row + i) * dim_ + task.column);
-      } else {
-        std::copy_n(sum_rows[i], columns, before + i * dim_);
       }
     }
+  }
+
+  // The rows whose sums are whole go to the taker.
+  void HandOver(const std::vector<SumTask>& sums, const float* partial, Parallel* parallel) {
+    std::vector<const SumTask*> whole;
+    for (const SumTask& task : sums) {
+      if (task.column == 0 && task.range.last) whole.push_back(&task);
+    }
+    RunTasks<GradScratch<T>>(
+        parallel, static_cast<int64_t>(whole.size()), kSumRows * dim_, [&](int64_t i, GradScratch<T>* scratch) {
+          const SumTask& task = *whole[i];
+          const int64_t n = task.row_end - task.row;
+          const float* from = partial + (task.range.partial + task.row) * dim_;
+          const T* grads;
+          if constexpr (std::is_same<T, float>::value) {
+            grads = from;
+          } else {
+            T* rounded = scratch->rows.Get(n * dim_);
+            kernels_.exp.from_floats(from, n * dim_, rounded);
+            grads = rounded;
+          }
+          taker_->Take(groups_.first_row[task.range.group] + task.row, n, 0, grads);
+        });
   }
 
   const TreeKernels<T> kernels_;
@@ -211,7 +249,8 @@ class Gradient {
   const float *hidden_, *weights_, *grad_loss_;
   const TreeSaved saved_;
   float* d_hidden_;
-  T* row_grads_;
+  T* row_grads_;  // or null, where
+  TreeRowTaker<T>* taker_;  // is not
   float* bias_grads_;
   const int64_t dim_;
   Buffer<float> kept_, partial_;
@@ -223,14 +262,26 @@ template <typename T>
 void TreeSoftmaxGrad(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                      const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
                      float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads, Parallel* parallel) {
-  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, row_grads, bias_grads);
+  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, row_grads, nullptr, bias_grads);
   gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
 }
 
-template void TreeSoftmaxGrad<float>(const TreeArrays&, const TreeTable<float>&, const float*, const float*, const float*,
-                                     int64_t, const TreeSaved&, int64_t, float*, int64_t*, float*, float*, Parallel*);
-template void TreeSoftmaxGrad<bfloat16>(const TreeArrays&, const TreeTable<bfloat16>&, const float*, const float*,
-                                        const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*, bfloat16*,
-                                        float*, Parallel*);
+template <typename T>
+void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
+                       const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
+                       float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker, float* bias_grads, Parallel* parallel) {
+  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, nullptr, taker, bias_grads);
+  gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
+}
+
+#define LARGEOUT_GRADIENTS(T)                                                                                    \
+  template void TreeSoftmaxGrad<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,           \
+                                   const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*, T*,       \
+                                   float*, Parallel*);                                                           \
+  template void TreeSoftmaxGradTo<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,         \
+                                     const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*,         \
+                                     TreeRowTaker<T>*, float*, Parallel*);
+LARGEOUT_GRADIENTS(float)
+LARGEOUT_GRADIENTS(bfloat16)
 
 }  // namespace largeout

@@ -13,7 +13,7 @@ bool Split(int64_t pairs, int64_t size, int64_t dim) {
 }  // namespace
 
 TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const TreeSaved& saved, int64_t dim,
-                     int64_t kept_limit)
+                     int64_t kept_limit, bool sums)
     : level(groups.count) {
   const bool keep = saved.probs == nullptr;
   int64_t run_cost = kTaskCost;
@@ -29,7 +29,7 @@ TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const Tre
     }
     const int64_t pairs = groups.pairs(g), size = groups.size[g];
     if (Split(pairs, size, dim)) {
-      AddSplit(groups, g, dim, keep, kept_limit);
+      AddSplit(groups, g, dim, keep, kept_limit, sums);
       run_cost = kTaskCost;
       continue;
     }
@@ -48,15 +48,18 @@ TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const Tre
   if (groups.count > 0) CloseWave(level.back());
 }
 
-void TreeWaves::AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool keep, int64_t kept_limit) {
+void TreeWaves::AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool keep, int64_t kept_limit,
+                         bool sums) {
   const int64_t size = groups.size[g], begin = groups.start[g], end = groups.start[g + 1];
   if (keep && kept_ > 0 && kept_ + (end - begin) * size > kept_limit) CloseWave(level[g]);
+  if (sums && wave_rows_ > 0 && (wave_rows_ + size) * dim > kept_limit) CloseWave(level[g]);
   const int64_t most = keep ? std::max<int64_t>(1, kept_limit / size) : end - begin;  // pairs of a range
+  const bool carried = end - begin > most;
   const int64_t block = TokenBlock(size, dim);
   for (int64_t from = begin; from < end; from += most) {
     const int64_t to = std::min(end, from + most);
     if (from > begin) CloseWave(level[g]);
-    ranges.push_back({g, from, to, kept_, partial_size, from == begin, to == end});
+    ranges.push_back({g, from, to, kept_, carried ? partial_size : wave_rows_, from == begin, to == end});
     if (keep) kept_ += (to - from) * size;
     kept_size = std::max(kept_size, kept_);
     for (int64_t b = from; b < to; b += block) {
@@ -64,14 +67,19 @@ void TreeWaves::AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool 
       task_range.push_back(static_cast<int64_t>(ranges.size()) - 1);
     }
   }
-  if (end - begin > most) partial_size += size;
+  if (carried) {
+    partial_size += size;
+  } else if (sums) {
+    wave_rows_ += size;
+    wave_rows = std::max(wave_rows, wave_rows_);
+  }
 }
 
 void TreeWaves::CloseWave(int32_t at_level) {
   const int64_t task_begin = waves.empty() ? 0 : waves.back().task_end;
   const int64_t range_begin = waves.empty() ? 0 : waves.back().range_end;
   waves.push_back({task_begin, static_cast<int64_t>(tasks.size()), range_begin, static_cast<int64_t>(ranges.size()), at_level});
-  kept_ = 0;
+  kept_ = wave_rows_ = 0;
 }
 
 }  // namespace largeout

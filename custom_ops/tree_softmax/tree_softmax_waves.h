@@ -11,7 +11,7 @@ namespace largeout {
 struct TreeRange {
   int64_t group, begin, end;
   int64_t kept;     // its probabilities in the wave's scratch
-  int64_t partial;  // its rows' first row in the sums carried from range to range
+  int64_t partial;  // its rows' first row in the sums carried from range to range, or kept for the wave
   bool first, last;
 };
 
@@ -22,7 +22,16 @@ struct TreeWave {
 };
 
 struct TreeWaves {
-  TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const TreeSaved& saved, int64_t dim, int64_t kept_limit);
+  // kept_limit: floats. sums: those of the rows of every range are kept until its wave is over, as many as that too.
+  TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const TreeSaved& saved, int64_t dim, int64_t kept_limit,
+            bool sums);
+
+  // Rows of sums in all.
+  int64_t sum_rows() const { return partial_size + wave_rows; }
+  // Where those of a range are.
+  int64_t SumsOf(const TreeRange& range) const {
+    return range.first && range.last ? partial_size + range.partial : range.partial;
+  }
 
   std::vector<int32_t> level;       // of a group, ascending; 0: the root
   std::vector<TreeTask> tasks;
@@ -31,12 +40,13 @@ struct TreeWaves {
   std::vector<TreeWave> waves;
   int64_t kept_size = 0;     // floats of scratch for the largest wave
   int64_t partial_size = 0;  // rows carried between ranges
+  int64_t wave_rows = 0;     // rows of the other ranges of the largest wave, where their sums are kept
 
  private:
-  void AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool keep, int64_t kept_limit);
+  void AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool keep, int64_t kept_limit, bool sums);
   void CloseWave(int32_t level);
 
-  int64_t kept_ = 0;  // by the wave being built
+  int64_t kept_ = 0, wave_rows_ = 0;  // by the wave being built
 };
 
 }  // namespace largeout

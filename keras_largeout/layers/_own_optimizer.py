@@ -51,16 +51,17 @@ class OwnOptimizer:
         if self._fused is not None:
             check_loss_scale(self)
 
-    def with_own_step(self, function, *inputs):
+    def with_own_step(self, function, *inputs, of_a_tree=False):
         """`function(*inputs)`, whose backward pass takes a step of the layer's own optimizer, if it has one.
 
         Args:
             function: from tensors to a structure of tensors.
             *inputs: float tensors.
+            of_a_tree: bool, whether it is a tree softmax over the first table.
         """
         if self._fused is None or not self.trainable:
             return function(*inputs)
-        return self._fused.with_step(self._trained, self._trigger.value, inputs, function)
+        return self._fused.with_step(self._trained, self._trigger.value, inputs, function, of_a_tree)
 
 
 class HeadOptimizer(OwnOptimizer):

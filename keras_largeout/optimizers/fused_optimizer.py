@@ -1,5 +1,7 @@
 """An optimizer of a layer's own, whose step is a part of the layer's backward pass."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
 
@@ -40,7 +42,7 @@ class FusedOptimizer:
         if all(table.initialized for table in tables):
             self.optimizer.build([shard for table in tables for shard in table.shards])
 
-    def with_step(self, tables, trigger, inputs, function):
+    def with_step(self, tables, trigger, inputs, function, of_a_tree=False):
         """What `function(*inputs)` returns; a backward pass through it takes a step.
 
         All rows that a gradient touches are updated by the optimizer's row update, on all replicas together.
@@ -51,6 +53,7 @@ class FusedOptimizer:
             inputs: list of floating tensors.
             function: from the inputs to a structure of tensors (also ragged ones). What is integer in it
                 passes through.
+            of_a_tree: bool, whether it is a tree softmax over the first table, whose gradient may update it.
         """
         shards = [shard for table in tables for shard in table.shards]
         inner = [tf.identity(value) for value in inputs]
@@ -61,9 +64,15 @@ class FusedOptimizer:
         outputs = [value for value in flat if value.dtype.is_floating]
 
         def gradient(*upstream):
-            found = differentiate(outputs, [tf.convert_to_tensor(u) for u in upstream])
             self.build(tables)  # where Keras built the model symbolically
-            self.optimizer.apply(found[len(inner) :], shards)
+            step = self.optimizer.step_of_a_tree(tables[0]) if of_a_tree else None
+            with step or contextlib.nullcontext():
+                found = differentiate(outputs, [tf.convert_to_tensor(u) for u in upstream])
+            done = 1 if step is not None and step.taken else 0
+            if shards[done:]:
+                self.optimizer.apply(found[len(inner) + done :], shards[done:])
+            else:
+                self.optimizer.count_step()
             return [*found[: len(inner)], tf.zeros([0])]
 
         sources = [*inputs, tf.convert_to_tensor(trigger)]

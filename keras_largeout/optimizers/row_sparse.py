@@ -76,6 +76,21 @@ class RowSparse(GradientSums, SavedRows):
         slots = self._row_slots[variable].slots
         return [slots[name] for name in self.slot_names]
 
+    def step_of_a_tree(self, table):
+        """The `TableStep` by which the gradient of a tree softmax may update its table in the same pass.
+
+        None where somebody has to see the gradient first: other replicas, clipping, accumulation, a scale, a
+        constraint or a counter; or where the table lies in parts. Who takes no other step then
+        counts it: `count_step`.
+        """
+        if len(table.shards) > 1 or table.remote:
+            return None
+        return RowStep(self, tf.distribute.get_strategy()).of_a_tree(self._row_slots[table.shards[0]])
+
+    def count_step(self):
+        """Counts a step that was taken without `apply`."""
+        step_counter(self).assign_add(1)
+
     def check_rows(self, weight):
         """Raises ValueError where this optimizer cannot update single rows of a `Weight`."""
         if self.use_ema:
@@ -180,7 +195,7 @@ class RowSparse(GradientSums, SavedRows):
                 replica.merge_call(step, args=(grads,))
             else:
                 step(tf.distribute.get_strategy(), grads)
-            step_counter(self).assign_add(1)
+            self.count_step()
 
     def sum_gradients(self, gradients):
         return sums_of_replicas(gradients)

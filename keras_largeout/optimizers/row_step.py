@@ -8,6 +8,7 @@ from keras_largeout.distribute.replicas.devices import components
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.tables.counting import count_gradients, count_merged
 from keras_largeout.ops.embedding.update import LookupGradient
+from keras_largeout.ops.tree_softmax.update import TableStep
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
 
@@ -80,10 +81,22 @@ class RowStep:
 
     def _lookup(self, gradients, weight):
         """The `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""
-        seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
-        if seen or self._on_hosts(weight) or len(gradients) > 1 or not weight.fuses_updates:
+        if len(gradients) > 1 or not self._unseen(weight):
             return None
         return LookupGradient.of(gradients[0])
+
+    def _unseen(self, weight):
+        """Whether nobody wants to see the rows of a weight's gradient before the update."""
+        seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
+        return not seen and not self._on_hosts(weight) and weight.fuses_updates
+
+    def of_a_tree(self, weight):
+        """The `TableStep` by which the gradient of a tree softmax takes the step of its table; else None."""
+        if self.strategy.num_replicas_in_sync > 1 or not weight.is_table or not self._unseen(weight):
+            return None
+        self.optimizer.check_rows(weight)
+        slots = [native(slot) for slot in self.optimizer.slots_of(weight.variable)]
+        return TableStep(self.optimizer.row_rule, weight.native, slots, self._hyper(weight))
 
     def _unscaled(self, gradient):
         return gradient if self.scale is None else gradient / self.scale
@@ -126,9 +139,13 @@ class RowStep:
         for r, weight in rows:
             decays = optimizer.decays(weight)
             if decays not in hypers:
-                rate = tf.cast(optimizer.learning_rate, tf.float32)
-                hypers[decays] = optimizer.row_hyper(rate, rate * optimizer.weight_decay if decays else 0.0)
+                hypers[decays] = self._hyper(weight)
             self._update_rows(r, weight, hypers[decays])
+
+    def _hyper(self, weight):
+        optimizer = self.optimizer
+        rate = tf.cast(optimizer.learning_rate, tf.float32)
+        return optimizer.row_hyper(rate, rate * optimizer.weight_decay if optimizer.decays(weight) else 0.0)
 
     def _update_dense(self, copy, gradient, prepare, clip, weight):
         """Keras's own update of one dense weight, on the device of `copy`."""

@@ -208,6 +208,21 @@ def _tree_grad(d):
     }
 
 
+def _tree_update(d):
+    arguments = _tree_grad(d)
+    rule = d.pick(sorted(_RULES))
+    slots, hyper = _RULES[rule]
+    dim, rows = arguments["hidden"].shape[1], arguments["node_start"].numpy()[-1]
+    slot_shape = (rows,) if "row_wise" in rule else (rows, dim)
+    return {
+        **{name: value for name, value in arguments.items() if name != "table"},
+        "variable": arguments["table"],
+        "slots": [d.variable(tf.ones(slot_shape)) for _ in range(slots)],
+        "hyper": tf.constant([0.1] * hyper),
+        "rule": rule,
+    }
+
+
 def _tree_top_k(d):
     inputs, arrays, attributes = _tree_problem(d)
     classes = arrays["class_row"].shape[0]
@@ -232,5 +247,6 @@ RECIPES = {
     "EmbeddingUpdate": _embedding_update,
     "TreeSoftmaxLoss": _tree_loss,
     "TreeSoftmaxGrad": _tree_grad,
+    "TreeSoftmaxUpdate": _tree_update,
     "TreeTopK": _tree_top_k,
 }

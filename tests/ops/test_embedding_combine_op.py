@@ -30,11 +30,11 @@ def run(table, ids, graph, lookup, upstream, weights=None, **options):
     return (tf.function(step) if graph else step)(weights)
 
 
-def check(rng, table, ids, **options):
+def check(rng, table, ids, graphs=(False, True), **options):
     """The bits of `embedding_lookup`, which has its own tests against float64."""
     want = em.embedding_lookup_reference(table, ids, **options)
     upstream = rng.normal(size=want.shape).astype("float32")
-    for graph in (False, True):
+    for graph in graphs:
         ours, theirs = (
             run(table, ids, graph, lookup, upstream, **options)
             for lookup in (em.embedding_combine, em.embedding_lookup)
@@ -56,9 +56,8 @@ def test_equals_lookup(rng, combiner, weighted, dtype, shape):
     for ids_dtype in (np.int32, np.int64):
         table = rng.normal(size=(50, 17)).astype(dtype)
         check(rng, table, rng.integers(-5, 55, shape).astype(ids_dtype), **options)  # gaps and duplicates
-        check(
-            rng, table[:3], rng.integers(0, 3, shape).astype(ids_dtype), **options
-        )  # nearly always all rows
+        few = rng.integers(0, 3, shape).astype(ids_dtype)
+        check(rng, table[:3], few, graphs=(False,), **options)  # nearly always all rows
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])

@@ -40,7 +40,15 @@ def of_one_device(name, make, data):
 DATA = {"words": WORD_DATA, "dense": (X, Y)}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# What a device does with its weights or rows is the business of the optimizer alone: one with a formula of
+# Keras's, one that clips by all weights, one whose slots differ.
+IN_THE_SUITE = ("keras.Adam", "LazyAdam", "Ftrl")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in IN_THE_SUITE else pytest.mark.soak) for n in OPTIMIZERS],
+)
 @pytest.mark.parametrize("way", ["stages", "sections"])
 def test_fifty_steps_as_one_device(way, name):
     """Each optimizer on two devices or on four."""

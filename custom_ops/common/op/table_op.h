@@ -41,6 +41,31 @@ inline absl::Status HiddenAndTable(tensorflow::shape_inference::InferenceContext
   return absl::OkStatus();
 }
 
+// hidden [T, d] against table [R, d], bias [R] (null: there is none).
+inline absl::Status CheckHidden(const tensorflow::Tensor& hidden, const tensorflow::Tensor& table,
+                                const tensorflow::Tensor* bias) {
+  if (table.dims() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "`table` must have the shape [rows, dim]. Received: shape ", table.shape().DebugString()));
+  }
+  if (hidden.dims() != 2 || hidden.dim_size(1) != table.dim_size(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`hidden` must have the shape [tokens, ", table.dim_size(1),
+                     "], as many columns as `table`. Received: shape ", hidden.shape().DebugString()));
+  }
+  if (hidden.dim_size(0) > INT32_MAX || table.dim_size(0) > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`hidden` and `table` must have less than 2^31 rows. Received: ", hidden.dim_size(0),
+                     " and ", table.dim_size(0)));
+  }
+  if (bias != nullptr && (bias->dims() != 1 || bias->dim_size(0) != table.dim_size(0))) {
+    return absl::InvalidArgumentError(absl::StrCat("`bias` must have the shape [", table.dim_size(0),
+                                                   "], one value per row of `table`. Received: shape ",
+                                                   bias->shape().DebugString()));
+  }
+  return absl::OkStatus();
+}
+
 // The table and bias at two consecutive inputs: both variables, which are locked against updates while this
 // object lives, or both tensors.
 class TableAndBias {
@@ -62,29 +87,7 @@ class TableAndBias {
   const tensorflow::Tensor& table() const { return variables_[0]; }
   const tensorflow::Tensor* bias() const { return variables_.size() > 1 ? &variables_[1] : nullptr; }
 
-  // hidden [T, d] against table [R, d], bias [R].
-  absl::Status Check(const tensorflow::Tensor& hidden) const {
-    if (table().dims() != 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`table` must have the shape [rows, dim]. Received: shape ", table().shape().DebugString()));
-    }
-    if (hidden.dims() != 2 || hidden.dim_size(1) != table().dim_size(1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`hidden` must have the shape [tokens, ", table().dim_size(1),
-                       "], as many columns as `table`. Received: shape ", hidden.shape().DebugString()));
-    }
-    if (hidden.dim_size(0) > INT32_MAX || table().dim_size(0) > INT32_MAX) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`hidden` and `table` must have less than 2^31 rows. Received: ", hidden.dim_size(0),
-                       " and ", table().dim_size(0)));
-    }
-    if (bias() != nullptr && (bias()->dims() != 1 || bias()->dim_size(0) != table().dim_size(0))) {
-      return absl::InvalidArgumentError(absl::StrCat("`bias` must have the shape [", table().dim_size(0),
-                                                     "], one value per row of `table`. Received: shape ",
-                                                     bias()->shape().DebugString()));
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Check(const tensorflow::Tensor& hidden) const { return CheckHidden(hidden, table(), bias()); }
 
  private:
   LockedVariables variables_;

@@ -154,8 +154,6 @@ void NothingInOnePass() {
 
 }  // namespace largeout
 
-#define LARGEOUT_FUSED_CASE(name, Device, Gradient, Updater) \
-  static ::largeout::TestRegistrar registrar_##name(#name, &name<Device, Gradient, Updater>);
 #define LARGEOUT_EMBEDDING_UPDATE_CASES(Device, Gradient, Updater)     \
   LARGEOUT_FUSED_CASE(EveryRuleInOnePass, Device, Gradient, Updater)   \
   LARGEOUT_FUSED_CASE(HotRowsInOnePass, Device, Gradient, Updater)     \

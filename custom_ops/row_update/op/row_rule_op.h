@@ -47,7 +47,7 @@ class RowRule {
     return variables->CheckDifferent("`variable` and `slots`");
   }
 
-  // Call with the locks held. `variables` are those of Find.
+  // Call with the locks held. `variables` are those of Find, and perhaps others after them.
   absl::Status CheckShapes(const LockedVariables& variables, const tensorflow::Tensor& hyper) const {
     const tensorflow::TensorShape& shape = variables[0].shape();
     if (shape.dims() < 1) {
@@ -56,7 +56,7 @@ class RowRule {
     }
     const tensorflow::TensorShape slot_shape =
         info().slot_per_row ? tensorflow::TensorShape({shape.dim_size(0)}) : shape;
-    for (int i = 1; i < variables.size(); ++i) {
+    for (int i = 1; i <= info().slots; ++i) {
       if (variables[i].shape() != slot_shape) {
         return absl::InvalidArgumentError(absl::StrCat("`slots` of rule `", info().name,
                                                        "` must have the shape ", slot_shape.DebugString(),

@@ -194,4 +194,8 @@ void NanStaysInItsRow() {
   LARGEOUT_CASE(NothingToUpdate, Device)           \
   LARGEOUT_CASE(NanStaysInItsRow, Device)
 
+// A case of a gradient and a row update in one pass, Device, against the two passes.
+#define LARGEOUT_FUSED_CASE(name, Device, Gradient, Updater) \
+  static ::largeout::TestRegistrar registrar_##name(#name, &name<Device, Gradient, Updater>);
+
 #endif  // LARGEOUT_ROW_UPDATE_ROW_UPDATE_CASES_H_

@@ -194,7 +194,9 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
         weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
         record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
-        losses = self.with_own_step(lambda hidden: self._flat_losses(hidden, y_true, weights), hidden)
+        losses = self.with_own_step(
+            lambda hidden: self._flat_losses(hidden, y_true, weights), hidden, of_a_tree=self._sharded is None
+        )
         return tf.reshape(losses, lead)
 
     def _flat_losses(self, hidden, y_true, weights):

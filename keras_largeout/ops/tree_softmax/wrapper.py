@@ -8,6 +8,7 @@ from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
 from keras_largeout.ops._operands import integer_targets, operand, operands
 from keras_largeout.ops.tree_softmax.reference import tree_softmax_reference, tree_top_k_reference
+from keras_largeout.ops.tree_softmax.update import open_step, tree_softmax_update
 
 __all__ = [
     "TreeArrays",
@@ -176,22 +177,28 @@ def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
 def _tree_softmax_gradient(op, grad_loss, *_):
     hidden, _, weights, table, bias = op.inputs[:5]
     node_start, node_parent = op.inputs[6], op.inputs[8]
-    use_bias = op.get_attr("use_bias")
+    options = {name: op.get_attr(name) for name in ("use_bias", "max_saved_bytes")}
+    use_bias = options["use_bias"]
     grad_loss = tf.convert_to_tensor(grad_loss)
+    step = open_step()
     with _gradients.beside(table):
-        d_hidden, rows, row_grads, bias_grads = ops.largeout_tree_softmax_grad(
-            hidden,
-            weights,
-            grad_loss,
-            table,
-            bias,
-            node_start,
-            node_parent,
-            *op.outputs[1:],
-            dtype=op.get_attr("dtype"),
-            use_bias=use_bias,
-            max_saved_bytes=op.get_attr("max_saved_bytes"),
-        )
+        if step is None:
+            d_hidden, rows, row_grads, bias_grads = ops.largeout_tree_softmax_grad(
+                hidden,
+                weights,
+                grad_loss,
+                table,
+                bias,
+                node_start,
+                node_parent,
+                *op.outputs[1:],
+                dtype=op.get_attr("dtype"),
+                **options,
+            )
+        else:
+            d_hidden, rows, bias_grads = tree_softmax_update(
+                step, bias, hidden, weights, grad_loss, node_start, node_parent, op.outputs[1:], **options
+            )
         is_handle = table.dtype == tf.resource
         shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64) if is_handle else tf.shape(table)
     d_weights = None
@@ -201,7 +208,7 @@ def _tree_softmax_gradient(op, grad_loss, *_):
         d_hidden,
         None,
         d_weights,
-        _gradients.row_gradient(shape, rows, row_grads),
+        _gradients.row_gradient(shape, rows, row_grads) if step is None else None,
         _gradients.row_gradient(shape[:1], rows, bias_grads) if use_bias else None,
         *[None] * 5,
     )

@@ -6,6 +6,8 @@ import pytest
 from _tables import strategy_of
 
 import keras_largeout as kl
+from keras_largeout.ops.tree_softmax import wrapper
+from keras_largeout.ops.tree_softmax.update import tree_softmax_update
 
 CLASSES, DIM = 60, 8
 HEADS = {
@@ -64,6 +66,36 @@ def test_it_learns_what_the_model_would_teach_it(head, devices):
     for name, values in want.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
     assert own.get_layer("head").optimizer.iterations.numpy() == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "eager", "passes"),
+    [
+        ({}, 1, False, 1),
+        ({}, 1, True, 3),
+        ({"use_bias": False}, 1, False, 1),
+        ({"kernel_constraint": keras.constraints.NonNeg()}, 1, False, 0),  # it looks at the rows
+        ({}, 2, False, 0),
+    ],
+    ids=["graph", "eager", "no bias", "constraint", "two devices"],
+)
+def test_a_tree_takes_the_step_of_its_table_in_one_pass(monkeypatch, options, devices, eager, passes):
+    made = []
+
+    def update(*args, **kwargs):
+        made.append(args)
+        return tree_softmax_update(*args, **kwargs)
+
+    monkeypatch.setattr(wrapper, "tree_softmax_update", update)
+    x, y = data()
+    with strategy_of(devices).scope():
+        keras.utils.set_random_seed(1)
+        head = HEADS["tree"](optimizer=kl.optimizers.Adagrad(0.05), **options)
+        model = kl.Sequential([keras.Input((5,)), keras.layers.Dense(DIM), head])
+        model.compile("sgd", loss=head.loss, run_eagerly=eager)
+    model.fit(x, y, batch_size=32, verbose=0)
+    assert len(made) == passes
+    assert head.optimizer.iterations.numpy() == 3
 
 
 @pytest.mark.parametrize("head", ["tree", "full"])

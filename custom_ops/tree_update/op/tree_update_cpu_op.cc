@@ -1,0 +1,11 @@
+// The CPU kernels of TreeSoftmaxUpdate.
+#include "tree_update/op/tree_update_kernel_op.h"
+#include "tree_update/tree_update_cpu.h"
+
+namespace largeout {
+namespace {
+
+LARGEOUT_TREE_UPDATE_TYPES(DEVICE_CPU, TreeUpdateCpu, );
+
+}  // namespace
+}  // namespace largeout

@@ -1,0 +1,9 @@
+#include "row_update/row_update_cpu.h"
+#include "tree_update/test/tree_update_cases.h"
+#include "tree_update/tree_update_cpu.h"
+
+namespace largeout {
+
+LARGEOUT_TREE_UPDATE_CASES(TreeUpdateCpu, TreeSoftmaxCpu, RowUpdateCpu)
+
+}  // namespace largeout

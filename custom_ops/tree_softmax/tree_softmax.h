@@ -119,16 +119,18 @@ template <typename T>
 class TreeRowTaker {
  public:
   virtual ~TreeRowTaker() = default;
-  // grads [n, dim] are those of the rows [first, first + n) of the table, which are not read any more: they may be
-  // changed. On any thread, different rows each time; rows [first + n, first + n + next) come next on it.
+  // grads [n, dim] are those of the rows [first, first + n) of the table, which are not read any more: they
+  // may be changed. On any thread, different rows each time; rows [first + n, first + n + next) come next on
+  // it.
   virtual void Take(int64_t first, int64_t n, int64_t next, const T* grads) = 0;
 };
 
 // The same, but that row gradients go to `taker`: the same bits. Beside them about scratch_bytes are held.
 template <typename T>
-void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                       const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                       float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker, float* bias_grads, Parallel* parallel);
+void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
+                       const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
+                       int64_t scratch_bytes, float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
+                       float* bias_grads, Parallel* parallel);
 
 // The k most probable classes of every query, exact, by best-first search: log_probs [queries, k] descending, ids
 // [queries, k]; ties by the smaller id. k <= classes. row_child: [rows] class id, or ~node. A query with NaN ends as soon

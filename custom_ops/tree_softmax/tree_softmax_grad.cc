@@ -1,13 +1,13 @@
-// The gradient. Small groups (few tokens) do everything in one task, block of rows by block of rows, so that a table row
-// comes from memory once. Groups of many tokens are cut twice: token blocks give d_hidden, row blocks x column blocks give
-// the row gradients over all tokens in a fixed order.
+// The gradient. Small groups (few tokens) do everything in one task, block of rows by block of rows, so that
+// a table row comes from memory once. Groups of many tokens are cut twice: token blocks give d_hidden, row
+// blocks x column blocks give the row gradients over all tokens in a fixed order.
 //
-// Tasks run in *waves*. Within one level of the tree a token is in one node only, so tasks write disjoint rows of d_hidden,
-// and levels follow each other in a fixed order. Where probabilities were not saved, a wave also ends when those of its
-// large groups fill the scratch memory; their row gradients then follow at once.
+// Tasks run in *waves*. Within one level of the tree a token is in one node only, so tasks write disjoint
+// rows of d_hidden, and levels follow each other in a fixed order. Where probabilities were not saved, a wave
+// also ends when those of its large groups fill the scratch memory; their row gradients then follow at once.
 //
-// Who takes the gradients of rows as they are made gets them block by block: of small groups when nothing reads the block any
-// more, of large ones when their wave is over.
+// Who takes the gradients of rows as they are made gets them block by block: of small groups when nothing
+// reads the block any more, of large ones when their wave is over.
 #include <algorithm>
 #include <type_traits>
 
@@ -37,11 +37,19 @@ template <typename T>
 class Gradient {
  public:
   Gradient(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-           const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads, TreeRowTaker<T>* taker,
-           float* bias_grads)
-      : groups_(tree, saved.group_node, saved.group_start, saved.groups), table_(table), hidden_(hidden),
-        weights_(weights), grad_loss_(grad_loss), saved_(saved), d_hidden_(d_hidden), row_grads_(row_grads),
-        taker_(taker), bias_grads_(bias_grads), dim_(table.dim) {}
+           const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads,
+           TreeRowTaker<T>* taker, float* bias_grads)
+      : groups_(tree, saved.group_node, saved.group_start, saved.groups),
+        table_(table),
+        hidden_(hidden),
+        weights_(weights),
+        grad_loss_(grad_loss),
+        saved_(saved),
+        d_hidden_(d_hidden),
+        row_grads_(row_grads),
+        taker_(taker),
+        bias_grads_(bias_grads),
+        dim_(table.dim) {}
 
   void Run(const TreeArrays& tree, int64_t tokens, int64_t scratch_bytes, int64_t* rows, Parallel* parallel) {
     const TreeWaves plan(tree, groups_, saved_, dim_, scratch_bytes / static_cast<int64_t>(sizeof(float)),
@@ -57,22 +65,24 @@ class Gradient {
     });
     std::vector<SumTask> sums;
     for (const TreeWave& wave : plan.waves) {
-      RunTasks<GradScratch<T>>(parallel, wave.task_end - wave.task_begin, kTaskCost / 8, [&](int64_t i, GradScratch<T>* scratch) {
-        const TreeTask& task = plan.tasks[wave.task_begin + i];
-        const int64_t range = plan.task_range[wave.task_begin + i];
-        if (range >= 0) {
-          const TreeRange& r = plan.ranges[range];
-          float* out = kept == nullptr ? nullptr : kept + r.kept + (task.begin - r.begin) * groups_.size[r.group];
-          return Block(task.group, task.begin, task.end, wave.level > 0, false, out, scratch);
-        }
-        for (int64_t g = task.group; g < task.group_end; ++g) {
-          if (g + 1 < task.group_end) {
-            kernels_.dot.prefetch(table_.rows + groups_.first_row[g + 1] * dim_,
-                                  std::min<int64_t>(groups_.size[g + 1], 16), dim_);
-          }
-          Block(g, groups_.start[g], groups_.start[g + 1], wave.level > 0, true, nullptr, scratch);
-        }
-      });
+      RunTasks<GradScratch<T>>(
+          parallel, wave.task_end - wave.task_begin, kTaskCost / 8, [&](int64_t i, GradScratch<T>* scratch) {
+            const TreeTask& task = plan.tasks[wave.task_begin + i];
+            const int64_t range = plan.task_range[wave.task_begin + i];
+            if (range >= 0) {
+              const TreeRange& r = plan.ranges[range];
+              float* out =
+                  kept == nullptr ? nullptr : kept + r.kept + (task.begin - r.begin) * groups_.size[r.group];
+              return Block(task.group, task.begin, task.end, wave.level > 0, false, out, scratch);
+            }
+            for (int64_t g = task.group; g < task.group_end; ++g) {
+              if (g + 1 < task.group_end) {
+                kernels_.dot.prefetch(table_.rows + groups_.first_row[g + 1] * dim_,
+                                      std::min<int64_t>(groups_.size[g + 1], 16), dim_);
+              }
+              Block(g, groups_.start[g], groups_.start[g + 1], wave.level > 0, true, nullptr, scratch);
+            }
+          });
       for (int64_t i = wave.range_begin; i < wave.range_end; ++i) {
         TreeRange range = plan.ranges[i];
         range.partial = plan.SumsOf(range);
@@ -80,8 +90,9 @@ class Gradient {
       }
       const bool last = &wave == &plan.waves.back();
       if (sums.empty() || (saved_.probs != nullptr && !last && taker_ == nullptr)) continue;
-      RunTasks<GradScratch<T>>(parallel, static_cast<int64_t>(sums.size()), kTaskCost / 8,
-                            [&](int64_t i, GradScratch<T>* scratch) { SumRows(sums[i], kept, partial, scratch); });
+      RunTasks<GradScratch<T>>(
+          parallel, static_cast<int64_t>(sums.size()), kTaskCost / 8,
+          [&](int64_t i, GradScratch<T>* scratch) { SumRows(sums[i], kept, partial, scratch); });
       if (taker_ != nullptr) HandOver(sums, partial, parallel);
       sums.clear();
     }
@@ -112,7 +123,8 @@ class Gradient {
   }
 
   // d_hidden of the pairs [begin, end) of group g; `whole`: the row gradients too. Computed probabilities go to `keep`.
-  void Block(int64_t g, int64_t begin, int64_t end, bool add, bool whole, float* keep, GradScratch<T>* scratch) {
+  void Block(int64_t g, int64_t begin, int64_t end, bool add, bool whole, float* keep,
+             GradScratch<T>* scratch) {
     const int64_t size = groups_.size[g], first = groups_.first_row[g], m = end - begin;
     const int64_t width = std::min(size, whole ? kRowBlock : kLongRowBlock);
     const int32_t *token = saved_.pair_token + begin, *target = saved_.pair_row + begin;
@@ -144,7 +156,8 @@ class Gradient {
       for (int64_t i = 0; i < n; ++i) row_pointers[i] = rows + i * dim_;
       kernels_.rows_to_hidden(m, n, dim_, gradient, n, 1, row_pointers, dh, add || j > 0);
       if (!whole) continue;
-      T* grads = taker_ != nullptr ? scratch->rows.Get(width * dim_) : row_grads_ + (groups_.row_start[g] + j) * dim_;
+      T* grads = taker_ != nullptr ? scratch->rows.Get(width * dim_)
+                                   : row_grads_ + (groups_.row_start[g] + j) * dim_;
       T* out[kRowBlock];
       for (int64_t i = 0; i < n; ++i) out[i] = grads + i * dim_;
       kernels_.hidden_to_rows(n, m, dim_, gradient, 1, n, h, out, false);
@@ -226,21 +239,21 @@ class Gradient {
     for (const SumTask& task : sums) {
       if (task.column == 0 && task.range.last) whole.push_back(&task);
     }
-    RunTasks<GradScratch<T>>(
-        parallel, static_cast<int64_t>(whole.size()), kSumRows * dim_, [&](int64_t i, GradScratch<T>* scratch) {
-          const SumTask& task = *whole[i];
-          const int64_t n = task.row_end - task.row;
-          const float* from = partial + (task.range.partial + task.row) * dim_;
-          const T* grads;
-          if constexpr (std::is_same<T, float>::value) {
-            grads = from;
-          } else {
-            T* rounded = scratch->rows.Get(n * dim_);
-            kernels_.exp.from_floats(from, n * dim_, rounded);
-            grads = rounded;
-          }
-          taker_->Take(groups_.first_row[task.range.group] + task.row, n, 0, grads);
-        });
+    RunTasks<GradScratch<T>>(parallel, static_cast<int64_t>(whole.size()), kSumRows * dim_,
+                             [&](int64_t i, GradScratch<T>* scratch) {
+                               const SumTask& task = *whole[i];
+                               const int64_t n = task.row_end - task.row;
+                               const float* from = partial + (task.range.partial + task.row) * dim_;
+                               const T* grads;
+                               if constexpr (std::is_same<T, float>::value) {
+                                 grads = from;
+                               } else {
+                                 T* rounded = scratch->rows.Get(n * dim_);
+                                 kernels_.exp.from_floats(from, n * dim_, rounded);
+                                 grads = rounded;
+                               }
+                               taker_->Take(groups_.first_row[task.range.group] + task.row, n, 0, grads);
+                             });
   }
 
   const TreeKernels<T> kernels_;
@@ -249,7 +262,7 @@ class Gradient {
   const float *hidden_, *weights_, *grad_loss_;
   const TreeSaved saved_;
   float* d_hidden_;
-  T* row_grads_;  // or null, where
+  T* row_grads_;            // or null, where
   TreeRowTaker<T>* taker_;  // is not
   float* bias_grads_;
   const int64_t dim_;
@@ -262,24 +275,26 @@ template <typename T>
 void TreeSoftmaxGrad(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                      const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
                      float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads, Parallel* parallel) {
-  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, row_grads, nullptr, bias_grads);
+  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, row_grads, nullptr,
+                       bias_grads);
   gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
 }
 
 template <typename T>
-void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                       const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                       float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker, float* bias_grads, Parallel* parallel) {
+void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
+                       const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
+                       int64_t scratch_bytes, float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
+                       float* bias_grads, Parallel* parallel) {
   Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, nullptr, taker, bias_grads);
   gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
 }
 
-#define LARGEOUT_GRADIENTS(T)                                                                                    \
-  template void TreeSoftmaxGrad<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,           \
-                                   const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*, T*,       \
-                                   float*, Parallel*);                                                           \
-  template void TreeSoftmaxGradTo<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,         \
-                                     const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*,         \
+#define LARGEOUT_GRADIENTS(T)                                                                              \
+  template void TreeSoftmaxGrad<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,     \
+                                   const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*, T*, \
+                                   float*, Parallel*);                                                     \
+  template void TreeSoftmaxGradTo<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,   \
+                                     const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*,   \
                                      TreeRowTaker<T>*, float*, Parallel*);
 LARGEOUT_GRADIENTS(float)
 LARGEOUT_GRADIENTS(bfloat16)

@@ -22,9 +22,10 @@ struct TreeWave {
 };
 
 struct TreeWaves {
-  // kept_limit: floats. sums: those of the rows of every range are kept until its wave is over, as many as that too.
-  TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const TreeSaved& saved, int64_t dim, int64_t kept_limit,
-            bool sums);
+  // kept_limit: floats. sums: those of the rows of every range are kept until its wave is over, as many as
+  // that too.
+  TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const TreeSaved& saved, int64_t dim,
+            int64_t kept_limit, bool sums);
 
   // Rows of sums in all.
   int64_t sum_rows() const { return partial_size + wave_rows; }

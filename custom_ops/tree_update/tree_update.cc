@@ -30,16 +30,17 @@ class StepTaker final : public TreeRowTaker<T> {
 template <typename T>
 void TreeUpdate(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                 const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                const TreeStep<T>& step, float* d_hidden, int64_t* rows, float* bias_grads, Parallel* parallel) {
+                const TreeStep<T>& step, float* d_hidden, int64_t* rows, float* bias_grads,
+                Parallel* parallel) {
   const RowUpdater<T, T> updater(step.rule, step.rows, table.dim, step.slots, step.hyper);
   StepTaker<T> taker(updater, table.dim);
-  TreeSoftmaxGradTo<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden, rows, &taker,
-                       bias_grads, parallel);
+  TreeSoftmaxGradTo<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden, rows,
+                       &taker, bias_grads, parallel);
 }
 
-#define LARGEOUT_TREE_UPDATE(T)                                                                                \
-  template void TreeUpdate<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,              \
-                              const float*, int64_t, const TreeSaved&, int64_t, const TreeStep<T>&, float*,    \
+#define LARGEOUT_TREE_UPDATE(T)                                                                             \
+  template void TreeUpdate<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,           \
+                              const float*, int64_t, const TreeSaved&, int64_t, const TreeStep<T>&, float*, \
                               int64_t*, float*, Parallel*);
 LARGEOUT_TREE_UPDATE(float)
 LARGEOUT_TREE_UPDATE(bfloat16)

@@ -23,8 +23,8 @@ class TreeUpdateGpu : public TreeSoftmaxGpu {
                                       d_hidden, rows, grads, bias_grads));
     if (touched == 0 || table.dim == 0) return 0;
     BadIndex bad;  // there is none: Gradient gave the rows, which ascend
-    return RowUpdateCuda(step.rule, step.rows, tree.rows, table.dim, step.slots, rows, touched, grads, step.hyper,
-                         call_.scratch, call_.stream, &bad, /*increasing=*/true, call_.late);
+    return RowUpdateCuda(step.rule, step.rows, tree.rows, table.dim, step.slots, rows, touched, grads,
+                         step.hyper, call_.scratch, call_.stream, &bad, /*increasing=*/true, call_.late);
   }
 
  private:

@@ -7,8 +7,12 @@
 namespace largeout {
 namespace {
 
-#define LARGEOUT_ON_HOST \
-  .HostMemory("variable").HostMemory("slots").HostMemory("bias").HostMemory("node_start").HostMemory("node_parent")
+#define LARGEOUT_ON_HOST        \
+  .HostMemory("variable")       \
+      .HostMemory("slots")      \
+      .HostMemory("bias")       \
+      .HostMemory("node_start") \
+      .HostMemory("node_parent")
 LARGEOUT_TREE_UPDATE_TYPES(DEVICE_GPU, TreeUpdateGpu, LARGEOUT_ON_HOST);
 #undef LARGEOUT_ON_HOST
 

@@ -1,4 +1,5 @@
-// The kernel of TreeSoftmaxUpdate on any device: validate, lock, call. Device: TreeUpdateCpu or TreeUpdateGpu.
+// The kernel of TreeSoftmaxUpdate on any device: validate, lock, call. Device: TreeUpdateCpu or
+// TreeUpdateGpu.
 #ifndef LARGEOUT_TREE_UPDATE_TREE_UPDATE_KERNEL_OP_H_
 #define LARGEOUT_TREE_UPDATE_TREE_UPDATE_KERNEL_OP_H_
 
@@ -11,7 +12,8 @@ namespace largeout {
 template <typename Device, typename T, typename Thidden>
 class TreeSoftmaxUpdateOp final : public GuardedOp {
  public:
-  explicit TreeSoftmaxUpdateOp(tensorflow::OpKernelConstruction* context) : GuardedOp(context), rule_(context) {
+  explicit TreeSoftmaxUpdateOp(tensorflow::OpKernelConstruction* context)
+      : GuardedOp(context), rule_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("use_bias", &use_bias_));
     OP_REQUIRES_OK(context, context->GetAttr("max_saved_bytes", &max_saved_bytes_));
   }
@@ -60,11 +62,11 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     const TreeStep<Row> step{rule_.get(), table, slots, Data<float>(hyper)};
     OP_REQUIRES_OK(
         context,
-        call.Status(device.Update(tree, TreeTable<Row>{table, bias == nullptr ? nullptr : Data<float>(*bias), dim},
-                                  Data<Thidden>(hidden), WeightsOf(weights), Data<float>(grad_loss), tokens, saved,
-                                  max_saved_bytes_, touched.rows, step, Data<Thidden>(d_hidden),
-                                  reinterpret_cast<int64_t*>(rows->data()),
-                                  use_bias_ ? Data<float>(bias_grads) : nullptr)));
+        call.Status(device.Update(
+            tree, TreeTable<Row>{table, bias == nullptr ? nullptr : Data<float>(*bias), dim},
+            Data<Thidden>(hidden), WeightsOf(weights), Data<float>(grad_loss), tokens, saved,
+            max_saved_bytes_, touched.rows, step, Data<Thidden>(d_hidden),
+            reinterpret_cast<int64_t*>(rows->data()), use_bias_ ? Data<float>(bias_grads) : nullptr)));
   }
 
  private:
@@ -77,15 +79,15 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
 };
 
 // Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs that lie in host memory.
-#define LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, T, Thidden, HOST)                        \
-  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxUpdate")                               \
-                              .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype")  \
-                              .TypeConstraint<Thidden>("Thidden"),                         \
+#define LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, T, Thidden, HOST)                       \
+  REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxUpdate")                              \
+                              .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \
+                              .TypeConstraint<Thidden>("Thidden"),                        \
                           TreeSoftmaxUpdateOp<Facade, T, Thidden>)
-#define LARGEOUT_TREE_UPDATE_TYPES(DEVICE, Facade, HOST)                                \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, float, HOST);                        \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, Eigen::bfloat16, HOST);              \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, Eigen::bfloat16, float, HOST);              \
+#define LARGEOUT_TREE_UPDATE_TYPES(DEVICE, Facade, HOST)                   \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, float, HOST);           \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, Eigen::bfloat16, HOST); \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, Eigen::bfloat16, float, HOST); \
   LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, Eigen::bfloat16, Eigen::bfloat16, HOST)
 
 }  // namespace largeout

@@ -65,15 +65,15 @@ REGISTER_OP("Largeout>TreeSoftmaxUpdate")
     .Output("d_hidden: Thidden")
     .Output("rows: int64")
     .Output("bias_grads: float")
-    .LARGEOUT_RULE_ATTRIBUTE
-    .Attr("dtype: {float, bfloat16}")
+    .LARGEOUT_RULE_ATTRIBUTE.Attr("dtype: {float, bfloat16}")
     .Attr("Thidden: {float, bfloat16}")
     .Attr("use_bias: bool")
     .Attr("max_saved_bytes: int >= 0 = 268435456")
     .Attr("N: int >= 0")
     .SetIsStateful()
     .SetShapeFn(TreeSoftmaxUpdateShape)
-    .Doc(R"(TreeSoftmaxGrad, and then RowUpdate of the table with what it gives, in one pass: the gradient of the rows is never in memory.
+    .Doc(
+        R"(TreeSoftmaxGrad, and then RowUpdate of the table with what it gives, in one pass: the gradient of the rows is never in memory.
 
 variable: The table, [R, d] of type dtype. Updated in place, as slots are.
 slots: float32 variables of the shape of variable (row_wise_adagrad: [R]).

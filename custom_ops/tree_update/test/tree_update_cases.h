@@ -46,12 +46,14 @@ TreeStepResult<T> InOnePass(const TreeStepProblem<T>& s, int64_t scratch_bytes, 
   Device forward(loss_call.get());
   CHECK_TRUE(forward.FindPaths(tree, on.targets.get(), on.weights, p.tokens, p.dim, &paths) == 0);
   const ArrayOf<Device, float> loss(p.tokens), lse(paths.pairs), probs(scratch_bytes < 0 ? paths.probs : 0);
-  const ArrayOf<Device, int32_t> token(paths.pairs), row(paths.pairs), node(paths.groups), start(paths.groups + 1);
+  const ArrayOf<Device, int32_t> token(paths.pairs), row(paths.pairs), node(paths.groups),
+      start(paths.groups + 1);
   float* kept = scratch_bytes < 0 ? probs.get() : nullptr;
   CHECK_TRUE(forward.Loss(tree, on.table, on.hidden.get(), on.weights, p.tokens,
                           {loss.get(), token.get(), row.get(), node.get(), start.get(), lse.get(), kept},
                           scratch_bytes) == 0);
-  const TreeSaved saved{token.get(), row.get(), node.get(), start.get(), lse.get(), kept, paths.pairs, paths.groups};
+  const TreeSaved saved{token.get(), row.get(), node.get(),  start.get(),
+                        lse.get(),   kept,      paths.pairs, paths.groups};
   Device backward(step_call.get());
   TreeTouched touched;
   CHECK_TRUE(backward.template Check<T>(tree, saved, p.tokens, p.dim, &touched) == 0);
@@ -62,9 +64,10 @@ TreeStepResult<T> InOnePass(const TreeStepProblem<T>& s, int64_t scratch_bytes, 
       bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
   const ArrayOf<Device, int64_t> rows(Unwritten<int64_t>(touched.rows));
   const TreeStep<T> step{s.rule, table.get(), slots, hyper.get()};
-  CHECK_TRUE(backward.Update(tree, TreeTable<T>{table.get(), on.table.bias, p.dim}, on.hidden.get(), on.weights,
-                             on.grad_loss.get(), p.tokens, saved, scratch_bytes, touched.rows, step, d_hidden.get(),
-                             rows.get(), p.bias.empty() ? nullptr : bias_grads.get()) == 0);
+  CHECK_TRUE(backward.Update(tree, TreeTable<T>{table.get(), on.table.bias, p.dim}, on.hidden.get(),
+                             on.weights, on.grad_loss.get(), p.tokens, saved, scratch_bytes, touched.rows,
+                             step, d_hidden.get(), rows.get(),
+                             p.bias.empty() ? nullptr : bias_grads.get()) == 0);
   return {{table.Host(), {slot0.Host(), slot1.Host()}}, d_hidden.Host(), bias_grads.Host(), rows.Host()};
 }
 
@@ -73,7 +76,8 @@ template <typename Gradient, typename Updater, typename T>
 TreeStepResult<T> InTwoPasses(const TreeStepProblem<T>& s, int64_t scratch_bytes) {
   const StepResult<T> found = Step<Gradient>(s.p, scratch_bytes);
   TreeStepResult<T> r{s.start, found.d_hidden, found.bias_grads, found.rows};
-  const BadIndex bad = Update<Updater>(s.rule, s.p.arrays.rows, s.p.dim, found.rows, found.row_grads, s.hyper, &r.state);
+  const BadIndex bad =
+      Update<Updater>(s.rule, s.p.arrays.rows, s.p.dim, found.rows, found.row_grads, s.hyper, &r.state);
   CHECK_TRUE(bad.position == -1);
   return r;
 }
@@ -101,7 +105,8 @@ void EveryRuleOnATree() {
       if (kEmulated && dim != 17) continue;
       const float decay = dim == 17 ? 0.01f : 0.f;
       CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<float>(
-          Problem<float>(RandomTree(123, 40, &random), dim, 37, seed, dim != 1, dim == 17), rule, decay, seed));
+          Problem<float>(RandomTree(123, 40, &random), dim, 37, seed, dim != 1, dim == 17), rule, decay,
+          seed));
       CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<bfloat16>(
           Problem<bfloat16>(RandomTree(252, 40, &random), dim, 41, seed), rule, decay, seed));
     }
@@ -116,8 +121,8 @@ void LargeNodes() {
     ForEachLevel<Device>([&] {
       CheckTreeUpdate<Device, Gradient, Updater>(
           TreeStepProblem<float>(Problem<float>(HeadTailTree(700, 90, 9, 5), 36, 301, 1), rule, 0.f, 1));
-      CheckTreeUpdate<Device, Gradient, Updater>(
-          TreeStepProblem<float>(Problem<float>(TwoLevelTree(1200, 3), 100, 150, 2, false, false), rule, 0.01f, 2));
+      CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<float>(
+          Problem<float>(TwoLevelTree(1200, 3), 100, 150, 2, false, false), rule, 0.01f, 2));
       CheckTreeUpdate<Device, Gradient, Updater>(
           TreeStepProblem<bfloat16>(Problem<bfloat16>(TwoLevelTree(600, 2), 50, 301, 3), rule, 0.f, 3));
     });
@@ -125,8 +130,8 @@ void LargeNodes() {
     // 40 x 13 children, hundreds of tokens each: several large groups share a wave.
     CheckTreeUpdate<Device, Gradient, Updater>(
         TreeStepProblem<float>(Problem<float>(TwoLevelTree(520, 40), 132, 6000, 4), rule, 0.f, 4));
-    CheckTreeUpdate<Device, Gradient, Updater>(
-        TreeStepProblem<bfloat16>(Problem<bfloat16>(TwoLevelTree(520, 40), 132, 6000, 5, true, false), rule, 0.f, 5));
+    CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<bfloat16>(
+        Problem<bfloat16>(TwoLevelTree(520, 40), 132, 6000, 5, true, false), rule, 0.f, 5));
   }
 }
 
@@ -142,12 +147,11 @@ void NothingToUpdate() {
   }
 }
 
-
 }  // namespace largeout
 
-#define LARGEOUT_TREE_UPDATE_CASES(Device, Gradient, Updater)         \
-  LARGEOUT_FUSED_CASE(EveryRuleOnATree, Device, Gradient, Updater)    \
-  LARGEOUT_FUSED_CASE(LargeNodes, Device, Gradient, Updater)          \
+#define LARGEOUT_TREE_UPDATE_CASES(Device, Gradient, Updater)      \
+  LARGEOUT_FUSED_CASE(EveryRuleOnATree, Device, Gradient, Updater) \
+  LARGEOUT_FUSED_CASE(LargeNodes, Device, Gradient, Updater)       \
   LARGEOUT_FUSED_CASE(NothingToUpdate, Device, Gradient, Updater)
 
 #endif  // LARGEOUT_TREE_UPDATE_TREE_UPDATE_CASES_H_

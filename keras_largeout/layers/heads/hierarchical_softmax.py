@@ -57,6 +57,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
+            On one device the gradients of the rows are then never in memory.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:

@@ -25,7 +25,8 @@ LARGEOUT_INLINE void UpdateElements(const RuleT& rule, T* w, float* const* slots
   }
 }
 
-// Sum of squares over 16 running sums whatever the vector width, so that every level gives the same bits.
+// Sum of squares over 16 running sums whatever the vector width, which are then halved four times: every level
+// gives the same bits.
 template <typename G>
 LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
   constexpr int kSums = 16, kVectors = kSums / kLanes;
@@ -37,16 +38,29 @@ LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
       sums[k] += x * x;
     }
   }
-  float lanes[kSums];
-  for (int k = 0; k < kVectors; ++k) Store(lanes + k * kLanes, sums[k]);
-  for (int i = 0; j < dim; ++i, ++j) {
-    const float x = ToFloat(g[j]);
-    lanes[i] += x * x;
+  for (int k = 0; k < kVectors; ++k) {
+    const int rest = static_cast<int>(dim - j) - k * kLanes;
+    if (rest <= 0) break;
+    const VF x = rest >= kLanes ? Load(g + j + k * kLanes) : LoadPart(g + j + k * kLanes, rest);
+    sums[k] += x * x;
   }
-  for (int width = kSums / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  for (int width = kVectors / 2; width > 0; width /= 2) {
+    for (int k = 0; k < width; ++k) sums[k] += sums[k + width];
   }
-  return lanes[0];
+#if defined(__AVX512F__)
+  const __m256 eight =
+      _mm256_add_ps(_mm512_castps512_ps256((__m512)sums[0]), _mm512_extractf32x8_ps((__m512)sums[0], 1));
+#elif defined(__AVX2__)
+  const __m256 eight = (__m256)sums[0];
+#endif
+#if defined(__AVX2__)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
+  const VF four = sums[0];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+#endif
 }
 
 template <typename RuleT, typename T, typename G>

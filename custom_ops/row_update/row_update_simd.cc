@@ -25,8 +25,8 @@ LARGEOUT_INLINE void UpdateElements(const RuleT& rule, T* w, float* const* slots
   }
 }
 
-// Sum of squares over 16 running sums whatever the vector width, which are then halved four times: every level
-// gives the same bits.
+// Sum of squares over 16 running sums whatever the vector width, which are then halved four times: every
+// level gives the same bits.
 template <typename G>
 LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
   constexpr int kSums = 16, kVectors = kSums / kLanes;

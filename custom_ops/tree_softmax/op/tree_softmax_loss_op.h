@@ -81,13 +81,11 @@ class TreeSoftmaxGradOp : public GuardedOp {
     TableAndBias variables;
     OP_REQUIRES_OK(context, variables.Open(context, 3, tensorflow::DataTypeToEnum<T>::value, use_bias_));
     OP_REQUIRES_OK(context, variables.Check(hidden));
-    const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1),
-                  nodes = context->input(6).NumElements();
+    const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1);
     OP_REQUIRES_OK(context, CheckShape(weights, "weights", {tokens}, true));
     OP_REQUIRES_OK(context, CheckShape(grad_loss, "grad_loss", {tokens}));
-    OP_REQUIRES_OK(context, CheckShape(context->input(6), "node_parent", {nodes}));
-    OP_REQUIRES_OK(context, CheckShape(context->input(5), "node_start", {nodes + 1}));
-    TreeArrays tree{nullptr, nullptr, nullptr, nullptr, nullptr, 0, nodes, variables.table().dim_size(0)};
+    TreeArrays tree;
+    OP_REQUIRES_OK(context, OpenNodes(context, 5, variables.table().dim_size(0), &tree));
     std::vector<tensorflow::Tensor> held;
     OP_REQUIRES_OK(context, on_device_.Get(context, {{5, &tree.node_start}, {6, &tree.node_parent}}, &held));
     TreeSaved saved;

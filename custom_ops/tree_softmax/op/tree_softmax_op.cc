@@ -1,5 +1,7 @@
 // The ops of tree_softmax as TensorFlow sees them: names, shapes, documentation. Kernels:
 // tree_softmax_cpu_op.cc.
+#include "tree_softmax/op/tree_softmax_op.h"
+
 #include "common/op/shapes_op.h"
 #include "common/op/table_op.h"
 
@@ -124,22 +126,12 @@ REGISTER_OP("Largeout>TreeSoftmaxGrad")
     .Attr("max_saved_bytes: int >= 0 = 268435456")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle hidden, vector;
+      ShapeHandle hidden;
       DimensionHandle rows, dim;
       TF_RETURN_IF_ERROR(HiddenAndTable(c, 0, 3, &hidden, &rows, &dim));
       TF_RETURN_IF_ERROR(VectorShape(c, 1, c->Dim(hidden, 0), "weights", true));
       TF_RETURN_IF_ERROR(VectorShape(c, 2, c->Dim(hidden, 0), "grad_loss"));
-      ShapeHandle parents, pairs;
-      DimensionHandle starts;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 1, &parents));
-      TF_RETURN_IF_ERROR(c->Add(c->Dim(parents, 0), 1, &starts));
-      TF_RETURN_IF_ERROR(VectorShape(c, 5, starts, "node_start"));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(7), 1, &pairs));
-      TF_RETURN_IF_ERROR(VectorShape(c, 8, c->Dim(pairs, 0), "pair_row"));
-      TF_RETURN_IF_ERROR(VectorShape(c, 11, c->Dim(pairs, 0), "pair_lse"));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(9), 1, &vector));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(10), 1, &vector));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(12), 1, &vector));
+      TF_RETURN_IF_ERROR(SavedShapes(c, 5));
       bool use_bias;
       TF_RETURN_IF_ERROR(c->GetAttr("use_bias", &use_bias));
       const DimensionHandle unique = c->UnknownDim();

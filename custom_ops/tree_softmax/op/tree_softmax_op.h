@@ -97,6 +97,32 @@ inline absl::Status OpenSaved(tensorflow::OpKernelContext* context, int at, Tree
   return absl::OkStatus();
 }
 
+// The same in a shape function, for node_start [N + 1] at `at`, node_parent [N], and the saved tensors after
+// them.
+inline absl::Status SavedShapes(tensorflow::shape_inference::InferenceContext* c, int at) {
+  tensorflow::shape_inference::ShapeHandle parents, pairs, vector;
+  tensorflow::shape_inference::DimensionHandle starts;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 1), 1, &parents));
+  TF_RETURN_IF_ERROR(c->Add(c->Dim(parents, 0), 1, &starts));
+  TF_RETURN_IF_ERROR(VectorShape(c, at, starts, "node_start"));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 2), 1, &pairs));
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 3, c->Dim(pairs, 0), "pair_row"));
+  TF_RETURN_IF_ERROR(VectorShape(c, at + 6, c->Dim(pairs, 0), "pair_lse"));
+  for (const int other : {at + 4, at + 5, at + 7})
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(other), 1, &vector));
+  return absl::OkStatus();
+}
+
+// The tree of a gradient: node_start and node_parent at `at` and at + 1, for a table with `rows` rows; their
+// memory is not looked up yet.
+inline absl::Status OpenNodes(tensorflow::OpKernelContext* context, int at, int64_t rows, TreeArrays* tree) {
+  const int64_t nodes = context->input(at + 1).NumElements();
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at + 1), "node_parent", {nodes}));
+  TF_RETURN_IF_ERROR(CheckShape(context->input(at), "node_start", {nodes + 1}));
+  *tree = {nullptr, nullptr, nullptr, nullptr, nullptr, 0, nodes, rows};
+  return absl::OkStatus();
+}
+
 // What went wrong with the paths of the targets.
 inline absl::Status BadPaths(const TreePaths& paths, int64_t classes) {
   switch (paths.status) {

@@ -30,13 +30,11 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     OP_REQUIRES_OK(context, rule_.CheckShapes(variables, hyper));
     const tensorflow::Tensor* bias = use_bias_ ? &variables[at] : nullptr;
     OP_REQUIRES_OK(context, CheckHidden(hidden, variables[0], bias));
-    const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1),
-                  nodes = context->input(at + 6).NumElements();
+    const int64_t tokens = hidden.dim_size(0), dim = hidden.dim_size(1);
     OP_REQUIRES_OK(context, CheckShape(weights, "weights", {tokens}, true));
     OP_REQUIRES_OK(context, CheckShape(grad_loss, "grad_loss", {tokens}));
-    OP_REQUIRES_OK(context, CheckShape(context->input(at + 6), "node_parent", {nodes}));
-    OP_REQUIRES_OK(context, CheckShape(context->input(at + 5), "node_start", {nodes + 1}));
-    TreeArrays tree{nullptr, nullptr, nullptr, nullptr, nullptr, 0, nodes, variables[0].dim_size(0)};
+    TreeArrays tree;
+    OP_REQUIRES_OK(context, OpenNodes(context, at + 5, variables[0].dim_size(0), &tree));
     std::vector<tensorflow::Tensor> held;
     OP_REQUIRES_OK(context,
                    on_device_.Get(context, {{at + 5, &tree.node_start}, {at + 6, &tree.node_parent}}, &held));

@@ -1,6 +1,7 @@
 // TreeSoftmaxUpdate as TensorFlow sees it: name, shapes, documentation. Its kernel: tree_update_kernel_op.h.
 #include "common/op/shapes_op.h"
 #include "row_update/op/row_rule_op.h"
+#include "tree_softmax/op/tree_softmax_op.h"
 
 namespace largeout {
 namespace {
@@ -11,11 +12,11 @@ using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status TreeSoftmaxUpdateShape(InferenceContext* c) {
   int slots;
-  ShapeHandle table, hidden, vector;
+  ShapeHandle table, hidden;
   TF_RETURN_IF_ERROR(RowRuleShape(c, &slots, 4, &table));
   TF_RETURN_IF_ERROR(c->WithRank(table, 2, &table));
   const int at = 1 + slots;  // bias, hidden, weights, grad_loss, hyper, node_start, node_parent, six saved
-  DimensionHandle dim, starts, rows = c->Dim(table, 0);
+  DimensionHandle dim, rows = c->Dim(table, 0);
   bool use_bias;
   TF_RETURN_IF_ERROR(c->GetAttr("use_bias", &use_bias));
   if (use_bias) {
@@ -27,16 +28,7 @@ absl::Status TreeSoftmaxUpdateShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 1), c->Dim(table, 1), &dim));
   TF_RETURN_IF_ERROR(VectorShape(c, at + 2, c->Dim(hidden, 0), "weights", true));
   TF_RETURN_IF_ERROR(VectorShape(c, at + 3, c->Dim(hidden, 0), "grad_loss"));
-  ShapeHandle parents, pairs;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 6), 1, &parents));
-  TF_RETURN_IF_ERROR(c->Add(c->Dim(parents, 0), 1, &starts));
-  TF_RETURN_IF_ERROR(VectorShape(c, at + 5, starts, "node_start"));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 7), 1, &pairs));
-  TF_RETURN_IF_ERROR(VectorShape(c, at + 8, c->Dim(pairs, 0), "pair_row"));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 9), 1, &vector));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 10), 1, &vector));
-  TF_RETURN_IF_ERROR(VectorShape(c, at + 11, c->Dim(pairs, 0), "pair_lse"));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(at + 12), 1, &vector));
+  TF_RETURN_IF_ERROR(SavedShapes(c, at + 5));
   const DimensionHandle touched = c->UnknownDim();
   c->set_output(0, c->Matrix(c->Dim(hidden, 0), dim));
   c->set_output(1, c->Vector(touched));

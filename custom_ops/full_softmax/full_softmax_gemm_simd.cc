@@ -35,6 +35,7 @@ static void PackTransposed(const T* x, int64_t ld, int64_t n, int64_t depth, flo
 }
 
 static void Left(const float* x, int64_t ld, int64_t m, int64_t depth, float* words, int64_t words_ld) {
+  if (depth == 0) return;  // x may be null
   for (int64_t i = 0; i < m; ++i) std::memcpy(words + i * words_ld, x + i * ld, depth * sizeof(float));
 }
 

@@ -30,11 +30,14 @@ def full_ops(config, data):
     return tf_common.rotate(step, *rotation(data))
 
 
+def _policy(config):
+    return "mixed_bfloat16" if config["bfloat16"] else None
+
+
 def full(config, data):
     from keras_largeout import layers
 
-    dtype = "mixed_bfloat16" if config["bfloat16"] else None
-    head = layers.FullSoftmax(config["classes"], kernel_initializer=initializer(), dtype=dtype)
+    head = layers.FullSoftmax(config["classes"], kernel_initializer=initializer(), dtype=_policy(config))
     return head_step(config, data, head, training=True)
 
 
@@ -42,8 +45,7 @@ def sampled(config, data):
     """Its log-uniform candidates: classes are sorted by frequency."""
     from keras_largeout import layers
 
-    dtype = "mixed_bfloat16" if config["bfloat16"] else None
     head = layers.SampledSoftmax(
-        config["classes"], config["samples"], seed=1, kernel_initializer=initializer(), dtype=dtype
+        config["classes"], config["samples"], seed=1, kernel_initializer=initializer(), dtype=_policy(config)
     )
     return head_step(config, data, head, training=True)

@@ -43,7 +43,7 @@ def _train_step(config, data, loss_of, weights, notes=None):
 
 
 def full(config, data):
-    """logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy, in float32."""
+    """logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy on float32."""
     kernel, bias = _weights(config["dim"], config["classes"]), tf_common.filled([config["classes"]], 0.0)
     dtype = tf.bfloat16 if config.get("bfloat16") else tf.float32
 

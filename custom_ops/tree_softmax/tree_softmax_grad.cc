@@ -83,11 +83,7 @@ class Gradient {
               Block(g, groups_.start[g], groups_.start[g + 1], wave.level > 0, true, nullptr, scratch);
             }
           });
-      for (int64_t i = wave.range_begin; i < wave.range_end; ++i) {
-        TreeRange range = plan.ranges[i];
-        range.partial = plan.SumsOf(range);
-        AddSumTasks(range, &sums);
-      }
+      for (int64_t i = wave.range_begin; i < wave.range_end; ++i) AddSumTasks(plan.ranges[i], &sums);
       const bool last = &wave == &plan.waves.back();
       if (sums.empty() || (saved_.probs != nullptr && !last && taker_ == nullptr)) continue;
       RunTasks<GradScratch<T>>(

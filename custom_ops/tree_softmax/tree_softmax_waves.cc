@@ -46,6 +46,10 @@ TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const Tre
     }
   }
   if (groups.count > 0) CloseWave(level.back());
+  // Sums that are kept for a wave lie behind those that are carried, of which all are known now.
+  for (TreeRange& range : ranges) {
+    if (range.first && range.last) range.partial += partial_size;
+  }
 }
 
 void TreeWaves::AddSplit(const TreeGroups& groups, int64_t g, int64_t dim, bool keep, int64_t kept_limit,

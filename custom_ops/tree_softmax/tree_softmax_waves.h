@@ -29,10 +29,6 @@ struct TreeWaves {
 
   // Rows of sums in all.
   int64_t sum_rows() const { return partial_size + wave_rows; }
-  // Where those of a range are.
-  int64_t SumsOf(const TreeRange& range) const {
-    return range.first && range.last ? partial_size + range.partial : range.partial;
-  }
 
   std::vector<int32_t> level;       // of a group, ascending; 0: the root
   std::vector<TreeTask> tasks;

@@ -31,7 +31,7 @@ namespace largeout {
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, GpuStream stream,
            Arguments&&... arguments) {
-  if (shared_bytes > kSharedBytes)
+  if (shared_bytes > 0)  // that of the kernel's own counts too: together they may be beyond kSharedBytes
     LARGEOUT_CUDA_RETURN(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(shared_bytes)));
   // clang-format off

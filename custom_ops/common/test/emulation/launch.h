@@ -39,7 +39,7 @@ class JobOf final : public Job {
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* /*stream*/,
            Arguments&&... arguments) {
-  if (shared_bytes > kSharedBytes)
+  if (shared_bytes > 0)
     LARGEOUT_CUDA_RETURN(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(shared_bytes)));
   return emulation::Run(

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
@@ -55,47 +54,68 @@ __global__ void WriteGroups(const Key* keys, const int32_t* group, int64_t n, in
 }  // namespace
 
 template <typename Key>
-KeyGroups<Key>::KeyGroups(int64_t n, int64_t limit, Arena* arena) : n(n), limit(limit) {
+KeySort<Key>::KeySort(int64_t n, int64_t limit, Arena* arena) : n(n), limit(limit) {
   keys = arena->Take<Key>(n), sorted = arena->Take<Key>(n);
-  positions = arena->Take<int32_t>(n), order = arena->Take<int32_t>(n), group = arena->Take<int32_t>(n);
+  positions = arena->Take<int32_t>(n), order = arena->Take<int32_t>(n);
+  size_t bytes = 0;
+  cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, positions, order, static_cast<int>(n), 0,
+                                  BitsOf(static_cast<uint64_t>(limit)));
+  sort_bytes = static_cast<int64_t>(bytes);
+  sort_temp = arena->Take<char>(sort_bytes);
+}
+
+template <typename Key>
+int SortKeysCuda(const KeySort<Key>& s, int64_t count, GpuStream stream) {
+  size_t bytes = static_cast<size_t>(s.sort_bytes);
+  return static_cast<int>(cub::DeviceRadixSort::SortPairs(s.sort_temp, bytes, s.keys, s.sorted, s.positions,
+                                                          s.order, static_cast<int>(count), 0,
+                                                          BitsOf(static_cast<uint64_t>(s.limit)), stream));
+}
+
+template <typename Key>
+KeyGroups<Key>::KeyGroups(int64_t n, int64_t limit, Arena* arena) : KeySort<Key>(n, limit, arena) {
+  group = arena->Take<int32_t>(n);
   starts = arena->Take<int32_t>(n + 1);
   unique = arena->Take<int64_t>(n);
   counts = arena->Take<GroupCounts>(1);
-  size_t sort = 0, scan = 0;
-  cub::DeviceRadixSort::SortPairs(nullptr, sort, keys, sorted, positions, order, static_cast<int>(n), 0,
-                                  BitsOf(static_cast<uint64_t>(limit)));
-  cub::DeviceScan::InclusiveSum(nullptr, scan, group, group, static_cast<int>(n));
-  temp_bytes = static_cast<int64_t>(std::max(sort, scan));
-  temp = arena->Take<char>(temp_bytes);
+  size_t bytes = 0;
+  cub::DeviceScan::InclusiveSum(nullptr, bytes, group, group, static_cast<int>(n));
+  scan_bytes = static_cast<int64_t>(bytes);
+  scan_temp = arena->Take<char>(scan_bytes);
 }
 
 template <typename Id, typename Key>
-int KeysOfIdsCuda(const Id* ids, const KeyGroups<Key>& g, GpuStream stream) {
-  return Launch(WriteKeys<Id, Key>, BlocksFor(g.n), kThreads, 0, stream, ids, g.n, g.limit, g.keys, g.positions);
+int KeysOfIdsCuda(const Id* ids, int64_t count, const KeySort<Key>& s, GpuStream stream) {
+  return Launch(WriteKeys<Id, Key>, BlocksFor(count), kThreads, 0, stream, ids, count, s.limit, s.keys,
+                s.positions);
 }
 
 template <typename Key>
 int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
   const unsigned blocks = BlocksFor(g.n);
-  size_t bytes = static_cast<size_t>(g.temp_bytes);
+  size_t bytes = static_cast<size_t>(g.scan_bytes);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(g.counts, 0, sizeof(GroupCounts), stream));
-  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(g.temp, bytes, g.keys, g.sorted, g.positions, g.order,
-                                                       static_cast<int>(g.n), 0,
-                                                       BitsOf(static_cast<uint64_t>(g.limit)), stream));
+  LARGEOUT_RETURN_IF_ERROR(SortKeysCuda<Key>(g, g.n, stream));
   LARGEOUT_RETURN_IF_ERROR(
       Launch(MarkHeads<Key>, blocks, kThreads, 0, stream, g.sorted, g.n, g.limit, g.group));
   LARGEOUT_CUDA_RETURN(
-      cub::DeviceScan::InclusiveSum(g.temp, bytes, g.group, g.group, static_cast<int>(g.n), stream));
+      cub::DeviceScan::InclusiveSum(g.scan_temp, bytes, g.group, g.group, static_cast<int>(g.n), stream));
   return Launch(WriteGroups<Key>, blocks, kThreads, 0, stream, g.sorted, g.group, g.n, g.limit, g.unique,
                 g.starts, g.counts);
 }
 
+template struct KeySort<uint32_t>;
+template struct KeySort<uint64_t>;
+template int SortKeysCuda<uint32_t>(const KeySort<uint32_t>&, int64_t, GpuStream);
+template int SortKeysCuda<uint64_t>(const KeySort<uint64_t>&, int64_t, GpuStream);
 template struct KeyGroups<uint32_t>;
 template struct KeyGroups<uint64_t>;
-template int KeysOfIdsCuda(const int32_t*, const KeyGroups<uint32_t>&, GpuStream);
-template int KeysOfIdsCuda(const int64_t*, const KeyGroups<uint32_t>&, GpuStream);
-template int KeysOfIdsCuda(const int32_t*, const KeyGroups<uint64_t>&, GpuStream);
-template int KeysOfIdsCuda(const int64_t*, const KeyGroups<uint64_t>&, GpuStream);
+template int KeysOfIdsCuda(const uint16_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const uint32_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const int32_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const int64_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
+template int KeysOfIdsCuda(const int32_t*, int64_t, const KeySort<uint64_t>&, GpuStream);
+template int KeysOfIdsCuda(const int64_t*, int64_t, const KeySort<uint64_t>&, GpuStream);
 template int GroupKeysCuda<uint32_t>(const KeyGroups<uint32_t>&, GpuStream);
 template int GroupKeysCuda<uint64_t>(const KeyGroups<uint64_t>&, GpuStream);
 

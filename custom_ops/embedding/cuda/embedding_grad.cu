@@ -26,38 +26,55 @@ __global__ void WritePieces(const int32_t* piece_start, int64_t groups, int64_t 
   if (i < most && i >= piece_start[groups]) piece_group[i] = -1;
 }
 
-// One team a row of up to kHot occurrences.
+// A team goes through a batch of rows of up to kHot occurrences.
 template <typename T, typename Out, int kPack, int kVectors>
-__global__ void __launch_bounds__(kThreads)
-    SumRows(Occurrences occurrences, const T* grad, int64_t* unique_ids, Out* out, int lanes) {
-  constexpr int kRows = (kFlight<kVectors> + 1) / 2;  // most rows occur once or twice: more teams instead
-  const int lane = threadIdx.x % lanes;
-  const int64_t group = Team(lanes), dim = occurrences.dim;
-  const EmbeddingGradPlanCuda& plan = occurrences.plan;
-  if (group >= plan.counts->unique) return;
-  if (lane == 0 && unique_ids != nullptr) unique_ids[group] = plan.unique[group];
-  const int32_t begin = plan.starts[group], end = plan.starts[group + 1];
-  if (end - begin > kHot) return;
-  const int64_t step = int64_t{lanes} * kPack;
-  for (int64_t column = lane * kPack; column < dim; column += step * kVectors) {
-    Tile<T, kPack, kVectors> tile;
-    tile.Clear();
-    SumInOrder<kRows>(grad + column, begin, end, 1, step, dim - column, occurrences, &tile);
-    tile.Store(out + group * dim + column, step, dim - column);
+__global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
+    SumRows(Occurrences occurrences, int64_t dim, const T* grad, int64_t* unique_ids, Out* out,
+            int lane_count, int batch) {
+  using OneTile = Tile<T, kPack, kVectors>;
+  constexpr int kFlying = (kFlight<kVectors> + 1) / 2;
+  struct Unit {
+    typename OneTile::Piece first[kVectors];  // occurrence
+  };
+  const Lanes lanes(lane_count);
+  const int64_t first = Team(lane_count) * batch, unique = occurrences.plan.counts->unique;
+  if (first >= unique) return;
+  const bool exists = lanes.own < batch && first + lanes.own < unique;
+  const OwnRow own(occurrences, first + lanes.own, exists);
+  if (exists && unique_ids != nullptr) unique_ids[first + lanes.own] = own.id;
+  const int64_t step = int64_t{lanes.count} * kPack;
+  const int rows = static_cast<int>(min(int64_t{batch}, unique - first));
+  for (int64_t c0 = 0; c0 < dim; c0 += step * kVectors) {
+    const int64_t column = c0 + lanes.own * kPack, left = dim - column;
+    const auto load = [&](int r, Unit* unit) {
+      if (lanes.From(own.count, r) > 0)
+        OneTile::Load(grad + lanes.From(own.bag, r) * dim + column, step, left, unit->first);
+    };
+    const auto use = [&](int r, const Unit& unit) {
+      const int32_t count = lanes.From(own.count, r), begin = lanes.From(own.begin, r);
+      if (count == 0) return;
+      OneTile tile;
+      tile.Clear();
+      tile.Add(lanes.From(own.factor, r), step, left, unit.first);
+      SumInOrder<kFlying>(lanes, grad + column, begin + 1, begin + count, 1, dim, step, left, occurrences,
+                          &tile);
+      tile.Store(out + (first + r) * dim + column, step, left);
+    };
+    InTurn<Unit>(rows, load, use);
   }
 }
 
 template <typename T, int kPack>
-__global__ void __launch_bounds__(kThreads) SumPieces(Occurrences occurrences, const T* grad, const int32_t* piece_start,
-                                                      const int32_t* piece_group, float* partials, int lanes) {
+__global__ void __launch_bounds__(kThreads, kPack > 4 ? 2 : 3)
+    SumPieces(Occurrences occurrences, int64_t dim, const T* grad, const int32_t* piece_start,
+              const int32_t* piece_group, float* partials, int lanes) {
   const int64_t piece = blockIdx.x;
   const int32_t group = piece_group[piece];
   if (group < 0) return;
   const int32_t* starts = occurrences.plan.starts;
   const int32_t size = PieceSize(starts[group + 1] - starts[group]);
-  const int64_t begin = starts[group] + (piece - piece_start[group]) * size;
-  const int64_t end = min(begin + size, int64_t{starts[group + 1]});
-  const int64_t dim = occurrences.dim;
+  const int32_t begin = starts[group] + static_cast<int32_t>(piece - piece_start[group]) * size;
+  const int32_t end = min(begin + size, starts[group + 1]);
   SumByBlock<T, kPack>(grad, begin, end, dim, lanes, occurrences,
                        [=](int64_t column, float sum) { partials[piece * dim + column] = sum; });
 }
@@ -66,11 +83,10 @@ __global__ void __launch_bounds__(kThreads) SumPieces(Occurrences occurrences, c
 template <typename T>
 __global__ void __launch_bounds__(kThreads) AddPieces(const float* partials, int64_t dim, const int32_t* piece_start,
                                                       const int32_t* piece_group, T* out, int lanes) {
-  const int64_t piece = blockIdx.x;
-  const int32_t group = piece_group[piece];
+  const int32_t piece = blockIdx.x, group = piece_group[piece];
   if (group < 0 || piece != piece_start[group]) return;
-  const auto source = [dim](int64_t i, int64_t* row, float* factor) {
-    *row = i * dim;
+  const auto source = [](int32_t i, int32_t* row, float* factor) {
+    *row = i;
     *factor = 1.f;
   };
   SumByBlock<float, 1>(partials, piece, piece_start[group + 1], dim, lanes, source,
@@ -116,23 +132,26 @@ int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t d
                                                      static_cast<int>(plan.most_unique + 1), stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(WritePieces, BlocksFor(std::max(plan.most_unique, m.most)), kThreads, 0, stream,
                                   m.piece_start, plan.most_unique, m.most, m.piece_group));
-  const Occurrences occurrences{plan, dim};
+  const Occurrences occurrences{plan};
   const bool packs = Packs<T>(dim, grad, grad);
   constexpr int kFull = 16 / sizeof(T);
-  return Launch(packs ? SumPieces<T, kFull> : SumPieces<T, 1>, static_cast<unsigned>(m.most), kThreads, 0, stream,
-                occurrences, grad, m.piece_start, m.piece_group, m.partials, TeamLanes(packs ? dim / kFull : dim));
+  return Launch(packs ? SumPieces<T, kFull> : SumPieces<T, 1>, static_cast<unsigned>(m.most), kThreads, 0,
+                stream, occurrences, dim, grad, m.piece_start, m.piece_group, m.partials,
+                TeamLanes(packs ? dim / kFull : dim));
 }
 
 template <typename T, typename Out>
 int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch,
                           int64_t* unique_ids, Out* rows_out, GpuStream stream) {
   if (plan.most_unique == 0) return 0;
-  const Occurrences occurrences{plan, dim};
-  LARGEOUT_RETURN_IF_ERROR(WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
-    return Launch(SumRows<T, Out, decltype(pack)::value, decltype(vectors)::value>,
-                  BlocksFor(plan.most_unique * lanes), kThreads, 0, stream, occurrences, grad, unique_ids, rows_out,
-                  lanes);
-  }));
+  const Occurrences occurrences{plan};
+  LARGEOUT_RETURN_IF_ERROR(
+      WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
+        const int batch = BatchOf(plan.most_unique, lanes);
+        return Launch(SumRows<T, Out, decltype(pack)::value, decltype(vectors)::value>,
+                      BlocksFor((plan.most_unique + batch - 1) / batch * lanes), kThreads, 0, stream,
+                      occurrences, dim, grad, unique_ids, rows_out, lanes, batch);
+      }));
   HotPieces hot;
   LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, scratch, stream, &hot));
   if (hot.most == 0) return 0;

@@ -62,7 +62,7 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
          EmbeddingGradPlanCuda* plan) {
   const int64_t n = bags.num_ids;
   const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
-  LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(bags.ids, m.groups, stream));
+  LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(bags.ids, m.groups.n, m.groups, stream));
   if (m.bag != nullptr) {  // where row_splits are bad, a position may be in no bag
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.bag, 0, n * sizeof(int32_t), stream));
     if (m.factor != nullptr) LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.factor, 0, n * sizeof(float), stream));

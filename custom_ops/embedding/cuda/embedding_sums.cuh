@@ -17,55 +17,122 @@ __device__ __forceinline__ int32_t Pieces(int32_t count) {
   return count <= kHot ? 0 : (count + PieceSize(count) - 1) / PieceSize(count);
 }
 
-// Sums rows source(i) of `in` for i in [begin, end) with stride `stride`, in order, kRows at a time in flight.
+// The lanes of a team.
+struct Lanes {
+  int count, own;
+  unsigned mask;
+  __device__ __forceinline__ explicit Lanes(int count)
+      : count(count),
+        own(static_cast<int>(threadIdx.x) % count),
+        mask(count == 32 ? 0xffffffffu : ((1u << count) - 1) << (threadIdx.x % 32 / count * count)) {}
+  template <typename X>
+  __device__ __forceinline__ X From(X x, int lane) const {
+    return __shfl_sync(mask, x, lane, count);
+  }
+};
+
+// Sums rows source(i) of `in` [.., dim] for i in [begin, end) with stride `stride`, in order, kRows at a time
+// in flight. All lanes of a team take part, also those with no columns left: each asks for one of the next
+// rows.
 template <int kRows, typename T, int kPack, int kVectors, typename Source>
-__device__ __forceinline__ void SumInOrder(const T* in, int64_t begin, int64_t end, int64_t stride, int64_t step,
-                                           int64_t left, const Source& source, Tile<T, kPack, kVectors>* tile) {
-  for (int64_t i = begin; i < end; i += stride * kRows) {
-    typename Tile<T, kPack, kVectors>::Piece piece[kRows][kVectors];
-    int64_t row[kRows];
-    float factor[kRows];
+__device__ __forceinline__ void SumInOrder(const Lanes& lanes, const T* in, int32_t begin, int32_t end,
+                                           int stride, int64_t dim, int64_t step, int64_t left,
+                                           const Source& source, Tile<T, kPack, kVectors>* tile) {
+  const bool shared = lanes.count >= kRows;  // else each lane asks for all of them
+  const int most = shared ? lanes.count : kRows;
+  for (int32_t base = begin; base < end; base += stride * most) {
+    int32_t own_row = 0;
+    float own_factor = 0.f;
+    if (shared && base + lanes.own * stride < end) source(base + lanes.own * stride, &own_row, &own_factor);
+    const int count = min(most, (end - base + stride - 1) / stride);
+    for (int t = 0; t < count; t += kRows) {
+      typename Tile<T, kPack, kVectors>::Piece piece[kRows][kVectors];
+      int32_t row[kRows];
+      float factor[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (i + r * stride < end) source(i + r * stride, &row[r], &factor[r]);
-    }
+      for (int r = 0; r < kRows; ++r) {
+        if (t + r >= count) continue;
+        if (shared) {
+          row[r] = lanes.From(own_row, t + r), factor[r] = lanes.From(own_factor, t + r);
+        } else {
+          source(base + (t + r) * stride, &row[r], &factor[r]);
+        }
+      }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (i + r * stride < end) Tile<T, kPack, kVectors>::Load(in + row[r], step, left, piece[r]);
-    }
+      for (int r = 0; r < kRows; ++r) {
+        if (t + r < count) Tile<T, kPack, kVectors>::Load(in + row[r] * dim, step, left, piece[r]);
+      }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (i + r * stride < end) tile->Add(factor[r], step, left, piece[r]);
+      for (int r = 0; r < kRows; ++r) {
+        if (t + r < count) tile->Add(factor[r], step, left, piece[r]);
+      }
     }
   }
 }
 
-// Where occurrence i finds its gradient: the offset of its row, and its factor.
+// Where occurrence i finds its gradient: its bag, and its factor.
 struct Occurrences {
   EmbeddingGradPlanCuda plan;
-  int64_t dim;
-  __device__ __forceinline__ void operator()(int64_t i, int64_t* row, float* factor) const {
+  __device__ __forceinline__ void operator()(int32_t i, int32_t* bag, float* factor) const {
     const int32_t position = plan.order[i];
-    const int32_t bag = plan.bag != nullptr ? plan.bag[position]
-                                            : static_cast<int32_t>(static_cast<uint32_t>(position) /
-                                                                   static_cast<uint32_t>(plan.bag_size));
-    *row = bag * dim;
+    *bag = plan.bag != nullptr
+               ? plan.bag[position]
+               : static_cast<int32_t>(static_cast<uint32_t>(position) / static_cast<uint32_t>(plan.bag_size));
     *factor = plan.factor != nullptr ? plan.factor[position] : 1.f;
   }
 };
 
+// What a lane knows of its row, one of a batch that its team goes through: so the team does not wait for the
+// place of each of them. A row of more than kHot occurrences has none here.
+struct OwnRow {
+  int64_t id = 0;
+  int32_t begin = 0, count = 0;  // of its occurrences
+  int32_t bag = 0;               // of the first one
+  float factor = 0.f;
+
+  __device__ __forceinline__ OwnRow(const Occurrences& occurrences, int64_t group, bool exists) {
+    const EmbeddingGradPlanCuda& plan = occurrences.plan;
+    if (!exists) return;
+    id = plan.unique[group], begin = plan.starts[group], count = plan.starts[group + 1] - begin;
+    if (count > kHot) count = 0;
+    if (count > 0) occurrences(begin, &bag, &factor);
+  }
+};
+
+// Rows of a team's batch: fewer than lanes where there would be too few teams.
+inline int BatchOf(int64_t rows, int lanes) {
+  constexpr int64_t kThreadsOfGpu = kInEmulation ? 256 : 132 * 1024;
+  return static_cast<int>(std::clamp<int64_t>(rows * lanes / kThreadsOfGpu, std::min(lanes, 4), lanes));
+}
+
+// use(0, unit), use(1, unit), ... below `count`; load(i, &unit) has read what is in a unit while the one
+// before was used.
+template <typename Unit, typename Load, typename Use>
+__device__ __forceinline__ void InTurn(int count, const Load& load, const Use& use) {
+  Unit unit, next;
+  if (count > 0) load(0, &next);
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    unit = next;
+    if (i + 1 < count) load(i + 1, &next);
+    use(i, unit);
+  }
+}
+
 // A block sums rows [begin, end): each of its teams every teams-th one, then the teams in order.
 template <typename T, int kPack, typename Source, typename Write>
-__device__ __forceinline__ void SumByBlock(const T* in, int64_t begin, int64_t end, int64_t dim, int lanes,
-                                           const Source& source, const Write& write) {
+__device__ __forceinline__ void SumByBlock(const T* in, int32_t begin, int32_t end, int64_t dim,
+                                           int lane_count, const Source& source, const Write& write) {
   __shared__ float sums[kThreads * kPack];
-  const int teams = kThreads / lanes, team = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-  const int64_t step = int64_t{lanes} * kPack;
+  const Lanes lanes(lane_count);
+  const int teams = kThreads / lanes.count, team = threadIdx.x / lanes.count;
+  const int64_t step = int64_t{lanes.count} * kPack;
   for (int64_t first = 0; first < dim; first += step) {
-    const int64_t column = first + lane * kPack;
+    const int64_t column = first + lanes.own * kPack;
     Tile<T, kPack, 1> tile;
     tile.Clear();
-    if (column < dim) SumInOrder<kFlight<1>>(in + column, begin + team, end, teams, step, dim - column, source, &tile);
+    SumInOrder<kFlight<1>>(lanes, in + column, begin + team, end, teams, dim, step, dim - column, source,
+                           &tile);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) sums[threadIdx.x * kPack + i] = tile.sum[0][i];
     __syncthreads();

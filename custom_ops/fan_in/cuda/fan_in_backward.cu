@@ -3,6 +3,7 @@
 // nor a gradient [classes, fan_in] is ever held.
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_apply.cuh"
+#include "fan_in/cuda/fan_in_fused.cuh"
 #include "fan_in/cuda/fan_in_input_gradient.cuh"
 
 namespace largeout {
@@ -24,28 +25,6 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
     return ApplyRows(Indices(layer.indices + chunk.first * layer.fan_in), layer.fan_in, true, batch, blocks,
                      chunk, apply, verdict, stream);
   });
-}
-
-// weights: those of the chunk, as they were.
-template <typename T, typename Id>
-int AddInputs(const FanInLayer<T, Id>& layer, const T* weights, const FanInBatch& batch,
-              const GradientChunk& chunk, const ChunkMemory& memory, const InputSums& sums,
-              GpuStream stream) {
-  LARGEOUT_RETURN_IF_ERROR(ListActiveRows(batch, chunk, memory, stream));
-  dim3 grid = Grid(static_cast<unsigned>(sums.slices), batch);
-  grid.z = static_cast<unsigned>(sums.ranges);
-  constexpr int kFull = 16 / sizeof(Id);
-  const bool aligned = reinterpret_cast<uintptr_t>(layer.indices) % 16 == 0;
-  const auto kernel = aligned && layer.fan_in % kFull == 0 ? AddToInputs<kFull, T, Id>
-                      : aligned && layer.fan_in % 2 == 0   ? AddToInputs<2, T, Id>
-                                                           : AddToInputs<1, T, Id>;
-  return Launch(kernel, grid, kSumThreads, sums.SharedBytes(batch), stream, layer, weights, batch, chunk,
-                chunk.first > 0, sums);
-}
-
-int JoinInputSums(const InputSums& sums, GpuStream stream) {
-  if (sums.ranges <= 1) return 0;
-  return Launch(AddInputSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums);
 }
 
 template <typename T, typename Id>
@@ -70,10 +49,10 @@ int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInB
                                    bool input_gradient) {
   Arena arena(nullptr), fused(nullptr);
   arena.Take<Verdict>(1), fused.Take<Verdict>(1);
-  const ChunkMemory memory(classes, batch, &arena);
-  if (input_gradient) InputSums(classes, batch, &arena);
-  if (IsFused(fan_in, batch)) arena.Take<float>(memory.rows * fan_in);
-  if (IsFused(fan_in, batch) && input_gradient)
+  const ChunkMemory memory(classes, input_gradient ? fan_in : 0, batch, &arena);
+  if (input_gradient) InputSums(memory.rows, fan_in, batch, &arena);
+  if (IsFused(fan_in, batch) && input_gradient) arena.Take<float>(memory.rows * fan_in);
+  if (IsFused(fan_in, batch) && input_gradient && FusedSumBytes(FanInLoss::kSquaredHinge, batch) > 0)
     fused.Take<float>(FusedRanges(classes).count * batch.floats());
   return std::max(arena.bytes(), fused.bytes());
 }
@@ -84,46 +63,45 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
                       void* workspace, GpuStream stream, int64_t* bad) {
   Arena arena(workspace);
   Verdict* verdict = arena.Take<Verdict>(1);
-  int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, stream));
   const auto end = [&] { return bad == nullptr ? 0 : ReadVerdict(verdict, stream, bad); };
   const bool input_gradient = d_blocks != nullptr && batch.floats() > 0;
   const bool fused = gradients.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch);
-  const int sum_bytes = fused && input_gradient ? FusedSumBytes(batch) : 0;
+  const int sum_bytes = fused && input_gradient ? FusedSumBytes(gradients.loss, batch) : 0;
   if (fused && (sum_bytes > 0 || !input_gradient)) {
-    InputSums sums;
-    sums.floats = batch.floats(), sums.ranges = FusedRanges(layer.classes).count;
+    RangeSums sums{nullptr, batch.floats(), FusedRanges(layer.classes).count};
     if (input_gradient) sums.sums = arena.Take<float>(sums.ranges * sums.floats);
-    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes, nullptr, nullptr}, nullptr};
+    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes}, nullptr};
     LARGEOUT_RETURN_IF_ERROR(
         ApplyFused(layer, batch, blocks, gradients, step, all, sums.sums, sum_bytes, verdict, stream));
-    if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
+    if (input_gradient)
+      LARGEOUT_RETURN_IF_ERROR(
+          Launch(AddRangeSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums));
     if (d_blocks != nullptr) *d_blocks = sums.sums;
     return end();
   }
-  const ChunkMemory memory(layer.classes, batch, &arena);
+  const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch, &arena);
   Arena nothing(nullptr);
-  const InputSums sums(layer.classes, batch, input_gradient ? &arena : &nothing);
+  const InputSums sums(memory.rows, layer.fan_in, batch, input_gradient ? &arena : &nothing);
   T* old_weights = fused ? reinterpret_cast<T*>(arena.Take<float>(memory.rows * layer.fan_in)) : nullptr;
   if (d_blocks != nullptr) *d_blocks = sums.sums;
-  if (input_gradient && layer.classes == 0)
-    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.ranges * sums.floats * sizeof(float), stream));
+  if (input_gradient)
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.floats * sizeof(float), stream));
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);
     if (fused) {
       LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, {chunk, old_weights},
                                           nullptr, 0, verdict, stream));
-      LARGEOUT_RETURN_IF_ERROR(AddInputs(layer, old_weights, batch, chunk, memory, sums, stream));
+      LARGEOUT_RETURN_IF_ERROR(AddToInputs(layer, old_weights, batch, chunk, sums, stream));
       continue;
     }
-    error = ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream);
+    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream));
     // The inputs' gradient first: it takes the weights as they were.
-    if (error == 0 && input_gradient)
-      error = AddInputs(layer, layer.weights + first * layer.fan_in, batch, chunk, memory, sums, stream);
-    if (error == 0) error = ApplyStep(layer, batch, blocks, chunk, step, verdict, stream);
-    if (error != 0) return error;
+    if (input_gradient)
+      LARGEOUT_RETURN_IF_ERROR(
+          AddToInputs(layer, layer.weights + first * layer.fan_in, batch, chunk, sums, stream));
+    LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch, blocks, chunk, step, verdict, stream));
   }
-  if (input_gradient) LARGEOUT_RETURN_IF_ERROR(JoinInputSums(sums, stream));
   return end();
 }
 
@@ -135,7 +113,7 @@ int FanInCandidateGradientCuda(const FanInLayer<T, Id>& layer, const FanInBatch&
   *bad = *bad_candidate = -1;
   Arena arena(workspace);
   Verdict* verdict = arena.Take<Verdict>(1);
-  const ChunkMemory memory(rows, batch, &arena);
+  const ChunkMemory memory(rows, 0, batch, &arena);
   int error = ClearVerdict(verdict, stream);
   if (error != 0) return error;
   for (int64_t at = 0; at < rows; at += memory.rows) {

@@ -61,9 +61,9 @@ struct FanInGradientsCuda {
   const uint8_t* active = nullptr;
 };
 
-// The gradients of the logits of so many classes at a time as fit 16 MB, their weights, and several sums of
-// input gradients: as many as 132 thread blocks have, each with some of the inputs in its shared memory, 30
-// MB or one sum. Or, for a batch of up to 32 examples and up to 32 connections, where the gradient of all
+// For as many classes at a time as have up to 4M gradients of logits (16 MB) and 8M connections: those, the
+// weights, and 16 bytes and a 128th of a run of gradients for each connection; and one gradient of the
+// inputs. Or, for the squared hinge and up to 32 examples and 32 connections, where the gradient of all
 // inputs fits shared memory, up to 264 of it.
 int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
                                    bool input_gradient);

@@ -3,15 +3,15 @@
 // inputs in registers, for the logit and, once the gradient of that is known, for those of the weights, which
 // are applied when all blocks have been gone through.
 //
-// The gradient of the inputs is summed in shared memory where there is one block of examples and all inputs
-// fit there (1,600 x 32 floats are 205 KB): the warps of a thread block leave 16 classes at a time there, and
-// each takes, in their order, the connections of the inputs that it owns. The sums of thread blocks are added
-// up in their order. Else the gradients of the logits, and the weights as they were, are kept for
-// AddToInputs.
+// The gradients of the logits, and the weights as they were, are kept for the gradient of the inputs
+// (fan_in_input_gradient.cuh). Not so for the squared hinge, which most classes have no gradient of, where
+// there is one block of examples and all inputs fit shared memory (1,600 x 32 floats are 205 KB): there the
+// warps of a thread block leave 16 classes at a time in shared memory, and each takes, in their order, the
+// connections of the inputs that it owns. The sums of thread blocks are added up in their order.
 //
 // Bounds, for each of `classes x fan_in` connections: weight, index and slots read, weight and slots written;
 // one run of 64 or 128 bytes for each block of examples gathered from the cache that holds the inputs (two
-// without this); 6 flops for each example; and in shared memory a read and a write of 64 or 128 bytes.
+// without this); 6 flops for each example.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 
@@ -56,13 +56,20 @@ inline int64_t SharedBytesOfBlock() {
   return known ? most : static_cast<int64_t>(kSharedBytes);
 }
 
-// Bytes of shared memory for the sums of all inputs, or 0 where they do not fit.
-inline int FusedSumBytes(const FanInBatch& batch) {
+// Bytes of shared memory for the sums of all inputs, or 0 where they are not made there.
+inline int FusedSumBytes(FanInLoss loss, const FanInBatch& batch) {
+  if (loss != FanInLoss::kSquaredHinge) return 0;
   const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
   const bool fits =
       batch.blocks == 1 && bytes + static_cast<int64_t>(sizeof(FusedStage)) <= SharedBytesOfBlock();
   return fits ? static_cast<int>(bytes) : 0;
 }
+
+// The sums of thread blocks.
+struct RangeSums {
+  float* sums;  // [ranges, floats]
+  int64_t floats, ranges;
+};
 
 // What the input gradient has to know where it is not summed here.
 template <typename T>
@@ -213,6 +220,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSums) {
     __syncthreads();
     for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) sums[blockIdx.x * floats + i] = own_sums[i];
+  }
+}
+
+// The sums of all ranges in the place of the first one's.
+__global__ void __launch_bounds__(kThreads) AddRangeSums(RangeSums to) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < to.floats;
+       i += int64_t{gridDim.x} * kThreads) {
+    float sum = to.sums[i];
+#pragma unroll 8
+    for (int64_t range = 1; range < to.ranges; ++range) sum += to.sums[range * to.floats + i];
+    to.sums[i] = sum;
   }
 }
 

@@ -1,7 +1,5 @@
 // The gradients of the logits of some classes: given ones, turned, or those of a loss, whose logits are
 // computed anew.
-#include <cub/device/device_scan.cuh>
-
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_gradients.cuh"
 
@@ -76,38 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void FlagActiveRows(const uint8_t* state, int64_t n, int32_t* before) {
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i <= n) before[i] = i < n && state[i] == kHasGradient;
-}
-
-__global__ void WriteActiveRows(GradientChunk chunk, int64_t n) {
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i >= n || chunk.state[i] != kHasGradient) return;
-  const int64_t first = i / chunk.rows * chunk.rows;  // of the block
-  chunk.active[first + chunk.before[i] - chunk.before[first]] = static_cast<int32_t>(i - first);
-}
-
 }  // namespace
-
-size_t ChunkMemory::ScanBytes(int64_t n) {
-  size_t bytes = 0;
-  int32_t* none = nullptr;
-  cub::DeviceScan::ExclusiveSum(nullptr, bytes, none, none, static_cast<int>(n));
-  return bytes;
-}
-
-int ListActiveRows(const FanInBatch& batch, const GradientChunk& chunk, const ChunkMemory& memory,
-                   GpuStream stream) {
-  const int64_t n = batch.blocks * chunk.rows;
-  if (n == 0) return 0;
-  LARGEOUT_RETURN_IF_ERROR(
-      Launch(FlagActiveRows, Blocks(n + 1, kThreads), kThreads, 0, stream, chunk.state, n, chunk.before));
-  size_t bytes = memory.temp_bytes;
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(memory.temp, bytes, chunk.before, chunk.before,
-                                                     static_cast<int>(n + 1), stream));
-  return Launch(WriteActiveRows, Blocks(n, kThreads), kThreads, 0, stream, chunk, n);
-}
 
 template <typename T, typename Id>
 int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,

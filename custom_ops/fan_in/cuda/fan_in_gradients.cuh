@@ -16,39 +16,22 @@ struct GradientChunk {
   float* values;   // [blocks, rows, width]; undefined where there is no gradient
   uint8_t* state;  // [blocks, rows] RowState
   int64_t first, rows;
-  // By ListActiveRows: those of a block that have a gradient, ascending, and how many lie before each.
-  int32_t* active;  // [blocks, rows]
-  int32_t* before;  // [blocks * rows + 1]
-
-  __device__ int64_t ActiveRows(int64_t block) const {
-    return before[(block + 1) * rows] - before[block * rows];
-  }
 };
 
-// Memory for a chunk, and how many classes it has room for.
+// Memory for a chunk, and how many classes it has room for. connections: of a class, that are to be sorted.
 struct ChunkMemory {
-  ChunkMemory(int64_t classes, const FanInBatch& batch, Arena* arena) {
-    constexpr int64_t kFloats = int64_t{4} << 20, kLeastRows = 1024;
-    rows = std::max(kLeastRows, kFloats / std::max<int64_t>(1, batch.padded())) / 8 * 8;
-    rows = std::min(classes, rows);
+  ChunkMemory(int64_t classes, int64_t connections, const FanInBatch& batch, Arena* arena) {
+    constexpr int64_t kFloats = int64_t{4} << 20, kConnections = int64_t{8} << 20, kLeastRows = 1024;
+    rows = kFloats / std::max<int64_t>(1, batch.padded());
+    rows = std::min(rows, kConnections / std::max<int64_t>(1, connections));
+    rows = std::min(classes, std::max(kLeastRows, rows) / 8 * 8);
     values = arena->Take<float>(rows * batch.padded());
     state = arena->Take<uint8_t>(rows * batch.blocks);
-    active = arena->Take<int32_t>(rows * batch.blocks);
-    before = arena->Take<int32_t>(rows * batch.blocks + 1);
-    temp_bytes = ScanBytes(rows * batch.blocks + 1);
-    temp = arena->Take<char>(static_cast<int64_t>(temp_bytes));
   }
-  // fan_in_gradients.cu: what the running count of n rows needs.
-  static size_t ScanBytes(int64_t n);
   // The chunk of [first, last) that begins at `at`.
-  GradientChunk At(int64_t at, int64_t last) const {
-    return {values, state, at, std::min(rows, last - at), active, before};
-  }
+  GradientChunk At(int64_t at, int64_t last) const { return {values, state, at, std::min(rows, last - at)}; }
   float* values;
   uint8_t* state;
-  int32_t *active, *before;
-  char* temp;
-  size_t temp_bytes;
   int64_t rows;
 };
 
@@ -56,10 +39,6 @@ struct ChunkMemory {
 template <typename T, typename Id>
 int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                    const FanInGradientsCuda& from, const GradientChunk& chunk, Verdict* verdict,
-                   GpuStream stream);
-
-// Fills `active` and `before` of a chunk whose states are known.
-int ListActiveRows(const FanInBatch& batch, const GradientChunk& chunk, const ChunkMemory& memory,
                    GpuStream stream);
 
 // The gradients of a loss by the logits of one example, that of this lane.

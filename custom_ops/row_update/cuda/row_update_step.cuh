@@ -21,43 +21,50 @@ struct TableStep {
 template <typename RuleT>
 constexpr bool kRowWise = std::is_same_v<RuleT, gpu::RowWiseAdagrad>;
 
-// kPack columns of row `row` from `column` on. g: their gradient.
+// kPack columns of a row and its slots, in registers.
 template <typename RuleT, typename T, int kPack>
-__device__ __forceinline__ void StepColumns(const RuleT& rule, const TableStep<T>& step, int64_t row, int64_t column,
-                                            const float (&g)[kPack]) {
-  constexpr int kWidth = kPack < 4 ? kPack : 4;  // 16 bytes of a slot
+struct RowColumns {
+  static constexpr int kWidth = kPack < 4 ? kPack : 4;  // 16 bytes of a slot
+  static constexpr int kPieces = kPack / kWidth;
   using Floats = Pack<float, kWidth>;
-  constexpr int kPieces = kPack / kWidth;
-  const int64_t at = row * step.dim + column;
-  auto* rows = reinterpret_cast<Pack<T, kPack>*>(step.table + at);  // at most 16 bytes
-  Pack<T, kPack> w = *rows;
-  Floats s[kMaxSlots][kPieces];
+  Pack<T, kPack> w;  // at most 16 bytes
+  Floats s[RuleT::kSlots > 0 ? RuleT::kSlots : 1][kPieces];
+
+  // From column at % dim of row at / dim.
+  __device__ __forceinline__ void Load(const TableStep<T>& step, int64_t at) {
+    w = *reinterpret_cast<const Pack<T, kPack>*>(step.table + at);
 #pragma unroll
-  for (int m = 0; m < RuleT::kSlots; ++m) {
+    for (int m = 0; m < RuleT::kSlots; ++m) {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) s[m][p] = reinterpret_cast<const Floats*>(step.slots[m] + at)[p];
+      for (int p = 0; p < kPieces; ++p) s[m][p] = reinterpret_cast<const Floats*>(step.slots[m] + at)[p];
+    }
   }
+  // g: their gradient.
+  __device__ __forceinline__ void Take(const RuleT& rule, const float (&g)[kPack]) {
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    float slots[kMaxSlots];
+    for (int i = 0; i < kPack; ++i) {
+      float slots[kMaxSlots];
 #pragma unroll
-    for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].value[i % kWidth];
-    GpuFromFloat(rule.Step(g[i], GpuToFloat(w.value[i]), slots), &w.value[i]);
+      for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].value[i % kWidth];
+      GpuFromFloat(rule.Step(g[i], GpuToFloat(w.value[i]), slots), &w.value[i]);
 #pragma unroll
-    for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].value[i % kWidth] = slots[m];
+      for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].value[i % kWidth] = slots[m];
+    }
   }
-  *rows = w;
+  __device__ __forceinline__ void Store(const TableStep<T>& step, int64_t at) const {
+    *reinterpret_cast<Pack<T, kPack>*>(step.table + at) = w;
 #pragma unroll
-  for (int m = 0; m < RuleT::kSlots; ++m) {
+    for (int m = 0; m < RuleT::kSlots; ++m) {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) reinterpret_cast<Floats*>(step.slots[m] + at)[p] = s[m][p];
+      for (int p = 0; p < kPieces; ++p) reinterpret_cast<Floats*>(step.slots[m] + at)[p] = s[m][p];
+    }
   }
-}
+};
 
 // row_wise_adagrad's accumulator after a gradient with this sum of squares.
 template <typename T>
-__device__ __forceinline__ float Accumulated(const TableStep<T>& step, int64_t row, float squares) {
-  return step.slots[0][row] + squares / static_cast<float>(step.dim);
+__device__ __forceinline__ float Accumulated(const TableStep<T>& step, float before, float squares) {
+  return before + squares / static_cast<float>(step.dim);
 }
 
 }  // namespace largeout

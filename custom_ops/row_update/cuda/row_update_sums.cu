@@ -16,46 +16,89 @@ __device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
   return GpuToFloat(rounded);
 }
 
-// One team a row of up to kHot occurrences.
+// A team goes through a batch of rows of up to kHot occurrences.
 template <typename RuleT, typename T, typename G, int kPack>
-__global__ void __launch_bounds__(kThreads)
-    StepRows(Occurrences occurrences, const G* grad, bool round, TableStep<T> step, const IndexCheck* check, int lanes) {
-  constexpr int kRows = (kFlight<1> + 1) / 2;
-  const int lane = threadIdx.x % lanes;
-  const int64_t group = Team(lanes), dim = step.dim, stride = int64_t{lanes} * kPack;
-  const EmbeddingGradPlanCuda& plan = occurrences.plan;
-  int32_t begin = 0, end = 0;
-  const bool all_good = check == nullptr || check->bad == kNoBadIndex;
-  if (all_good && group < plan.counts->unique) begin = plan.starts[group], end = plan.starts[group + 1];
-  const bool takes = begin < end && end - begin <= kHot;  // all lanes stay: they may shuffle
-  const int64_t row = takes ? plan.unique[group] : 0;
-  float g[kPack];
-  const auto sum = [&](int64_t column) {
-    Tile<G, kPack, 1> tile;
+__global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 : 3)
+    StepRows(Occurrences occurrences, const G* grad, bool round, TableStep<T> step, const IndexCheck* check,
+             int lane_count, int batch) {
+  using OneTile = Tile<G, kPack, 1>;
+  struct Unit {
+    typename OneTile::Piece first[1];  // occurrence
+    RowColumns<RuleT, T, kPack> columns;
+  };
+  const Lanes lanes(lane_count);
+  const int64_t first = Team(lane_count) * batch, dim = step.dim, stride = int64_t{lanes.count} * kPack;
+  const int64_t unique = occurrences.plan.counts->unique;
+  if (first >= unique || (check != nullptr && check->bad != kNoBadIndex)) return;
+  const bool exists = lanes.own < batch && first + lanes.own < unique;
+  const OwnRow own(occurrences, first + lanes.own, exists);
+  const int rows = static_cast<int>(min(int64_t{batch}, unique - first));
+  RuleT rule(step.hyper);
+  const auto load_first = [&](int r, int64_t column, typename OneTile::Piece(&piece)[1]) {
+    OneTile::Load(grad + lanes.From(own.bag, r) * dim + column, stride, dim - column, piece);
+  };
+  // The gradient of columns of row r of the batch, whose first occurrence is in `piece`.
+  const auto sum = [&](int r, int64_t column, const typename OneTile::Piece(&piece)[1], float (&g)[kPack]) {
+    const int64_t left = dim - column;
+    OneTile tile;
     tile.Clear();
-    SumInOrder<kRows>(grad + column, begin, end, 1, stride, dim - column, occurrences, &tile);
+    tile.Add(lanes.From(own.factor, r), stride, left, piece);
+    const int32_t begin = lanes.From(own.begin, r), end = begin + lanes.From(own.count, r);
+    SumInOrder<4>(lanes, grad + column, begin + 1, end, 1, dim, stride, left, occurrences, &tile);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) g[i] = round ? RoundTo(tile.sum[0][i], step.table) : tile.sum[0][i];
   };
-  RuleT rule(step.hyper);
+  // Row-wise: the accumulator of the lane's own row, and what the squares of the lanes make of that of row r.
+  const float accumulated = kRowWise<RuleT> && own.count > 0 ? step.slots[0][own.id] : 0.f;
+  const auto accumulate = [&](int r, float squares) {
+    for (int distance = lanes.count / 2; distance > 0; distance /= 2) {
+      squares += __shfl_xor_sync(lanes.mask, squares, distance, lanes.count);
+    }
+    const float total = Accumulated(step, lanes.From(accumulated, r), squares);
+    if (lanes.own == r) step.slots[0][own.id] = total;
+    return total;
+  };
+  const bool one_pass = dim <= stride;
+  float own_root = 0.f;
   if constexpr (kRowWise<RuleT>) {
-    float squares = 0.f;
-    for (int64_t column = lane * kPack; takes && column < dim; column += stride) {
-      sum(column);
+    for (int r = 0; !one_pass && r < rows; ++r) {
+      if (lanes.From(own.count, r) == 0) continue;
+      float squares = 0.f, g[kPack];
+      for (int64_t c0 = 0; c0 < dim; c0 += stride) {
+        typename OneTile::Piece piece[1];
+        load_first(r, c0 + lanes.own * kPack, piece);
+        sum(r, c0 + lanes.own * kPack, piece, g);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) squares += g[i] * g[i];
+        for (int i = 0; i < kPack; ++i) squares += g[i] * g[i];
+      }
+      const float total = accumulate(r, squares);
+      if (lanes.own == r) own_root = sqrtf(total + rule.epsilon);
     }
-    for (int distance = lanes / 2; distance > 0; distance /= 2) {
-      squares += __shfl_xor_sync(0xffffffffu, squares, distance);
-    }
-    const float total = takes ? Accumulated(step, row, squares) : 0.f;
-    __syncwarp();  // all lanes have read the accumulator
-    if (takes && lane == 0) step.slots[0][row] = total;
-    rule.root = sqrtf(total + rule.epsilon);
   }
-  for (int64_t column = lane * kPack; takes && column < dim; column += stride) {
-    if (!kRowWise<RuleT> || dim > stride) sum(column);  // otherwise g is what it was
-    StepColumns<RuleT, T, kPack>(rule, step, row, column, g);
+  for (int64_t c0 = 0; c0 < dim; c0 += stride) {
+    const int64_t column = c0 + lanes.own * kPack;
+    const auto load = [&](int r, Unit* unit) {
+      if (lanes.From(own.count, r) == 0) return;
+      load_first(r, column, unit->first);
+      const int64_t at = lanes.From(own.id, r) * dim + column;
+      if (column < dim) unit->columns.Load(step, at);
+    };
+    const auto use = [&](int r, Unit& unit) {
+      if (lanes.From(own.count, r) == 0) return;
+      float g[kPack];
+      sum(r, column, unit.first, g);
+      if constexpr (kRowWise<RuleT>) {
+        float squares = 0.f;
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) squares += g[i] * g[i];
+        rule.root = one_pass ? sqrtf(accumulate(r, squares) + rule.epsilon) : lanes.From(own_root, r);
+      }
+      const int64_t at = lanes.From(own.id, r) * dim + column;
+      if (column >= dim) return;
+      unit.columns.Take(rule, g);
+      unit.columns.Store(step, at);
+    };
+    InTurn<Unit>(rows, load, use);
   }
 }
 
@@ -65,13 +108,13 @@ __global__ void __launch_bounds__(kThreads)
     StepHotRows(const int64_t* unique, HotPieces hot, bool round, TableStep<T> step, const IndexCheck* check,
                 int lanes) {
   __shared__ float shared[kThreads];
-  const int64_t piece = blockIdx.x, dim = step.dim;
-  const int32_t group = hot.piece_group[piece];
+  const int64_t dim = step.dim;
+  const int32_t piece = blockIdx.x, group = hot.piece_group[piece];
   if (group < 0 || piece != hot.piece_start[group] || (check != nullptr && check->bad != kNoBadIndex)) return;
   const int64_t row = unique[group];
   float* sums = hot.partials + piece * dim;
-  const auto source = [dim](int64_t i, int64_t* offset, float* factor) {
-    *offset = i * dim;
+  const auto source = [](int32_t i, int32_t* row, float* factor) {
+    *row = i;
     *factor = 1.f;
   };
   SumByBlock<float, 1>(hot.partials, piece, hot.piece_start[group + 1], dim, lanes, source,
@@ -86,28 +129,31 @@ __global__ void __launch_bounds__(kThreads)
       if (static_cast<int>(threadIdx.x) < width) shared[threadIdx.x] += shared[threadIdx.x + width];
       __syncthreads();
     }
-    const float total = Accumulated(step, row, shared[0]);
+    const float total = Accumulated(step, step.slots[0][row], shared[0]);
     __syncthreads();  // all threads have read the accumulator
     if (threadIdx.x == 0) step.slots[0][row] = total;
     rule.root = sqrtf(total + rule.epsilon);
   }
   for (int64_t column = threadIdx.x; column < dim; column += kThreads) {
     const float g[1] = {sums[column]};
-    StepColumns<RuleT, T, 1>(rule, step, row, column, g);
+    RowColumns<RuleT, T, 1> columns;
+    columns.Load(step, row * dim + column);
+    columns.Take(rule, g);
+    columns.Store(step, row * dim + column);
   }
 }
 
 template <typename RuleT, typename T, typename G>
 int StepWith(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, const TableStep<T>& step,
              const IndexCheck* check, const HotPieces& hot, GpuStream stream) {
-  const Occurrences occurrences{plan, step.dim};
+  const Occurrences occurrences{plan};
   constexpr int kFull = 16 / (sizeof(T) > sizeof(G) ? sizeof(T) : sizeof(G));
   bool packs = step.dim % kFull == 0 && Aligned16(grad) && Aligned16(step.table);
   for (int m = 0; m < RuleT::kSlots; ++m) packs = packs && Aligned16(step.slots[m]);
-  const int lanes = TeamLanes(packs ? step.dim / kFull : step.dim);
+  const int lanes = TeamLanes(packs ? step.dim / kFull : step.dim), batch = BatchOf(plan.most_unique, lanes);
   LARGEOUT_RETURN_IF_ERROR(Launch(packs ? StepRows<RuleT, T, G, kFull> : StepRows<RuleT, T, G, 1>,
-                                  BlocksFor(plan.most_unique * lanes), kThreads, 0, stream, occurrences, grad, round,
-                                  step, check, lanes));
+                                  BlocksFor((plan.most_unique + batch - 1) / batch * lanes), kThreads, 0,
+                                  stream, occurrences, grad, round, step, check, lanes, batch));
   if (hot.most == 0) return 0;
   return Launch(StepHotRows<RuleT, T>, static_cast<unsigned>(hot.most), kThreads, 0, stream, plan.unique, hot, round,
                 step, check, TeamLanes(step.dim));

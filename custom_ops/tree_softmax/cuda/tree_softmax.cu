@@ -50,39 +50,83 @@ __global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, in
   pair_group[p] = static_cast<int32_t>(LastStart(groups, p, [&](int64_t g) { return group_start[g]; }));
 }
 
-constexpr int kSumWarps = 8;
+constexpr int kSumWarps = 8, kSumParts = 4;
 
-// A block sums 32 elements of a row: each warp a run of the parts, then the runs in their order.
+// Sums of parts [begin, end) of a row: elements k, k + 32, ..., kSumParts of them; element dim is the bias.
+template <typename T>
+__device__ __forceinline__ void AddParts(const TreeGradOutputs<T>& out, int64_t first, int64_t children,
+                                         int64_t begin, int64_t end, int64_t dim, int64_t k,
+                                         float (&sum)[kSumParts]) {
+#pragma unroll
+  for (int x = 0; x < kSumParts; ++x) sum[x] = 0.f;
+#pragma unroll 2
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = first + i * children;
+#pragma unroll
+    for (int x = 0; x < kSumParts; ++x) {
+      const int64_t at = k + 32 * x;
+      if (at < dim) sum[x] += out.partials[row * dim + at];
+      if (at == dim && out.bias_grads != nullptr) sum[x] += out.bias_partials[row];
+    }
+  }
+}
+
+// A unit is 128 elements of a row. Where all units of a block are of one part each, each warp has one; else
+// its warps take a run of the parts of one unit after the other, and the runs are summed in their order.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps * 32)
-    SumParts(TreeBatch<T> batch, const int32_t* sum_group, TreeGradOutputs<T> out) {
-  __shared__ float sums[kSumWarps][33];
-  const int group = sum_group[blockIdx.x];
-  const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
-  const int64_t children = next.rows - at.rows, row = blockIdx.x - at.sum_rows;
-  const int64_t parts = (next.partial_rows - at.partial_rows) / children;
-  const int64_t dim = batch.table.dim;
+    SumParts(TreeBatch<T> batch, const int32_t* sum_group, int64_t units, TreeGradOutputs<T> out) {
+  __shared__ float sums[kSumWarps][32 * kSumParts];
+  const int64_t dim = batch.table.dim, pieces = CeilDiv(dim + 1, 32 * kSumParts);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t k = blockIdx.y * 32 + lane;  // k == dim: the bias
-  const bool bias = k == dim && out.bias_grads != nullptr;
-  const int64_t each = CeilDiv(parts, kSumWarps), end = min(parts, (warp + 1) * each);
-  float sum = 0.f;
-  if (k < dim) {
-    const float* p = out.partials + (at.partial_rows + row) * dim + k;
-#pragma unroll 8
-    for (int64_t i = warp * each; i < end; ++i) sum += p[i * children * dim];
-  } else if (bias) {
-    const float* p = out.bias_partials + at.partial_rows + row;
-    for (int64_t i = warp * each; i < end; ++i) sum += p[i * children];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || (k >= dim && !bias)) return;
-  for (int w = 1; w < kSumWarps; ++w) sum += sums[w][lane];
-  if (bias) {
-    out.bias_grads[at.rows + row] = sum;
-  } else {
-    GpuFromFloat(sum, out.row_grads + (at.rows + row) * dim + k);
+  struct Unit {
+    int64_t first, children, parts, row, k;  // the first part's row; of the output
+  };
+  const auto unit_at = [&](int64_t i) {
+    const int64_t r = i / pieces;
+    const int group = sum_group[r];
+    const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
+    Unit u;
+    u.children = next.rows - at.rows, u.parts = (next.partial_rows - at.partial_rows) / u.children;
+    u.first = at.partial_rows + r - at.sum_rows, u.row = at.rows + r - at.sum_rows;
+    u.k = (i - r * pieces) * 32 * kSumParts + lane;
+    return u;
+  };
+  const auto write = [&](const Unit& u, const float (&sum)[kSumParts]) {
+#pragma unroll
+    for (int x = 0; x < kSumParts; ++x) {
+      const int64_t at = u.k + 32 * x;
+      if (at < dim) GpuFromFloat(sum[x], out.row_grads + u.row * dim + at);
+      if (at == dim && out.bias_grads != nullptr) out.bias_grads[u.row] = sum[x];
+    }
+  };
+  for (int64_t base = int64_t{blockIdx.x} * kSumWarps; base < units; base += int64_t{gridDim.x} * kSumWarps) {
+    const int n = static_cast<int>(min(int64_t{kSumWarps}, units - base));
+    float sum[kSumParts];
+    Unit own{};
+    if (warp < n) own = unit_at(base + warp);
+    if (__syncthreads_or(own.parts > 1) == 0) {
+      if (warp >= n) continue;
+      AddParts(out, own.first, own.children, 0, 1, dim, own.k, sum);
+      write(own, sum);
+      continue;
+    }
+    for (int i = 0; i < n; ++i) {
+      const Unit u = unit_at(base + i);
+      const int64_t each = CeilDiv(u.parts, kSumWarps), begin = min(u.parts, warp * each);
+      AddParts(out, u.first, u.children, begin, min(u.parts, begin + each), dim, u.k, sum);
+#pragma unroll
+      for (int x = 0; x < kSumParts; ++x) sums[warp][32 * x + lane] = sum[x];
+      __syncthreads();
+      if (warp == 0) {
+        for (int w = 1; w < kSumWarps; ++w) {
+#pragma unroll
+          for (int x = 0; x < kSumParts; ++x) sum[x] += sums[w][32 * x + lane];
+        }
+        write(u, sum);
+      }
+      __syncthreads();  // before the sums are overwritten
+    }
   }
 }
 
@@ -137,9 +181,9 @@ template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream) {
   if (work.sum_rows == 0) return 0;
-  const dim3 grid(static_cast<unsigned>(work.sum_rows),
-                  static_cast<unsigned>(CeilDiv(batch.table.dim + 1, 32)));
-  return Launch(SumParts<T>, grid, kSumWarps * 32, 0, stream, batch, work.sum_group, out);
+  const int64_t units = work.sum_rows * CeilDiv(batch.table.dim + 1, 32 * kSumParts);
+  return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumWarps), 132 * 64), kSumWarps * 32, 0, stream,
+                batch, work.sum_group, units, out);
 }
 
 template <typename T>

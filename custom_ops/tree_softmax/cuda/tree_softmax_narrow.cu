@@ -1,8 +1,11 @@
 // Narrow nodes: softmax, and gradients, by warps that read the node's rows straight from the table.
 //
-// Forward, a warp takes four consecutive pairs; those of one node share every load of a row. Backward, a warp
-// takes a slice (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their gradients stay
-// in registers while the tokens go by, so a row is read once and its gradient written once.
+// What a piece of work is about (its node, rows, tokens) hangs on four or five reads, each of which waits for
+// the one before. So each lane reads that of a piece of its own, and the warp then goes through the pieces.
+//
+// Forward, a warp takes 16 consecutive pairs, of which up to four of one node share every load of a row.
+// Backward, a warp takes slices (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their
+// gradients stay in registers while the tokens go by, so a row is read once and its gradient written once.
 #include <algorithm>
 
 #include "common/cuda/launch.cuh"
@@ -12,57 +15,96 @@ namespace largeout {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kPairs = 4;  // of a warp, forward
+constexpr int kPairs = 16;    // of a warp, forward
+constexpr int kTogether = 4;  // of them, of one node
+constexpr int kUnits = 8;     // of a warp at a time, backward
 
-// kTokens pairs from `first` on, all of `group`. logits: [kTokens][kNarrowChildren], of this warp.
+// What a lane knows of its pair.
+struct NarrowPair {
+  int group = -1, token = 0, row = 0, children = 0;  // the node's first row
+  int target = 0;                                    // the child on the path
+  int64_t prob = 0;                                  // where its probabilities are
+  bool wanted = false;                               // whether it is of a narrow node, in the chunk
+};
+
+template <typename T>
+__device__ __forceinline__ NarrowPair PairOf(const TreeBatch<T>& batch, int64_t p, const int32_t* pair_group,
+                                             const ProbChunk& chunk, bool any_chunk) {
+  NarrowPair pair;
+  pair.group = pair_group[p], pair.token = batch.pair_token[p];
+  const int first = batch.group_start[pair.group], next = batch.group_start[pair.group + 1];
+  const int node = batch.group_node[pair.group];
+  const int64_t probs = batch.offsets[pair.group].probs;
+  pair.row = batch.tree.node_start[node];
+  pair.children = batch.tree.node_start[node + 1] - pair.row;
+  pair.target = batch.pair_row[p] - pair.row;
+  const int64_t before = p - first;
+  pair.prob = probs + before * pair.children;
+  // Pairs of a slice are in one chunk: where the slice begins.
+  pair.wanted = !IsWide(next - first, pair.children) &&
+                (any_chunk || Inside(chunk, probs + before / kSlice * kSlice * pair.children));
+  return pair;
+}
+
+template <typename X>
+__device__ __forceinline__ X FromLane(X x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
+
+// kTokens pairs, of one node: those of the lanes from `at` on. logits: [kTokens][kNarrowChildren], of this
+// warp.
 template <typename T, int kVec, int kTokens>
-__device__ void SoftmaxPairs(const TreeBatch<T>& batch, int group, int first, int count,
-                             const int32_t* pair_slot, const ProbChunk& chunk, float* pair_loss,
+__device__ void SoftmaxPairs(const TreeBatch<T>& batch, const NarrowPair& own, int64_t begin, int at,
+                             int count, const int32_t* pair_slot, float* probs, float* pair_loss,
                              float* logits) {
   const int lane = threadIdx.x & 31;
-  const int node = batch.group_node[group];
-  const int64_t row = batch.tree.node_start[node], dim = batch.table.dim;
-  const int children = static_cast<int>(batch.tree.node_start[node + 1] - row);
+  const int64_t row = FromLane(own.row, at), dim = batch.table.dim;
+  const int children = FromLane(own.children, at);
+  // Of each pair `kLanes` lanes make the softmax.
+  constexpr int kLanes = 32 / kTokens;
+  const int mine = lane / kLanes, within = lane % kLanes;
+  const int64_t p = begin + at + mine;
+  const int target = FromLane(own.target, at + mine);
+  const int64_t prob = FromLane(own.prob, at + mine);
+  const bool used = mine < count;
+  const int slot = used && pair_loss != nullptr ? pair_slot[p] : 0;
+  float lse = used && pair_loss == nullptr ? batch.pair_lse[p] : 0.f;
   const float* hidden[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t)
-    hidden[t] = batch.hidden + batch.pair_token[first + min(t, count - 1)] * dim;
+    hidden[t] = batch.hidden + FromLane(own.token, at + min(t, count - 1)) * dim;
   for (int j = 0; j < children; j += 8) {
     float logit[kTokens];
-    EightLogits<T, kVec, kTokens>(batch.table.rows + (row + j) * dim, children - j, dim, hidden, logit);
     const int child = j + (lane >> 2);
-    if ((lane & 3) == 0 && child < children) {
-      const float bias = batch.table.bias == nullptr ? 0.f : batch.table.bias[row + child];
+    const bool writes = (lane & 3) == 0 && child < children;
+    const float bias = writes && batch.table.bias != nullptr ? batch.table.bias[row + child] : 0.f;
+    EightLogits<T, kVec, kTokens>(batch.table.rows + (row + j) * dim, children - j, dim, hidden, logit);
+    if (writes) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) logits[t * kNarrowChildren + child] = logit[t] + bias;
     }
   }
   __syncwarp();
-  const int64_t prob =
-      batch.offsets[group].probs + static_cast<int64_t>(first - batch.group_start[group]) * children;
-  for (int t = 0; t < count; ++t) {
-    const float* x = logits + t * kNarrowChildren;
-    const int p = first + t;
-    float lse;
-    if (pair_loss != nullptr) {
-      float top = -INFINITY, sum = 0.f;
-      for (int j = lane; j < children; j += 32) top = MaxOrNan(top, x[j]);
-      top = WarpMax(top);
-      for (int j = lane; j < children; j += 32) sum += expf(x[j] - top);
-      const float log_sum = logf(WarpSum(sum));
-      lse = top + log_sum;
-      if (lane == 0) {
-        batch.pair_lse[p] = lse;
-        // Not lse - x, which rounds a small loss to nothing where logits are large.
-        pair_loss[pair_slot[p]] = (top - x[batch.pair_row[p] - row]) + log_sum;
-      }
-    } else {
-      lse = batch.pair_lse[p];
+  const float* x = logits + mine * kNarrowChildren;
+  if (pair_loss != nullptr) {
+    float top = -INFINITY, sum = 0.f;
+    for (int j = within; j < children; j += kLanes) top = MaxOrNan(top, x[j]);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2)
+      top = MaxOrNan(top, __shfl_xor_sync(0xffffffffu, top, step));
+    for (int j = within; j < children; j += kLanes) sum += expf(x[j] - top);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    const float log_sum = logf(sum);
+    lse = top + log_sum;
+    if (used && within == 0) {
+      batch.pair_lse[p] = lse;
+      // Not lse - x, which rounds a small loss to nothing where logits are large.
+      pair_loss[slot] = (top - x[target]) + log_sum;
     }
-    if (chunk.data != nullptr) {
-      float* out = chunk.data + (prob - chunk.begin) + static_cast<int64_t>(t) * children;
-      for (int j = lane; j < children; j += 32) out[j] = expf(x[j] - lse);
-    }
+  }
+  if (used && probs != nullptr) {
+    for (int j = within; j < children; j += kLanes) probs[prob + j] = expf(x[j] - lse);
   }
   __syncwarp();  // before the logits are overwritten
 }
@@ -71,29 +113,30 @@ template <typename T, int kVec>
 __global__ void __launch_bounds__(kWarps * 32, 2)
     NarrowSoftmax(TreeBatch<T> batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                   ProbChunk chunk, float* pair_loss) {
-  __shared__ float all_logits[kWarps * kPairs * kNarrowChildren];
-  const int warp = threadIdx.x / 32;
-  float* logits = all_logits + warp * kPairs * kNarrowChildren;
+  __shared__ float all_logits[kWarps * kTogether * kNarrowChildren];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  float* logits = all_logits + warp * kTogether * kNarrowChildren;
   const int64_t begin = (blockIdx.x * static_cast<int64_t>(kWarps) + warp) * kPairs;
-  const int64_t end = min(begin + kPairs, pairs);
-  for (int64_t p = begin; p < end;) {
-    const int group = pair_group[p];
-    const int first = batch.group_start[group];
-    const int slice = static_cast<int>((p - first) / kSlice);
-    const TreeSlice s = SliceOf(batch, group, slice, kSlice);
-    // The pairs of this warp that are in this slice (slices may lie in different chunks).
-    const int count = static_cast<int>(min(end, static_cast<int64_t>(s.first) + s.count) - p);
-    const bool wide = IsWide(batch.group_start[group + 1] - first, s.children);
-    if (!wide && (pair_loss != nullptr || Inside(chunk, s.prob))) {
-      if (count == 1) {
-        SoftmaxPairs<T, kVec, 1>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss,
-                                 logits);
-      } else {
-        SoftmaxPairs<T, kVec, 4>(batch, group, static_cast<int>(p), count, pair_slot, chunk, pair_loss,
-                                 logits);
-      }
+  if (begin >= pairs) return;
+  const int n = static_cast<int>(min(int64_t{kPairs}, pairs - begin));
+  NarrowPair own;
+  if (lane < n) own = PairOf(batch, begin + lane, pair_group, chunk, pair_loss != nullptr);
+  float* probs = chunk.data == nullptr ? nullptr : chunk.data - chunk.begin;
+  const unsigned wanted = __ballot_sync(0xffffffffu, own.wanted);
+  for (int at = 0; at < n;) {
+    // Those of one group that are wanted lie together.
+    const unsigned same = __ballot_sync(0xffffffffu, own.group == FromLane(own.group, at)) & wanted;
+    const int count = min(kTogether, __popc(same & (0xffffffffu << at)));
+    if ((wanted >> at & 1) == 0) {
+      ++at;
+      continue;
     }
-    p += count;
+    if (count == 1) {
+      SoftmaxPairs<T, kVec, 1>(batch, own, begin, at, count, pair_slot, probs, pair_loss, logits);
+    } else {
+      SoftmaxPairs<T, kVec, kTogether>(batch, own, begin, at, count, pair_slot, probs, pair_loss, logits);
+    }
+    at += count;
   }
 }
 
@@ -109,97 +152,136 @@ __device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool par
   }
 }
 
+// A unit of work: a slice, and a part of the elements of its rows.
+struct NarrowUnit {
+  int first, count, children, row, part;
+  int64_t prob, out_row;
+  bool wanted, partial;  // in the chunk; other slices add to the same rows
+};
+
+template <typename T>
+__device__ __forceinline__ NarrowUnit UnitOf(const TreeBatch<T>& batch, const int32_t* narrow_group,
+                                             int64_t unit, int64_t parts, const ProbChunk& chunk) {
+  NarrowUnit u;
+  const int64_t slice = unit / parts;
+  u.part = static_cast<int>(unit - slice * parts);
+  const int group = narrow_group[slice];
+  const TreeOffsets& offsets = batch.offsets[group];
+  const int64_t in_group = slice - offsets.narrow_slices;
+  u.partial = batch.offsets[group + 1].narrow_slices - offsets.narrow_slices > 1;
+  const int64_t partial_rows = offsets.partial_rows, rows = offsets.rows;
+  const TreeSlice s = SliceOf(batch, group, in_group, kSlice);
+  u.first = s.first, u.count = s.count, u.children = s.children, u.row = static_cast<int>(s.row);
+  u.prob = s.prob, u.wanted = Inside(chunk, s.prob);
+  u.out_row = u.partial ? partial_rows + in_group * s.children : rows;
+  return u;
+}
+
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kWarps * 32, 2)
     NarrowGradients(TreeBatch<T> batch, const int32_t* narrow_group, const int32_t* level_start,
                     int64_t level, ProbChunk chunk, TreeGradOutputs<T> out) {
   __shared__ float all_grads[kWarps * kSlice * 8];
   __shared__ int all_tokens[kWarps * kSlice];
+  __shared__ NarrowUnit all_units[kWarps * kUnits];
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   float* grads = all_grads + warp * kSlice * 8;  // [pair][child]
   int* tokens = all_tokens + warp * kSlice;
+  NarrowUnit* units = all_units + warp * kUnits;
   const int64_t dim = batch.table.dim;
   const int64_t parts = RowPieces(dim, 32 * kVec);
   const int64_t begin = batch.offsets[level_start[level]].narrow_slices * parts;
   const int64_t end = batch.offsets[level_start[level + 1]].narrow_slices * parts;
-  for (int64_t unit = begin + blockIdx.x * static_cast<int64_t>(kWarps) + warp; unit < end;
-       unit += gridDim.x * static_cast<int64_t>(kWarps)) {
-    const int64_t slice = unit / parts, part = unit - slice * parts;
-    const int group = narrow_group[slice];
-    const TreeOffsets& offsets = batch.offsets[group];
-    const int64_t in_group = slice - offsets.narrow_slices;
-    const TreeSlice s = SliceOf(batch, group, in_group, kSlice);
-    if (!Inside(chunk, s.prob)) continue;
-    const bool partial = batch.offsets[group + 1].narrow_slices - offsets.narrow_slices > 1;
-    const int64_t out_row = partial ? offsets.partial_rows + in_group * s.children : offsets.rows;
-    const float* probs = chunk.data + (s.prob - chunk.begin);
-    const int64_t k = (part * 32 + lane) * kVec;
-    const bool active = k < dim;
-    for (int t = lane; t < s.count; t += 32) tokens[t] = batch.pair_token[s.first + t];
-    for (int j0 = 0; j0 < s.children; j0 += 8) {
-      for (int e = lane; e < s.count * 8; e += 32) {
-        const int t = e / 8, j = j0 + e % 8;
-        float g = 0.f;
-        if (j < s.children) {
-          g = probs[static_cast<int64_t>(t) * s.children + j];
-          if (batch.pair_row[s.first + t] == s.row + j) g -= 1.f;
-          g *= out.pair_scale[s.first + t];
-        }
-        grads[e] = g;
+  // Where there are few units, every warp has one.
+  const int64_t warps = gridDim.x * int64_t{kWarps}, of_warp = CeilDiv(end - begin, warps);
+  const int64_t each = min(int64_t{kUnits}, max(int64_t{1}, of_warp));
+  for (int64_t base = begin + (blockIdx.x * int64_t{kWarps} + warp) * each; base < end;
+       base += warps * each) {
+    const int n = static_cast<int>(min(each, end - base));
+    if (lane < n) units[lane] = UnitOf(batch, narrow_group, base + lane, parts, chunk);
+    __syncwarp();
+    for (int i = 0; i < n; ++i) {
+      const NarrowUnit& u = units[i];
+      if (!u.wanted) continue;
+      const int count = u.count, children = u.children, first = u.first;
+      const int64_t row = u.row;
+      const int k = (u.part * 32 + lane) * kVec;
+      const bool active = k < dim;
+      // The parts of a slice follow each other: what the first put into shared memory is still there.
+      const bool staged = i > 0 && u.part > 0;
+      if (!staged) {
+        for (int t = lane; t < count; t += 32) tokens[t] = batch.pair_token[first + t];
       }
-      __syncwarp();
-      if (active) {
-        float w[8][kVec], sum[8][kVec] = {};
-#pragma unroll
-        for (int j = 0; j < 8;
-             ++j) {  // beyond the last child g is 0: any finite row will do, but a NaN must not spread
-          if (j0 + j < s.children) {
-            LoadVec<kVec>(batch.table.rows + (s.row + j0 + j) * dim + k, w[j]);
-          } else {
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) w[j][i] = 0.f;
+      for (int j0 = 0; j0 < children; j0 += 8) {
+        if (!staged || children > 8) {
+          const float* probs = chunk.data + (u.prob - chunk.begin);
+          for (int e = lane; e < count * 8; e += 32) {
+            const int t = e / 8, j = j0 + e % 8;
+            float g = 0.f;
+            if (j < children) {
+              g = probs[static_cast<int64_t>(t) * children + j];
+              const float scale = out.pair_scale[first + t];
+              if (batch.pair_row[first + t] == row + j) g -= 1.f;
+              g *= scale;
+            }
+            grads[e] = g;
           }
         }
-        const bool add = level > 0 || j0 > 0;
-        constexpr int kBatch = 4;  // tokens in flight
-        for (int t0 = 0; t0 < s.count; t0 += kBatch) {
-          float h[kBatch][kVec], d[kBatch][kVec] = {};
+        __syncwarp();
+        if (active) {
+          float w[8][kVec], sum[8][kVec] = {};
 #pragma unroll
-          for (int b = 0; b < kBatch; ++b) {
-            if (t0 + b < s.count) {
-              const int64_t at = tokens[t0 + b] * dim + k;
-              LoadVec<kVec>(batch.hidden + at, h[b]);
-              if (add) LoadVec<kVec>(out.d_hidden + at, d[b]);
+          for (int j = 0; j < 8; ++j) {
+            // Beyond the last child g is 0: any finite row will do, but a NaN must not spread.
+            if (j0 + j < children) {
+              LoadVec<kVec>(batch.table.rows + (row + j0 + j) * dim + k, w[j]);
+            } else {
+#pragma unroll
+              for (int x = 0; x < kVec; ++x) w[j][x] = 0.f;
             }
           }
+          const bool add = level > 0 || j0 > 0;
+          constexpr int kBatch = 4;  // tokens in flight
+          for (int t0 = 0; t0 < count; t0 += kBatch) {
+            float h[kBatch][kVec], d[kBatch][kVec] = {};
 #pragma unroll
-          for (int b = 0; b < kBatch; ++b) {
-            if (t0 + b < s.count) {
-#pragma unroll
-              for (int j = 0; j < 8; ++j) {
-                const float g = grads[(t0 + b) * 8 + j];
-#pragma unroll
-                for (int i = 0; i < kVec; ++i) {
-                  sum[j][i] = fmaf(g, h[b][i], sum[j][i]);
-                  d[b][i] = fmaf(g, w[j][i], d[b][i]);
-                }
+            for (int b = 0; b < kBatch; ++b) {
+              if (t0 + b < count) {
+                const int64_t at = tokens[t0 + b] * dim + k;
+                LoadVec<kVec>(batch.hidden + at, h[b]);
+                if (add) LoadVec<kVec>(out.d_hidden + at, d[b]);
               }
-              StoreVec<kVec>(out.d_hidden + tokens[t0 + b] * dim + k, d[b]);
+            }
+#pragma unroll
+            for (int b = 0; b < kBatch; ++b) {
+              if (t0 + b < count) {
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                  const float g = grads[(t0 + b) * 8 + j];
+#pragma unroll
+                  for (int x = 0; x < kVec; ++x) {
+                    sum[j][x] = fmaf(g, h[b][x], sum[j][x]);
+                    d[b][x] = fmaf(g, w[j][x], d[b][x]);
+                  }
+                }
+                StoreVec<kVec>(out.d_hidden + tokens[t0 + b] * dim + k, d[b]);
+              }
             }
           }
-        }
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          if (j0 + j < s.children) StoreRow<T, kVec>(out, partial, out_row + j0 + j, dim, k, sum[j]);
+          for (int j = 0; j < 8; ++j) {
+            if (j0 + j < children) StoreRow<T, kVec>(out, u.partial, u.out_row + j0 + j, dim, k, sum[j]);
+          }
         }
+        if (u.part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < children) {
+          float sum = 0.f;
+          for (int t = 0; t < count; ++t) sum += grads[t * 8 + lane];
+          (u.partial ? out.bias_partials : out.bias_grads)[u.out_row + j0 + lane] = sum;
+        }
+        __syncwarp();
       }
-      if (part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < s.children) {
-        float sum = 0.f;
-        for (int t = 0; t < s.count; ++t) sum += grads[t * 8 + lane];
-        (partial ? out.bias_partials : out.bias_grads)[out_row + j0 + lane] = sum;
-      }
-      __syncwarp();
     }
+    __syncwarp();  // before the units are overwritten
   }
 }
 

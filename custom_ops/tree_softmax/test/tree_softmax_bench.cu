@@ -40,6 +40,7 @@ template <typename T>
 void Run(Bench* bench, const Case& what, const TestTree& tree) {
   const int64_t dim = what.dim, tokens = what.tokens;
   const std::string name = what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
+  if (!bench->Runs(name)) return;
   const TreeArrays sizes = tree.arrays();
   int32_t widest = 0;
   for (size_t n = 1; n < tree.node_start.size(); ++n)
@@ -151,7 +152,10 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
   }
 }
 
-void RunBoth(Bench* bench, const Case& what, const TestTree& tree) {
+template <typename Make>
+void RunBoth(Bench* bench, const Case& what, const Make& make) {
+  if (!bench->Runs(what.name + ", bfloat16")) return;
+  const TestTree tree = make();
   Run<float>(bench, what, tree);
   Run<bfloat16>(bench, what, tree);
 }
@@ -164,19 +168,25 @@ int main(int argc, char** argv) {
   if (!Bench::HasGpu()) return 77;
   Bench bench("tree_softmax", argc, argv);
   if (bench.quick()) {
-    RunBoth(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, HuffmanTree(1000, 8));
-    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}}, HeadTailTree(1000, 40, 8, 8));
-    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}}, FlatTree(1000));
+    RunBoth(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, [] { return HuffmanTree(1000, 8); });
+    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}},
+            [] { return HeadTailTree(1000, 40, 8, 8); });
+    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}}, [] { return FlatTree(1000); });
     return 0;
   }
   const int64_t dim = 304, tokens = 40960;
-  RunBoth(&bench, {"10M words, Huffman 8", dim, tokens, {1, 32, 256}, 15}, HuffmanTree(10000000, 8));
+  RunBoth(&bench, {"10M words, Huffman 8", dim, tokens, {1, 32, 256}, 15},
+          [] { return HuffmanTree(10000000, 8); });
   RunBoth(&bench, {"10M words, 448 + 64, then 16", dim, tokens, {1, 32, 256}, 15},
-          HeadTailTree(10000000, 448, 64, 16));
-  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15}, TwoLevelTree(9000000, 3000));
-  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7}, FlatTree(100000));
-  Run<float>(&bench, {"10M words, flat, 64 tokens", dim, 64, {1, 8}, 7}, FlatTree(10000000));
-  Run<float>(&bench, {"1M words, Huffman 8", dim, tokens, {1, 32, 256}}, HuffmanTree(1000000, 8));
-  Run<float>(&bench, {"100K words, Huffman 8", dim, tokens, {}}, HuffmanTree(100000, 8));
+          [] { return HeadTailTree(10000000, 448, 64, 16); });
+  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15},
+          [] { return TwoLevelTree(9000000, 3000); });
+  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7}, [] { return FlatTree(100000); });
+  const auto run = [&](const Case& what, auto make) {
+    if (bench.Runs(what.name)) Run<float>(&bench, what, make());
+  };
+  run({"10M words, flat, 64 tokens", dim, 64, {1, 8}, 7}, [] { return FlatTree(10000000); });
+  run({"1M words, Huffman 8", dim, tokens, {1, 32, 256}}, [] { return HuffmanTree(1000000, 8); });
+  run({"100K words, Huffman 8", dim, tokens, {}}, [] { return HuffmanTree(100000, 8); });
   return 0;
 }

@@ -39,15 +39,20 @@ std::vector<int64_t> SizesFor(const std::vector<int64_t>& cpu, const std::vector
   return std::is_same_v<typename Device::Call, CpuCall> ? cpu : gpu;
 }
 
-// Where the threads of a GPU are fibers (common/test/emulation/), every kOneOf-th case of a grid is made:
-// some of each row and column, as long as their lengths have no factor in common with it.
+// Where the threads of a GPU are fibers (common/test/emulation/), or each access is looked at for races,
+// every kOneOf-th case of a grid is made: some of each row and column, as long as their lengths have no
+// factor in common with it.
 #ifdef LARGEOUT_EMULATE_CUDA
 constexpr bool kEmulated = true;
-constexpr int kOneOf = 5;
 #else
 constexpr bool kEmulated = false;
-constexpr int kOneOf = 1;
 #endif
+#ifdef __SANITIZE_THREAD__
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = kEmulated;
+#endif
+constexpr int kOneOf = kSlow ? 5 : 1;
 
 // While one lives, arrays in the memory of a GPU begin an element later: at the alignment of their elements,
 // no more.

@@ -30,20 +30,20 @@ __global__ void WritePieces(const int32_t* piece_start, int64_t groups, int64_t 
 template <typename T, typename Out, int kPack, int kVectors>
 __global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
     SumRows(Occurrences occurrences, int64_t dim, const T* grad, int64_t* unique_ids, Out* out,
-            int lane_count, int batch) {
+            int lane_count, int64_t teams) {
   using OneTile = Tile<T, kPack, kVectors>;
   constexpr int kFlying = (kFlight<kVectors> + 1) / 2;
   struct Unit {
     typename OneTile::Piece first[kVectors];  // occurrence
   };
   const Lanes lanes(lane_count);
-  const int64_t first = Team(lane_count) * batch, unique = occurrences.plan.counts->unique;
-  if (first >= unique) return;
-  const bool exists = lanes.own < batch && first + lanes.own < unique;
-  const OwnRow own(occurrences, first + lanes.own, exists);
-  if (exists && unique_ids != nullptr) unique_ids[first + lanes.own] = own.id;
+  const int64_t team = Team(lane_count), unique = occurrences.plan.counts->unique;
+  if (team >= teams || team >= unique) return;
+  const int rows = static_cast<int>((unique - team + teams - 1) / teams);
+  const bool exists = lanes.own < rows;
+  const OwnRow own(occurrences, team + lanes.own * teams, exists);
+  if (exists && unique_ids != nullptr) unique_ids[team + lanes.own * teams] = own.id;
   const int64_t step = int64_t{lanes.count} * kPack;
-  const int rows = static_cast<int>(min(int64_t{batch}, unique - first));
   for (int64_t c0 = 0; c0 < dim; c0 += step * kVectors) {
     const int64_t column = c0 + lanes.own * kPack, left = dim - column;
     const auto load = [&](int r, Unit* unit) {
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
       tile.Add(lanes.From(own.factor, r), step, left, unit.first);
       SumInOrder<kFlying>(lanes, grad + column, begin + 1, begin + count, 1, dim, step, left, occurrences,
                           &tile);
-      tile.Store(out + (first + r) * dim + column, step, left);
+      tile.Store(out + (team + r * teams) * dim + column, step, left);
     };
     InTurn<Unit>(rows, load, use);
   }
@@ -147,10 +147,10 @@ int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int6
   const Occurrences occurrences{plan};
   LARGEOUT_RETURN_IF_ERROR(
       WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
-        const int batch = BatchOf(plan.most_unique, lanes);
+        const int64_t teams = TeamsOf(plan.most_unique, lanes);
         return Launch(SumRows<T, Out, decltype(pack)::value, decltype(vectors)::value>,
-                      BlocksFor((plan.most_unique + batch - 1) / batch * lanes), kThreads, 0, stream,
-                      occurrences, dim, grad, unique_ids, rows_out, lanes, batch);
+                      BlocksFor(teams * lanes), kThreads, 0, stream, occurrences, dim, grad, unique_ids,
+                      rows_out, lanes, teams);
       }));
   HotPieces hot;
   LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, scratch, stream, &hot));

@@ -99,10 +99,13 @@ struct OwnRow {
   }
 };
 
-// Rows of a team's batch: fewer than lanes where there would be too few teams.
-inline int BatchOf(int64_t rows, int lanes) {
+// The teams that go through up to `rows` rows, at most as many as they have lanes each; fewer where there
+// would be too few teams. Rows of a team are `teams` apart: where ids are ordered by how often they occur,
+// neighbours would all be long.
+inline int64_t TeamsOf(int64_t rows, int lanes) {
   constexpr int64_t kThreadsOfGpu = kInEmulation ? 256 : 132 * 1024;
-  return static_cast<int>(std::clamp<int64_t>(rows * lanes / kThreadsOfGpu, std::min(lanes, 4), lanes));
+  const int64_t each = std::clamp<int64_t>(rows * lanes / kThreadsOfGpu, std::min(lanes, 4), lanes);
+  return (rows + each - 1) / each;
 }
 
 // use(0, unit), use(1, unit), ... below `count`; load(i, &unit) has read what is in a unit while the one

@@ -86,26 +86,28 @@ __global__ void __launch_bounds__(kThreads)
         used = state[row] == kHasGradient;
         if (used) weight = GpuToFloat(weights[at]);
       }
-      const unsigned all_used = __ballot_sync(kAll, used);
-#pragma unroll 1
-      for (int k0 = 0; k0 < 32; k0 += kInFlight) {
+      unsigned left = __ballot_sync(kAll, used);
+      while (left != 0) {
+        int from[kInFlight];
         float g[kInFlight];
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
-          const uint32_t of_row = __shfl_sync(kAll, row, k0 + i);
-          g[i] = (all_used >> (k0 + i) & 1) != 0 ? gradients[int64_t{of_row} * width] : 0.f;
+          from[i] = left != 0 ? __ffs(left) - 1 : -1;
+          left &= left - 1;
+          const uint32_t of_row = __shfl_sync(kAll, row, from[i] & 31);
+          if (from[i] >= 0) g[i] = gradients[int64_t{of_row} * width];
         }
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
-          const uint32_t of_input = __shfl_sync(kAll, input, k0 + i);
-          const float w = __shfl_sync(kAll, weight, k0 + i);
+          const uint32_t of_input = __shfl_sync(kAll, input, from[i] & 31);
+          const float w = __shfl_sync(kAll, weight, from[i] & 31);
+          if (from[i] < 0) continue;
           if (of_input != current) {
             leave();
             current = of_input;
-            const bool old = lane < width && current != sorted.inputs;
-            sum = old ? sums[int64_t{current} * width] : 0.f;
+            sum = lane < width ? sums[int64_t{current} * width] : 0.f;
           }
-          if ((all_used >> (k0 + i) & 1) != 0) sum = fmaf(w, g[i], sum);
+          sum = fmaf(w, g[i], sum);
         }
       }
     }

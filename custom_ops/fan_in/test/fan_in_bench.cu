@@ -61,6 +61,7 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   std::snprintf(name, sizeof(name), "%.0fK x %d %s, %d inputs, batch %d", s.classes * 1e-3,
                 static_cast<int>(s.fan_in), BenchTypeName<T>(), static_cast<int>(s.inputs),
                 static_cast<int>(s.size));
+  if (!bench->Runs(name)) return;
 
   const auto draw = [&](int i) {
     BENCH_OK(

@@ -20,19 +20,19 @@ __device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
 template <typename RuleT, typename T, typename G, int kPack>
 __global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 : 3)
     StepRows(Occurrences occurrences, const G* grad, bool round, TableStep<T> step, const IndexCheck* check,
-             int lane_count, int batch) {
+             int lane_count, int64_t teams) {
   using OneTile = Tile<G, kPack, 1>;
   struct Unit {
     typename OneTile::Piece first[1];  // occurrence
     RowColumns<RuleT, T, kPack> columns;
   };
   const Lanes lanes(lane_count);
-  const int64_t first = Team(lane_count) * batch, dim = step.dim, stride = int64_t{lanes.count} * kPack;
+  const int64_t team = Team(lane_count), dim = step.dim, stride = int64_t{lanes.count} * kPack;
   const int64_t unique = occurrences.plan.counts->unique;
-  if (first >= unique || (check != nullptr && check->bad != kNoBadIndex)) return;
-  const bool exists = lanes.own < batch && first + lanes.own < unique;
-  const OwnRow own(occurrences, first + lanes.own, exists);
-  const int rows = static_cast<int>(min(int64_t{batch}, unique - first));
+  if (team >= teams || team >= unique || (check != nullptr && check->bad != kNoBadIndex)) return;
+  const int rows = static_cast<int>((unique - team + teams - 1) / teams);
+  const bool exists = lanes.own < rows;
+  const OwnRow own(occurrences, team + lanes.own * teams, exists);
   RuleT rule(step.hyper);
   const auto load_first = [&](int r, int64_t column, typename OneTile::Piece(&piece)[1]) {
     OneTile::Load(grad + lanes.From(own.bag, r) * dim + column, stride, dim - column, piece);
@@ -150,10 +150,11 @@ int StepWith(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, const
   constexpr int kFull = 16 / (sizeof(T) > sizeof(G) ? sizeof(T) : sizeof(G));
   bool packs = step.dim % kFull == 0 && Aligned16(grad) && Aligned16(step.table);
   for (int m = 0; m < RuleT::kSlots; ++m) packs = packs && Aligned16(step.slots[m]);
-  const int lanes = TeamLanes(packs ? step.dim / kFull : step.dim), batch = BatchOf(plan.most_unique, lanes);
+  const int lanes = TeamLanes(packs ? step.dim / kFull : step.dim);
+  const int64_t teams = TeamsOf(plan.most_unique, lanes);
   LARGEOUT_RETURN_IF_ERROR(Launch(packs ? StepRows<RuleT, T, G, kFull> : StepRows<RuleT, T, G, 1>,
-                                  BlocksFor((plan.most_unique + batch - 1) / batch * lanes), kThreads, 0,
-                                  stream, occurrences, grad, round, step, check, lanes, batch));
+                                  BlocksFor(teams * lanes), kThreads, 0, stream, occurrences, grad, round,
+                                  step, check, lanes, teams));
   if (hot.most == 0) return 0;
   return Launch(StepHotRows<RuleT, T>, static_cast<unsigned>(hot.most), kThreads, 0, stream, plan.unique, hot, round,
                 step, check, TeamLanes(step.dim));

@@ -50,37 +50,35 @@ __global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, in
   pair_group[p] = static_cast<int32_t>(LastStart(groups, p, [&](int64_t g) { return group_start[g]; }));
 }
 
-constexpr int kSumWarps = 8, kSumParts = 4;
+constexpr int kSumWarps = 8, kSumUnits = 2, kSumWidth = kSumWarps / kSumUnits * 32;
 
-// Sums of parts [begin, end) of a row: elements k, k + 32, ..., kSumParts of them; element dim is the bias.
+// The sum of parts [begin, end) of an element of a row; element dim is the bias. first: the row's first part.
 template <typename T>
-__device__ __forceinline__ void AddParts(const TreeGradOutputs<T>& out, int64_t first, int64_t children,
-                                         int64_t begin, int64_t end, int64_t dim, int64_t k,
-                                         float (&sum)[kSumParts]) {
-#pragma unroll
-  for (int x = 0; x < kSumParts; ++x) sum[x] = 0.f;
-#pragma unroll 2
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t row = first + i * children;
-#pragma unroll
-    for (int x = 0; x < kSumParts; ++x) {
-      const int64_t at = k + 32 * x;
-      if (at < dim) sum[x] += out.partials[row * dim + at];
-      if (at == dim && out.bias_grads != nullptr) sum[x] += out.bias_partials[row];
-    }
+__device__ __forceinline__ float AddParts(const TreeGradOutputs<T>& out, int64_t first, int64_t children,
+                                          int64_t begin, int64_t end, int64_t dim, int64_t k) {
+  float sum = 0.f;
+  if (k < dim) {
+    const float* p = out.partials + first * dim + k;
+#pragma unroll 8
+    for (int64_t i = begin; i < end; ++i) sum += p[i * children * dim];
+  } else if (k == dim && out.bias_grads != nullptr) {
+    const float* p = out.bias_partials + first;
+    for (int64_t i = begin; i < end; ++i) sum += p[i * children];
   }
+  return sum;
 }
 
-// A unit is 128 elements of a row. Where all units of a block are of one part each, each warp has one; else
-// its warps take a run of the parts of one unit after the other, and the runs are summed in their order.
+// A unit is 128 elements of a row; a block takes two at a time. Where both are of one part, each warp has 32
+// elements. Else its warps take a run of the parts each of one unit after the other, and the runs are summed
+// in their order.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps * 32)
     SumParts(TreeBatch<T> batch, const int32_t* sum_group, int64_t units, TreeGradOutputs<T> out) {
-  __shared__ float sums[kSumWarps][32 * kSumParts];
-  const int64_t dim = batch.table.dim, pieces = CeilDiv(dim + 1, 32 * kSumParts);
+  __shared__ float sums[kSumWarps][kSumWidth];
+  const int64_t dim = batch.table.dim, pieces = CeilDiv(dim + 1, kSumWidth);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   struct Unit {
-    int64_t first, children, parts, row, k;  // the first part's row; of the output
+    int64_t first, children, parts, row, k;  // the first part's row; the output's; the first element
   };
   const auto unit_at = [&](int64_t i) {
     const int64_t r = i / pieces;
@@ -89,41 +87,36 @@ __global__ void __launch_bounds__(kSumWarps * 32)
     Unit u;
     u.children = next.rows - at.rows, u.parts = (next.partial_rows - at.partial_rows) / u.children;
     u.first = at.partial_rows + r - at.sum_rows, u.row = at.rows + r - at.sum_rows;
-    u.k = (i - r * pieces) * 32 * kSumParts + lane;
+    u.k = (i - r * pieces) * kSumWidth;
     return u;
   };
-  const auto write = [&](const Unit& u, const float (&sum)[kSumParts]) {
-#pragma unroll
-    for (int x = 0; x < kSumParts; ++x) {
-      const int64_t at = u.k + 32 * x;
-      if (at < dim) GpuFromFloat(sum[x], out.row_grads + u.row * dim + at);
-      if (at == dim && out.bias_grads != nullptr) out.bias_grads[u.row] = sum[x];
-    }
+  const auto write = [&](const Unit& u, int64_t k, float sum) {
+    if (k < dim) GpuFromFloat(sum, out.row_grads + u.row * dim + k);
+    if (k == dim && out.bias_grads != nullptr) out.bias_grads[u.row] = sum;
   };
-  for (int64_t base = int64_t{blockIdx.x} * kSumWarps; base < units; base += int64_t{gridDim.x} * kSumWarps) {
-    const int n = static_cast<int>(min(int64_t{kSumWarps}, units - base));
-    float sum[kSumParts];
+  for (int64_t base = int64_t{blockIdx.x} * kSumUnits; base < units; base += int64_t{gridDim.x} * kSumUnits) {
+    const int n = static_cast<int>(min(int64_t{kSumUnits}, units - base));
+    const int mine = static_cast<int>(threadIdx.x) / kSumWidth;
     Unit own{};
-    if (warp < n) own = unit_at(base + warp);
+    if (mine < n) own = unit_at(base + mine);
     if (__syncthreads_or(own.parts > 1) == 0) {
-      if (warp >= n) continue;
-      AddParts(out, own.first, own.children, 0, 1, dim, own.k, sum);
-      write(own, sum);
+      const int64_t k = own.k + threadIdx.x % kSumWidth;
+      if (mine < n) write(own, k, AddParts(out, own.first, own.children, 0, 1, dim, k));
       continue;
     }
     for (int i = 0; i < n; ++i) {
       const Unit u = unit_at(base + i);
       const int64_t each = CeilDiv(u.parts, kSumWarps), begin = min(u.parts, warp * each);
-      AddParts(out, u.first, u.children, begin, min(u.parts, begin + each), dim, u.k, sum);
 #pragma unroll
-      for (int x = 0; x < kSumParts; ++x) sums[warp][32 * x + lane] = sum[x];
+      for (int x = 0; x < kSumWidth; x += 32) {
+        sums[warp][x + lane] =
+            AddParts(out, u.first, u.children, begin, min(u.parts, begin + each), dim, u.k + x + lane);
+      }
       __syncthreads();
-      if (warp == 0) {
-        for (int w = 1; w < kSumWarps; ++w) {
-#pragma unroll
-          for (int x = 0; x < kSumParts; ++x) sum[x] += sums[w][32 * x + lane];
-        }
-        write(u, sum);
+      if (threadIdx.x < kSumWidth) {
+        float sum = sums[0][threadIdx.x];
+        for (int w = 1; w < kSumWarps; ++w) sum += sums[w][threadIdx.x];
+        write(u, u.k + threadIdx.x, sum);
       }
       __syncthreads();  // before the sums are overwritten
     }
@@ -181,8 +174,8 @@ template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream) {
   if (work.sum_rows == 0) return 0;
-  const int64_t units = work.sum_rows * CeilDiv(batch.table.dim + 1, 32 * kSumParts);
-  return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumWarps), 132 * 64), kSumWarps * 32, 0, stream,
+  const int64_t units = work.sum_rows * CeilDiv(batch.table.dim + 1, kSumWidth);
+  return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumUnits), 132 * 64), kSumWarps * 32, 0, stream,
                 batch, work.sum_group, units, out);
 }
 

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -20,6 +21,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_package), os.envir
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share", default="0/1", metavar="I/N", help="of the collected tests the I-th of N shares, I from 0"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shares are by the names of the tests, so that each is in the same one wherever it is collected."""
+    share, shares = map(int, config.option.share.split("/"))
+    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share % shares]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 def pytest_configure(config):

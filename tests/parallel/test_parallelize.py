@@ -27,6 +27,13 @@ import keras_largeout.optimizers as klo
 from keras_largeout.distribute import Device, parallelize
 
 WAYS = ["stages", "sections", "towers", "data"]
+
+
+def in_the_suite(*ways, of=WAYS):
+    """All ways, of which the others are soak tests: each takes ten seconds and more to trace."""
+    return [pytest.param(way, marks=() if way in ways else pytest.mark.soak) for way in of]
+
+
 CUTS = {2: ["norm"], 4: ["norm", "gru", "add"]}
 
 
@@ -72,7 +79,7 @@ def first(number, x):
     return tf.nest.map_structure(lambda value: value[:number], x)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", in_the_suite("stages", "sections"))
 def test_last_batches_of_any_size(way):
     # Copies are all alike, so two will do.
     devices = DEVICES[:2] if way in ("towers", "data") else DEVICES
@@ -94,7 +101,7 @@ def test_last_batches_of_any_size(way):
     assert all(np.isfinite(w.numpy()).all() for w in model.weights)
 
 
-@pytest.mark.parametrize("way", ["stages", "sections", "data"])
+@pytest.mark.parametrize("way", in_the_suite("sections", of=["stages", "sections", "data"]))
 def test_files_go_both_ways(way, tmp_path):
     """Weights and slots: another file is written by two devices than by one only where bytes differ."""
     make = functools.partial(parallelize, how=way, verbose=0)

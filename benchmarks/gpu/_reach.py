@@ -115,7 +115,10 @@ GOALS = (
     Clean("tests of CUDA kernels", "ctest"),
     *(Clean(tool, "sanitizers", f"{tool}-") for tool in ("memcheck", "racecheck", "synccheck", "initcheck")),
     *(Share("embedding", _TABLE.format(ids), "lookup", 0.65) for ids in ("power-law", "uniform")),
-    *(Share("row_update", _TABLE.format(ids), "fused backward + SGD", 0.40) for ids in ("power-law", "uniform")),
+    *(
+        Share("row_update", _TABLE.format(ids), "fused backward + SGD", 0.40)
+        for ids in ("power-law", "uniform")
+    ),
     *(
         Against(row["bench"], row["case"], row["part"], _published.LIBRARY, _published.CARD)
         for row in _published.ROWS

@@ -29,9 +29,9 @@ from keras_largeout.distribute import Device, parallelize
 WAYS = ["stages", "sections", "towers", "data"]
 
 
-def in_the_suite(*ways, of=WAYS):
-    """All ways, of which the others are soak tests: each takes ten seconds and more to trace."""
-    return [pytest.param(way, marks=() if way in ways else pytest.mark.soak) for way in of]
+def in_the_suite(*names, of=WAYS):
+    """All of them; the others are soak tests, as each takes ten seconds and more to trace."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.soak) for name in of]
 
 
 CUTS = {2: ["norm"], 4: ["norm", "gru", "add"]}
@@ -52,10 +52,7 @@ DATA = {"words": WORD_DATA, "dense": (X, Y)}
 IN_THE_SUITE = ("keras.Adam", "LazyAdam", "Ftrl")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in IN_THE_SUITE else pytest.mark.soak) for n in OPTIMIZERS],
-)
+@pytest.mark.parametrize("name", in_the_suite(*IN_THE_SUITE, of=OPTIMIZERS))
 @pytest.mark.parametrize("way", ["stages", "sections"])
 def test_fifty_steps_as_one_device(way, name):
     """Each optimizer on two devices or on four."""

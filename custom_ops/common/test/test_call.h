@@ -47,12 +47,11 @@ constexpr bool kEmulated = true;
 #else
 constexpr bool kEmulated = false;
 #endif
-#ifdef __SANITIZE_THREAD__
-constexpr bool kSlow = true;
+#if defined(LARGEOUT_EMULATE_CUDA) || defined(__SANITIZE_THREAD__)
+constexpr int kOneOf = 5;
 #else
-constexpr bool kSlow = kEmulated;
+constexpr int kOneOf = 1;
 #endif
-constexpr int kOneOf = kSlow ? 5 : 1;
 
 // While one lives, arrays in the memory of a GPU begin an element later: at the alignment of their elements,
 // no more.

@@ -1,5 +1,4 @@
-// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids,
-// partial sums.
+// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids.
 #include <algorithm>
 
 #include "common/cuda/launch.cuh"
@@ -50,79 +49,6 @@ __global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, in
   pair_group[p] = static_cast<int32_t>(LastStart(groups, p, [&](int64_t g) { return group_start[g]; }));
 }
 
-constexpr int kSumWarps = 8, kSumUnits = 2, kSumWidth = kSumWarps / kSumUnits * 32;
-
-// The sum of parts [begin, end) of an element of a row; element dim is the bias. first: the row's first part.
-template <typename T>
-__device__ __forceinline__ float AddParts(const TreeGradOutputs<T>& out, int64_t first, int64_t children,
-                                          int64_t begin, int64_t end, int64_t dim, int64_t k) {
-  float sum = 0.f;
-  if (k < dim) {
-    const float* p = out.partials + first * dim + k;
-#pragma unroll 8
-    for (int64_t i = begin; i < end; ++i) sum += p[i * children * dim];
-  } else if (k == dim && out.bias_grads != nullptr) {
-    const float* p = out.bias_partials + first;
-    for (int64_t i = begin; i < end; ++i) sum += p[i * children];
-  }
-  return sum;
-}
-
-// A unit is 128 elements of a row; a block takes two at a time. Where both are of one part, each warp has 32
-// elements. Else its warps take a run of the parts each of one unit after the other, and the runs are summed
-// in their order.
-template <typename T>
-__global__ void __launch_bounds__(kSumWarps * 32)
-    SumParts(TreeBatch<T> batch, const int32_t* sum_group, int64_t units, TreeGradOutputs<T> out) {
-  __shared__ float sums[kSumWarps][kSumWidth];
-  const int64_t dim = batch.table.dim, pieces = CeilDiv(dim + 1, kSumWidth);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  struct Unit {
-    int64_t first, children, parts, row, k;  // the first part's row; the output's; the first element
-  };
-  const auto unit_at = [&](int64_t i) {
-    const int64_t r = i / pieces;
-    const int group = sum_group[r];
-    const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
-    Unit u;
-    u.children = next.rows - at.rows, u.parts = (next.partial_rows - at.partial_rows) / u.children;
-    u.first = at.partial_rows + r - at.sum_rows, u.row = at.rows + r - at.sum_rows;
-    u.k = (i - r * pieces) * kSumWidth;
-    return u;
-  };
-  const auto write = [&](const Unit& u, int64_t k, float sum) {
-    if (k < dim) GpuFromFloat(sum, out.row_grads + u.row * dim + k);
-    if (k == dim && out.bias_grads != nullptr) out.bias_grads[u.row] = sum;
-  };
-  for (int64_t base = int64_t{blockIdx.x} * kSumUnits; base < units; base += int64_t{gridDim.x} * kSumUnits) {
-    const int n = static_cast<int>(min(int64_t{kSumUnits}, units - base));
-    const int mine = static_cast<int>(threadIdx.x) / kSumWidth;
-    Unit own{};
-    if (mine < n) own = unit_at(base + mine);
-    if (__syncthreads_or(own.parts > 1) == 0) {
-      const int64_t k = own.k + threadIdx.x % kSumWidth;
-      if (mine < n) write(own, k, AddParts(out, own.first, own.children, 0, 1, dim, k));
-      continue;
-    }
-    for (int i = 0; i < n; ++i) {
-      const Unit u = unit_at(base + i);
-      const int64_t each = CeilDiv(u.parts, kSumWarps), begin = min(u.parts, warp * each);
-#pragma unroll
-      for (int x = 0; x < kSumWidth; x += 32) {
-        sums[warp][x + lane] =
-            AddParts(out, u.first, u.children, begin, min(u.parts, begin + each), dim, u.k + x + lane);
-      }
-      __syncthreads();
-      if (threadIdx.x < kSumWidth) {
-        float sum = sums[0][threadIdx.x];
-        for (int w = 1; w < kSumWarps; ++w) sum += sums[w][threadIdx.x];
-        write(u, u.k + threadIdx.x, sum);
-      }
-      __syncthreads();  // before the sums are overwritten
-    }
-  }
-}
-
 __global__ void Widen(const bfloat16* in, int64_t n, float* out) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < n) out[i] = GpuToFloat(in[i]);
@@ -168,15 +94,6 @@ int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream) {
 int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
   if (n == 0) return 0;
   return Launch(Round, Blocks(n), kThreads, 0, stream, in, n, out);
-}
-
-template <typename T>
-int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
-                GpuStream stream) {
-  if (work.sum_rows == 0) return 0;
-  const int64_t units = work.sum_rows * CeilDiv(batch.table.dim + 1, kSumWidth);
-  return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumUnits), 132 * 64), kSumWarps * 32, 0, stream,
-                batch, work.sum_group, units, out);
 }
 
 template <typename T>

@@ -1,13 +1,8 @@
-// Narrow nodes: softmax, and gradients, by warps that read the node's rows straight from the table.
+// Narrow nodes, forward: softmax by warps that read the node's rows straight from the table.
 //
-// What a piece of work is about (its node, rows, tokens) hangs on four or five reads, each of which waits for
-// the one before. So each lane reads that of a piece of its own, and the warp then goes through the pieces.
-//
-// Forward, a warp takes 16 consecutive pairs, of which up to four of one node share every load of a row.
-// Backward, a warp takes slices (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their
-// gradients stay in registers while the tokens go by, so a row is read once and its gradient written once.
-#include <algorithm>
-
+// What a pair is about (its node, rows, token) hangs on four or five reads, each of which waits for the one
+// before. So each lane reads that of a pair of its own, and the warp then goes through the pairs: 16
+// consecutive ones, of which up to four of one node share every load of a row.
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
@@ -15,9 +10,8 @@ namespace largeout {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kPairs = 16;    // of a warp, forward
+constexpr int kPairs = 16;    // of a warp
 constexpr int kTogether = 4;  // of them, of one node
-constexpr int kUnits = 8;     // of a warp at a time, backward
 
 // What a lane knows of its pair.
 struct NarrowPair {
@@ -140,151 +134,6 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
-// Where the gradients of `children` rows go: the output, or partial sums where other slices add to the same
-// rows.
-template <typename T, int kVec>
-__device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool partial, int64_t row,
-                                         int64_t dim, int64_t k, const float (&v)[kVec]) {
-  if (partial) {
-    StoreVec<kVec>(out.partials + row * dim + k, v);
-  } else {
-    StoreVec<kVec>(out.row_grads + row * dim + k, v);
-  }
-}
-
-// A unit of work: a slice, and a part of the elements of its rows.
-struct NarrowUnit {
-  int first, count, children, row, part;
-  int64_t prob, out_row;
-  bool wanted, partial;  // in the chunk; other slices add to the same rows
-};
-
-template <typename T>
-__device__ __forceinline__ NarrowUnit UnitOf(const TreeBatch<T>& batch, const int32_t* narrow_group,
-                                             int64_t unit, int64_t parts, const ProbChunk& chunk) {
-  NarrowUnit u;
-  const int64_t slice = unit / parts;
-  u.part = static_cast<int>(unit - slice * parts);
-  const int group = narrow_group[slice];
-  const TreeOffsets& offsets = batch.offsets[group];
-  const int64_t in_group = slice - offsets.narrow_slices;
-  u.partial = batch.offsets[group + 1].narrow_slices - offsets.narrow_slices > 1;
-  const int64_t partial_rows = offsets.partial_rows, rows = offsets.rows;
-  const TreeSlice s = SliceOf(batch, group, in_group, kSlice);
-  u.first = s.first, u.count = s.count, u.children = s.children, u.row = static_cast<int>(s.row);
-  u.prob = s.prob, u.wanted = Inside(chunk, s.prob);
-  u.out_row = u.partial ? partial_rows + in_group * s.children : rows;
-  return u;
-}
-
-template <typename T, int kVec>
-__global__ void __launch_bounds__(kWarps * 32, 2)
-    NarrowGradients(TreeBatch<T> batch, const int32_t* narrow_group, const int32_t* level_start,
-                    int64_t level, ProbChunk chunk, TreeGradOutputs<T> out) {
-  __shared__ float all_grads[kWarps * kSlice * 8];
-  __shared__ int all_tokens[kWarps * kSlice];
-  __shared__ NarrowUnit all_units[kWarps * kUnits];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  float* grads = all_grads + warp * kSlice * 8;  // [pair][child]
-  int* tokens = all_tokens + warp * kSlice;
-  NarrowUnit* units = all_units + warp * kUnits;
-  const int64_t dim = batch.table.dim;
-  const int64_t parts = RowPieces(dim, 32 * kVec);
-  const int64_t begin = batch.offsets[level_start[level]].narrow_slices * parts;
-  const int64_t end = batch.offsets[level_start[level + 1]].narrow_slices * parts;
-  // Where there are few units, every warp has one.
-  const int64_t warps = gridDim.x * int64_t{kWarps}, of_warp = CeilDiv(end - begin, warps);
-  const int64_t each = min(int64_t{kUnits}, max(int64_t{1}, of_warp));
-  for (int64_t base = begin + (blockIdx.x * int64_t{kWarps} + warp) * each; base < end;
-       base += warps * each) {
-    const int n = static_cast<int>(min(each, end - base));
-    if (lane < n) units[lane] = UnitOf(batch, narrow_group, base + lane, parts, chunk);
-    __syncwarp();
-    for (int i = 0; i < n; ++i) {
-      const NarrowUnit& u = units[i];
-      if (!u.wanted) continue;
-      const int count = u.count, children = u.children, first = u.first;
-      const int64_t row = u.row;
-      const int k = (u.part * 32 + lane) * kVec;
-      const bool active = k < dim;
-      // The parts of a slice follow each other: what the first put into shared memory is still there.
-      const bool staged = i > 0 && u.part > 0;
-      if (!staged) {
-        for (int t = lane; t < count; t += 32) tokens[t] = batch.pair_token[first + t];
-      }
-      for (int j0 = 0; j0 < children; j0 += 8) {
-        if (!staged || children > 8) {
-          const float* probs = chunk.data + (u.prob - chunk.begin);
-          for (int e = lane; e < count * 8; e += 32) {
-            const int t = e / 8, j = j0 + e % 8;
-            float g = 0.f;
-            if (j < children) {
-              g = probs[static_cast<int64_t>(t) * children + j];
-              const float scale = out.pair_scale[first + t];
-              if (batch.pair_row[first + t] == row + j) g -= 1.f;
-              g *= scale;
-            }
-            grads[e] = g;
-          }
-        }
-        __syncwarp();
-        if (active) {
-          float w[8][kVec], sum[8][kVec] = {};
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            // Beyond the last child g is 0: any finite row will do, but a NaN must not spread.
-            if (j0 + j < children) {
-              LoadVec<kVec>(batch.table.rows + (row + j0 + j) * dim + k, w[j]);
-            } else {
-#pragma unroll
-              for (int x = 0; x < kVec; ++x) w[j][x] = 0.f;
-            }
-          }
-          const bool add = level > 0 || j0 > 0;
-          constexpr int kBatch = 4;  // tokens in flight
-          for (int t0 = 0; t0 < count; t0 += kBatch) {
-            float h[kBatch][kVec], d[kBatch][kVec] = {};
-#pragma unroll
-            for (int b = 0; b < kBatch; ++b) {
-              if (t0 + b < count) {
-                const int64_t at = tokens[t0 + b] * dim + k;
-                LoadVec<kVec>(batch.hidden + at, h[b]);
-                if (add) LoadVec<kVec>(out.d_hidden + at, d[b]);
-              }
-            }
-#pragma unroll
-            for (int b = 0; b < kBatch; ++b) {
-              if (t0 + b < count) {
-#pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                  const float g = grads[(t0 + b) * 8 + j];
-#pragma unroll
-                  for (int x = 0; x < kVec; ++x) {
-                    sum[j][x] = fmaf(g, h[b][x], sum[j][x]);
-                    d[b][x] = fmaf(g, w[j][x], d[b][x]);
-                  }
-                }
-                StoreVec<kVec>(out.d_hidden + tokens[t0 + b] * dim + k, d[b]);
-              }
-            }
-          }
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            if (j0 + j < children) StoreRow<T, kVec>(out, u.partial, u.out_row + j0 + j, dim, k, sum[j]);
-          }
-        }
-        if (u.part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < children) {
-          float sum = 0.f;
-          for (int t = 0; t < count; ++t) sum += grads[t * 8 + lane];
-          (u.partial ? out.bias_partials : out.bias_grads)[u.out_row + j0 + lane] = sum;
-        }
-        __syncwarp();
-      }
-    }
-    __syncwarp();  // before the units are overwritten
-  }
-}
-
 }  // namespace
 
 template <typename T>
@@ -296,23 +145,9 @@ int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_gr
                 blocks, kWarps * 32, 0, stream, batch, pairs, pair_group, pair_slot, chunk, pair_loss);
 }
 
-template <typename T>
-int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
-               const TreeGradOutputs<T>& out, GpuStream stream) {
-  // The number of slices of one level is not known here: at most this many blocks, which take turns.
-  const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
-                       RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
-  const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
-  const unsigned blocks = TurnBlocks(CeilDiv(units, kWarps), 132 * 8);
-  return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
-                batch, work.narrow_group, work.level_start, level, chunk, out);
-}
-
-#define LARGEOUT_INSTANTIATE(T)                                                               \
-  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*,   \
-                              const ProbChunk&, float*, GpuStream);                           \
-  template int NarrowGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, \
-                             const TreeGradOutputs<T>&, GpuStream);
+#define LARGEOUT_INSTANTIATE(T)                                                             \
+  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*, \
+                              const ProbChunk&, float*, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

@@ -10,6 +10,11 @@ needs_multi_optimizer = pytest.mark.skipif(
 )
 
 
+def in_the_suite(cases, *kept):
+    """Cases of `pytest.mark.parametrize`: those not of `kept` are soak tests, which CI does by turns."""
+    return [pytest.param(case, marks=() if case in kept else pytest.mark.soak) for case in cases]
+
+
 def fit(model, data, batch=None, callbacks=(), **kwargs):
     """The losses of all steps. `data`: a dataset; or a tuple of arrays, of which `batch` rows make a step."""
     losses = []

@@ -5,9 +5,10 @@
 #   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
 set(LARGEOUT_EMULATED "" CACHE INTERNAL "")
 set(LARGEOUT_EMULATES OFF)
+option(LARGEOUT_EMULATE "The tests of the emulated kernels among the others" ON)
 option(LARGEOUT_SANITIZE_EMULATED "Emulated kernels under the address sanitizer too" OFF)  # 5 minutes of CPU more
 # ThreadSanitizer knows nothing of the races of a GPU, and does not follow fibers.
-if(LARGEOUT_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
+if(LARGEOUT_EMULATE AND LARGEOUT_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
    (NOT LARGEOUT_SANITIZE OR (LARGEOUT_SANITIZE_EMULATED AND NOT LARGEOUT_SANITIZE MATCHES "thread")))
   set(LARGEOUT_EMULATES ON)
 endif()

@@ -12,7 +12,8 @@ import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.replicas.devices import table_devices
 
-VOCAB, WIDTH, BATCH, LENGTH, STEPS, EPOCHS = 97, 8, 24, 5, 10, 5
+# Few epochs: over several devices, a new iterator takes longer than 25 steps.
+VOCAB, WIDTH, BATCH, LENGTH, STEPS, EPOCHS = 97, 8, 24, 5, 25, 2
 
 
 def data():

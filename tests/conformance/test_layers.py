@@ -20,8 +20,8 @@ ELSEWHERE_SOAK = (
     "ShardedEmbedding, host",
 )
 
-# In the suite on one device and on servers; the same code on two devices takes seconds a cell to trace.
-CHECKS_SOAK = ("mixed_float16", "clone", "released")
+# In the suite on one device and on servers; the same code on two devices takes seconds per cell to trace.
+CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
 
 
 def _is_soak(row, strategy, check):

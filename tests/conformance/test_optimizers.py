@@ -68,10 +68,10 @@ def test_rows_equal_the_reference(rng, name, wrapper):
     assert table.shape == (ROWS, DIM)
 
 
-# Bare ones on four devices, wrapped ones on two: what is scaled does not depend on how many there are. On
-# eight devices, and on more than two of hosts, most rules are tried behind `soak`: a device does with its
-# rows what each of four does.
-EIGHT = ("row_wise_adagrad",)
+# Bare ones on four devices, wrapped ones on two: what is scaled does not depend on how many there are, nor on
+# the rule. On eight devices, and on more than two of hosts, rules are tried behind `soak`: a device does with
+# its rows what each of four does.
+SCALED = ("momentum", "row_wise_adagrad", "lazy_adam")
 
 
 def _cells(check, *strategies, only=OPTIMIZERS):
@@ -86,9 +86,9 @@ def _cells(check, *strategies, only=OPTIMIZERS):
 @pytest.mark.parametrize(
     ("row", "strategy", "check"),
     _cells("bare", 4, "servers", "2 hosts")
-    + _cells("loss scaled", 2, "servers", "2 hosts")
-    + _cells("bare", 8, only=EIGHT)
-    + _cells("bare", "4 hosts", "2 hosts of 2", only=()),
+    + _cells("loss scaled", "servers", "2 hosts")
+    + _cells("loss scaled", 2, only=SCALED)
+    + _cells("bare", 8, "4 hosts", "2 hosts of 2", only=()),
 )
 def test_optimizer(row, strategy, check, in_processes):
     """Named as the tables of `_processes.py` are: the cell of an optimizer, bare or wrapped."""

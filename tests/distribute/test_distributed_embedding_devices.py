@@ -148,7 +148,15 @@ def _small_tables(monkeypatch):
 
 @pytest.mark.parametrize(
     ("devices", "kind"),
-    [(1, "auto"), (3, "auto"), (4, "modulo"), (2, "columns"), (2, "replicated"), (2, "range"), (2, "own")],
+    [
+        (1, "auto"),
+        (3, "auto"),
+        (4, "modulo"),
+        (2, "columns"),
+        (2, "own"),
+        pytest.param(2, "replicated", marks=pytest.mark.soak),
+        pytest.param(2, "range", marks=pytest.mark.soak),
+    ],
 )
 def test_numbers_of_separate_layers(devices, kind):
     tables, losses = wanted()

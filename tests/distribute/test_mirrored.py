@@ -56,7 +56,11 @@ def train(devices, kind, combiner):
 @pytest.mark.parametrize(
     ("kind", "combiner"),
     [(kind, None) for kind in PLACEMENTS]
-    + [(kind, combiner) for kind in ("columns", "replicated", "explicit") for combiner in ("sum", "mean")],
+    + [("columns", "sum"), ("replicated", "mean"), ("explicit", "mean")]
+    + [
+        pytest.param(kind, combiner, marks=pytest.mark.soak)
+        for kind, combiner in (("columns", "mean"), ("replicated", "sum"), ("explicit", "sum"))
+    ],
 )
 def test_every_placement(kind, combiner):
     want_losses, want = train(1, None, combiner)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from _mirrored import LENGTH, VOCAB, data, fit, model_of, tables
 from _tables import strategy_of
+from _training import in_the_suite
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -27,7 +28,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found["ids"], expected["ids"])
 
 
-@pytest.mark.parametrize("kind", PLACEMENTS)
+@pytest.mark.parametrize("kind", in_the_suite(PLACEMENTS, "columns", "hot"))
 def test_served_as_trained(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 6 * 10)  # several slices a table,
     monkeypatch.setattr(stand_in, "_FILE_BYTES", 2000)  # and several files of them

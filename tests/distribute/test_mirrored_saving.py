@@ -62,7 +62,7 @@ def saved_and_loaded(model, devices, suffix, path, optimizer, placement):
     "before, after, suffix, optimizer, placement",
     [
         (1, 3, ".keras", accumulating, "permutation"),
-        (3, 2, ".weights.h5", accumulating, "columns"),
+        pytest.param(3, 2, ".weights.h5", accumulating, "columns", marks=pytest.mark.soak),
         (2, 4, "", loss_scaled, "modulo"),
         pytest.param(2, 1, ".keras", multi, HOT, marks=needs_multi_optimizer),
         (2, 3, ".weights.h5", accumulating, "replicated"),

@@ -23,10 +23,18 @@ IN_THE_FORMULA = ["plain", "weight_decay", "schedule"]
 THOROUGH = ("momentum", "lazy_adam")
 
 
-@pytest.mark.parametrize("table", [keras.Variable, ShardVariable])
+@pytest.mark.parametrize(
+    ("table", "thorough"),
+    [
+        (keras.Variable, THOROUGH),
+        (ShardVariable, THOROUGH),
+        pytest.param(ShardVariable, OPTIMIZERS, marks=pytest.mark.soak),
+    ],
+    ids=["variable", "rows", "rows, every option"],
+)
 @every_optimizer
-def test_rows_are_dense_updates_where_every_row_is_touched(rng, name, table):
-    for option in OPTIONS if table is ShardVariable or name in THOROUGH else IN_THE_FORMULA:
+def test_rows_are_dense_updates_where_every_row_is_touched(rng, name, table, thorough):
+    for option in OPTIONS if name in thorough else IN_THE_FORMULA:
         ours, truth = weights(table=table), weights()
         a, b = make(name, option), make(name, option, truth=True)
         a.build(ours)

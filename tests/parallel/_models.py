@@ -67,7 +67,7 @@ def loss_of(model):
 
 
 def trained(model, optimizer, data, epochs=5, **compiling):
-    """The losses of 50 steps; the last batch of an epoch is of two examples."""
+    """The losses of 50 steps."""
     model.compile(optimizer, loss_of(model), **compiling)
     x, y = data
     history = model.fit(x, y, batch_size=4, epochs=epochs, shuffle=False, verbose=0).history

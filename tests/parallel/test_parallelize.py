@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _training import in_the_suite
 from parallel._models import (
     DEVICES,
     OPTIMIZERS,
@@ -29,11 +30,6 @@ from keras_largeout.distribute import Device, parallelize
 WAYS = ["stages", "sections", "towers", "data"]
 
 
-def in_the_suite(*names, of=WAYS):
-    """All of them; the others are soak tests, as each takes ten seconds and more to trace."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.soak) for name in of]
-
-
 CUTS = {2: ["norm"], 4: ["norm", "gru", "add"]}
 
 
@@ -48,11 +44,11 @@ DATA = {"words": WORD_DATA, "dense": (X, Y)}
 
 
 # What a device does with its weights or rows is the business of the optimizer alone: one with a formula of
-# Keras's, one that clips by all weights, one whose slots differ.
-IN_THE_SUITE = ("keras.Adam", "LazyAdam", "Ftrl")
+# Keras's, one that clips by all weights.
+IN_THE_SUITE = ("keras.Adam", "LazyAdam")
 
 
-@pytest.mark.parametrize("name", in_the_suite(*IN_THE_SUITE, of=OPTIMIZERS))
+@pytest.mark.parametrize("name", in_the_suite(OPTIMIZERS, *IN_THE_SUITE))
 @pytest.mark.parametrize("way", ["stages", "sections"])
 def test_fifty_steps_as_one_device(way, name):
     """Each optimizer on two devices or on four."""
@@ -76,7 +72,7 @@ def first(number, x):
     return tf.nest.map_structure(lambda value: value[:number], x)
 
 
-@pytest.mark.parametrize("way", in_the_suite("stages", "sections"))
+@pytest.mark.parametrize("way", in_the_suite(WAYS, "stages"))
 def test_last_batches_of_any_size(way):
     # Copies are all alike, so two will do.
     devices = DEVICES[:2] if way in ("towers", "data") else DEVICES
@@ -98,7 +94,7 @@ def test_last_batches_of_any_size(way):
     assert all(np.isfinite(w.numpy()).all() for w in model.weights)
 
 
-@pytest.mark.parametrize("way", in_the_suite("sections", of=["stages", "sections", "data"]))
+@pytest.mark.parametrize("way", in_the_suite(["stages", "sections", "data"], "sections"))
 def test_files_go_both_ways(way, tmp_path):
     """Weights and slots: another file is written by two devices than by one only where bytes differ."""
     make = functools.partial(parallelize, how=way, verbose=0)

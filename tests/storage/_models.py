@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 from _tables import strategy_of
 from _training import arrays_of, fit
 
@@ -21,6 +22,14 @@ OPTIMIZERS = {
     "ftrl": lambda: klo.Ftrl(0.1),
     "accumulating": lambda: klo.Adagrad(0.1, gradient_accumulation_steps=2),
 }
+
+
+# Rules differ in their slots: none, one value per row, two rows, and what is kept between updates. The others
+# have their turn behind `soak`.
+IN_THE_SUITE = ("sgd", "rowwise_adagrad", "lazy_adam", "accumulating")
+ON_ONE_DEVICE = [
+    pytest.param(name, 1, marks=() if name in IN_THE_SUITE else pytest.mark.soak) for name in OPTIMIZERS
+]
 
 
 def model_of(

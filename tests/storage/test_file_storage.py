@@ -12,7 +12,7 @@ import tensorflow as tf
 from _forked import Forked
 from _tables import strategy_of
 from _training import arrays_of
-from storage._models import DATA, OPTIMIZERS, assert_same_bits, model_of, tables_of, trained
+from storage._models import DATA, ON_ONE_DEVICE, OPTIMIZERS, assert_same_bits, model_of, tables_of, trained
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
@@ -40,7 +40,7 @@ def embedding(folder, rows=50, dim=4, **options):
     return layer
 
 
-@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 2)])
+@pytest.mark.parametrize(("name", "devices"), [*ON_ONE_DEVICE, ("lazy_adam", 2)])
 def test_same_bits_as_in_memory(name, devices, tmp_path):
     assert_same_bits(*map(trained, twins(tmp_path, optimizer=OPTIMIZERS[name], devices=devices)))
 

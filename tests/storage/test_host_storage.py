@@ -11,7 +11,17 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 from _training import arrays_of, needs_multi_optimizer
-from storage._models import DATA, DIM, OPTIMIZERS, ROWS, assert_same_bits, model_of, tables_of, trained
+from storage._models import (
+    DATA,
+    DIM,
+    ON_ONE_DEVICE,
+    OPTIMIZERS,
+    ROWS,
+    assert_same_bits,
+    model_of,
+    tables_of,
+    trained,
+)
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
@@ -33,7 +43,7 @@ def assert_same_on(optimizer, devices=3, **options):
 
 
 # What several devices add is the exchange, which knows nothing of optimizers.
-@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("lazy_adam", 3)])
+@pytest.mark.parametrize(("name", "devices"), [*ON_ONE_DEVICE, ("lazy_adam", 3)])
 def test_same_bits_as_on_the_device(name, devices):
     assert_same_on(OPTIMIZERS[name], devices)
 

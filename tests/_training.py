@@ -1,4 +1,4 @@
-"""What tests of training share: a `fit` that tells its losses, and the logical arrays of tables."""
+"""What tests of training share: which cases are soak, a `fit` that tells its losses, the arrays of tables."""
 
 import keras
 import numpy as np
@@ -12,7 +12,12 @@ needs_multi_optimizer = pytest.mark.skipif(
 
 def in_the_suite(cases, *kept):
     """Cases of `pytest.mark.parametrize`: those not of `kept` are soak tests, which CI does by turns."""
-    return [pytest.param(case, marks=() if case in kept else pytest.mark.soak) for case in cases]
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=() if case in kept else pytest.mark.soak
+        )
+        for case in cases
+    ]
 
 
 def fit(model, data, batch=None, callbacks=(), **kwargs):

@@ -2,7 +2,7 @@
 
 import pytest
 from _tables import strategy_of
-from _training import assert_same
+from _training import assert_same, in_the_suite
 from conformance import _layer_checks
 from conformance._layers import LAYERS
 
@@ -31,14 +31,16 @@ def _is_soak(row, strategy, check):
 
 
 CELLS = [
-    pytest.param(row, strategy, check, marks=[pytest.mark.soak] if _is_soak(row, strategy, check) else [])
+    (row, strategy, check)
     for row in LAYERS
     for strategy in [*DEVICES, "servers"]
     for check in _layer_checks.CHECKS
 ]
 
 
-@pytest.mark.parametrize(("row", "strategy", "check"), CELLS)
+@pytest.mark.parametrize(
+    ("row", "strategy", "check"), in_the_suite(CELLS, *(cell for cell in CELLS if not _is_soak(*cell)))
+)
 def test_layer(row, strategy, check, tmp_path, in_processes):
     if strategy == "servers":
         told = in_processes(strategy, "layers", row, check)
@@ -53,7 +55,7 @@ def test_layer(row, strategy, check, tmp_path, in_processes):
 # The other layers are on more than two devices in tests/distribute.
 @pytest.mark.parametrize(
     "row",
-    ["FullSoftmax", "SampledSoftmax", *(pytest.param(row, marks=pytest.mark.soak) for row in ELSEWHERE_SOAK)],
+    ["FullSoftmax", "SampledSoftmax", *in_the_suite(ELSEWHERE_SOAK)],
 )
 def test_numbers_on_four_devices(row, tmp_path):
     told = _layer_checks.run(row, "numbers", strategy_of(4), tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from _tables import strategy_of
-from _training import assert_same
+from _training import assert_same, in_the_suite
 from conformance import _optimizer_checks, _processes
 from conformance._optimizers import (
     DIM,
@@ -76,11 +76,8 @@ SCALED = ("momentum", "row_wise_adagrad", "lazy_adam")
 
 def _cells(check, *strategies, only=OPTIMIZERS):
     """The cells of every optimizer under these strategies: all but those of `only` behind `soak`."""
-    return [
-        pytest.param(row, strategy, check, marks=() if row in only else pytest.mark.soak)
-        for row in OPTIMIZERS
-        for strategy in strategies
-    ]
+    cells = [(row, strategy, check) for row in OPTIMIZERS for strategy in strategies]
+    return in_the_suite(cells, *(cell for cell in cells if cell[0] in only))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import fit
+from _training import fit, in_the_suite
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -149,13 +149,8 @@ def _small_tables(monkeypatch):
 @pytest.mark.parametrize(
     ("devices", "kind"),
     [
-        (1, "auto"),
-        (3, "auto"),
-        (4, "modulo"),
-        (2, "columns"),
-        (2, "own"),
-        pytest.param(2, "replicated", marks=pytest.mark.soak),
-        pytest.param(2, "range", marks=pytest.mark.soak),
+        *((1, "auto"), (3, "auto"), (4, "modulo"), (2, "columns"), (2, "own")),
+        *in_the_suite([(2, "replicated"), (2, "range")]),
     ],
 )
 def test_numbers_of_separate_layers(devices, kind):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import arrays_of, assert_same, fit
+from _training import arrays_of, assert_same, fit, in_the_suite
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
@@ -57,10 +57,7 @@ def train(devices, kind, combiner):
     ("kind", "combiner"),
     [(kind, None) for kind in PLACEMENTS]
     + [("columns", "sum"), ("replicated", "mean"), ("explicit", "mean")]
-    + [
-        pytest.param(kind, combiner, marks=pytest.mark.soak)
-        for kind, combiner in (("columns", "mean"), ("replicated", "sum"), ("explicit", "sum"))
-    ],
+    + in_the_suite([("columns", "mean"), ("replicated", "sum"), ("explicit", "sum")]),
 )
 def test_every_placement(kind, combiner):
     want_losses, want = train(1, None, combiner)

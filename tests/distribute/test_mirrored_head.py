@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from _mirrored import below_the_root
 from _tables import strategy_of
-from _training import arrays_of, assert_same, fit
+from _training import arrays_of, assert_same, fit, in_the_suite
 
 import keras_largeout as kl
 
@@ -61,13 +61,7 @@ trained_on_one = functools.cache(functools.partial(trained, 1))
 
 @pytest.mark.parametrize(
     "tree, devices",
-    [
-        ("two_level", 6),
-        ("head_tail", 4),
-        ("huffman", 3),
-        pytest.param("two_level", 2, marks=pytest.mark.soak),
-        pytest.param("balanced", 2, marks=pytest.mark.soak),
-    ],
+    [("two_level", 6), ("head_tail", 4), ("huffman", 3), *in_the_suite([("two_level", 2), ("balanced", 2)])],
 )
 def test_same_numbers(tree, devices):
     (one, want), (several, got) = trained_on_one(tree), trained(devices, tree)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
-from _training import arrays_of
+from _training import arrays_of, in_the_suite
 
 import keras_largeout as kl
 
@@ -197,7 +197,7 @@ def _ragged(rng, rows, below):
     return tf.ragged.constant(lists, dtype=tf.int64)
 
 
-@pytest.mark.parametrize("form", _training.in_the_suite(["ragged", "sparse", "padded"], "ragged", "padded"))
+@pytest.mark.parametrize("form", in_the_suite(["ragged", "sparse", "padded"], "ragged", "padded"))
 def test_ragged_inputs_and_targets_in_fit(form):
     """Keras's own `fit` takes no such batches over several devices, nor a first one that does not divide."""
     rng = np.random.default_rng(1)

@@ -2,9 +2,8 @@
 
 import keras
 import numpy as np
-import pytest
 from _tables import strategy_of
-from _training import arrays_of, fit
+from _training import arrays_of, fit, in_the_suite
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
@@ -26,10 +25,10 @@ OPTIMIZERS = {
 
 # Rules differ in their slots: none, one value per row, two rows, and what is kept between updates. The others
 # have their turn behind `soak`.
-IN_THE_SUITE = ("sgd", "rowwise_adagrad", "lazy_adam", "accumulating")
-ON_ONE_DEVICE = [
-    pytest.param(name, 1, marks=() if name in IN_THE_SUITE else pytest.mark.soak) for name in OPTIMIZERS
-]
+ON_ONE_DEVICE = in_the_suite(
+    [(name, 1) for name in OPTIMIZERS],
+    *((name, 1) for name in ("sgd", "rowwise_adagrad", "lazy_adam", "accumulating")),
+)
 
 
 def model_of(

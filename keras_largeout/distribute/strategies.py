@@ -3,9 +3,10 @@
 import tensorflow as tf
 
 from keras_largeout.distribute.processes.config import from_environment
+from keras_largeout.distribute.replicas.exchange_dtype import check_exchange_dtype
 
 
-def strategy(devices=None):
+def strategy(devices=None, exchange_dtype=None):
     """The strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
 
     There it serves its chief until the process is told to end. So one script can be the command of every
@@ -23,13 +24,20 @@ def strategy(devices=None):
             On a machine without GPUs this many logical CPUs stand in for them: everything works as on GPUs,
             and nothing gets faster. Ask for them before TensorFlow has run anything. Of several hosts each
             has so many logical CPUs, or else all of its GPUs. On a cluster the argument has no meaning.
+        exchange_dtype: on a cluster, the dtype in which a worker and the parameter servers exchange float32
+            rows of tables, hidden vectors of heads, and the gradients of both: None or "float32" for as they
+            are, "bfloat16" for half of the bytes. Tables, slots and sums stay float32. Each value is rounded
+            once per way, to 8 bits (a relative error of at most 2^-8). Biases, losses, weights of other
+            layers, and a table that a head is tied to travel as they are. Without a cluster the argument has
+            no meaning.
 
     Returns:
         `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, a
         `tf.distribute.ParameterServerStrategy` or a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Raises:
-        ValueError: there are GPUs, but fewer than `devices`.
+        ValueError: there are GPUs, but fewer than `devices`; another `exchange_dtype` than these, or than the
+            cluster already has.
         RuntimeError: TensorFlow already runs with fewer logical CPUs; or a process of the cluster has another
             build of this package, or none; or hosts have different numbers of devices.
 
@@ -44,9 +52,10 @@ def strategy(devices=None):
     """
     if devices is not None and (not isinstance(devices, int) or devices < 1):
         raise ValueError(f"`devices` must be a positive integer or None. Received: devices={devices!r}")
+    exchange_dtype = check_exchange_dtype(exchange_dtype)
     cluster = from_environment()
     if cluster is not None:
-        return _take_part(cluster, devices)
+        return _take_part(cluster, devices, exchange_dtype)
     gpus = tf.config.list_physical_devices("GPU")
     if devices is None:
         devices = max(1, len(gpus))
@@ -65,7 +74,7 @@ def strategy(devices=None):
     )
 
 
-def _take_part(cluster, devices):
+def _take_part(cluster, devices, exchange_dtype):
     if cluster.in_step:
         from keras_largeout.distribute.hosts.connect import connect as connect_hosts
 
@@ -78,7 +87,7 @@ def _take_part(cluster, devices):
         serve(cluster)
     from keras_largeout.distribute.cluster.parameter_server import connect
 
-    return connect(cluster)
+    return connect(cluster, exchange_dtype)
 
 
 def _make_logical_cpus(count):

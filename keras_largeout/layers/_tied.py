@@ -86,4 +86,5 @@ class Tied:
                 f'with placement="range" or "replicated". Received: {embedding.name!r} with '
                 f"{table.placement!r}"
             )
+        table.exchange_dtype = None  # its gradients are joined with the head's, which are float32
         return table

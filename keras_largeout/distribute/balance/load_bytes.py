@@ -96,17 +96,21 @@ def server_tree_bytes(tree, tokens, token_bytes, top_rows):
         top_rows: int64 `[servers]`: rows of the top that are fetched. As many gradients are sent back.
     """
     kernel, bias = tree.kernel, tree.bias
-    itemsize = tf.as_dtype(kernel.array.dtype).size
-    row = kernel.shape[1] * itemsize + _INDEX + (0 if bias is None else 4 + _INDEX)
+    row = kernel.shape[1] * _size_of_value(kernel) + _INDEX + (0 if bias is None else 4 + _INDEX)
     return tokens * token_bytes + 2 * top_rows * row
 
 
+def _size_of_value(table):
+    """Bytes of a value of a row of a `ShardedTable` while it travels."""
+    return tf.as_dtype(table.exchange_dtype or table.array.dtype).size
+
+
 def _bytes_of_row(table):
-    """int64 `[devices]`: bytes that each device has of a row. Column-wise, that is a part of the row."""
+    """int64 `[devices]`: bytes of what each device sends of a row. Column-wise, that is a part of the row."""
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
     columns = table.placement.columns
     widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
-    return widths * tf.as_dtype(table.array.dtype).size
+    return widths * _size_of_value(table)
 
 
 def _replicated(rows, row_bytes, merged, merged_bytes, of_hosts):

@@ -38,7 +38,8 @@ class TreeCounter(LoadCounter):
             pairs: list of int32 scalars or None: how many pairs the top has, and each shard.
         """
         # A vector and its gradient; class, loss and its gradient beside them.
-        self._vector_bytes = 2 * hidden.dtype.size * hidden.shape[-1]
+        size = tf.as_dtype(self._tree.kernel.exchange_dtype or hidden.dtype).size
+        self._vector_bytes = 2 * size * hidden.shape[-1]
         self._scalar_bytes = 8 + 4 + 4
         with tf.device(HOST):
             numbers = tf.stack([0, *tokens, *(0 if p is None else p for p in pairs)])

@@ -19,6 +19,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
     Args:
         cluster: `distribute.cluster.Cluster`; this process is its chief.
+        exchange_dtype: None, or the dtype in which float32 rows and hidden vectors travel.
 
     Raises:
         OSError: the port of this process is taken, or may not be.
@@ -26,7 +27,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             this process's port could not be kept to it.
     """
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, exchange_dtype=None):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
             task_type="chief",
@@ -37,7 +38,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         with telling_who_is_missing(cluster), kept_to_loopback(cluster):
             super().__init__(resolver)
         check_servers(cluster)
-        self.cluster = cluster
+        self.cluster, self.exchange_dtype = cluster, exchange_dtype
         self._anchors = {}
         with super().scope():
             servers = devices.table_devices()
@@ -62,13 +63,23 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 _connected = {}
 
 
-def connect(cluster):
-    """The strategy of a cluster, made once: a process can connect only once."""
+def connect(cluster, exchange_dtype=None):
+    """The strategy of a cluster, made once: a process can connect only once.
+
+    Raises:
+        ValueError: it was made with another `exchange_dtype`.
+    """
     key = cluster.to_tf_config()
     if key not in _connected:
-        _connected[key] = ParameterServerStrategy(cluster)
+        _connected[key] = ParameterServerStrategy(cluster, exchange_dtype)
         leave_on_sigterm()
-    return _connected[key]
+    made = _connected[key]
+    if made.exchange_dtype != exchange_dtype:
+        raise ValueError(
+            f"`exchange_dtype` must be what this process connected with, {made.exchange_dtype!r}. "
+            f"Received: exchange_dtype={exchange_dtype!r}"
+        )
+    return made
 
 
 def check_servers(cluster):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
+from keras_largeout.distribute.replicas.exchange_dtype import from_home, sent, to_home
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
@@ -53,12 +54,16 @@ class JointLoss:
 
     def __init__(self, weights, loss, fused=None):
         self.weights, self.loss, self.fused = weights, loss, fused
-        self.parts = weights.parts()
+        self.parts, self.traveling = weights.parts(), weights.kernel.exchange_dtype
 
-    def forward(self, hidden, targets):
-        """The losses `[n]`, and for each part the `FanInForward` that its backward pass wants."""
+    def forward(self, vectors, targets):
+        """The losses `[n]`, and for each part the `FanInForward` that its backward pass wants.
+
+        Args:
+            vectors: for each part the hidden vectors as it gets them.
+        """
         found = []
-        for part in self.parts:
+        for part, hidden in zip(self.parts, vectors):
             with part.on_its_device():
                 found.append(fan_in_forward(hidden, *self._arguments(part, targets), **self._options(part)))
         losses, lse, mass = self._together([(f.loss, f.lse, f.mass) for f in found])
@@ -78,20 +83,23 @@ class JointLoss:
         losses = [loss + mass * (lse - own) for loss, own, mass in parts]
         return tf.add_n(losses), lse, tf.add_n(masses)
 
-    def backward(self, hidden, targets, found, upstream):
-        """The gradient of `hidden`, after the step of every part."""
-        of_hidden = [self._backward(i, hidden, targets, found, upstream)[0] for i in range(len(self.parts))]
+    def backward(self, vectors, targets, found, upstream):
+        """The gradient of the hidden vectors, after the step of every part."""
+        of_hidden = [
+            from_home(self._backward(i, vectors, targets, found, upstream)[0], part.kernel, self.traveling)
+            for i, part in enumerate(self.parts)
+        ]
         self.fused.count()
         if len(of_hidden) > 1:
             of_hidden = [tf.add_n([tf.cast(d_hidden, tf.float32) for d_hidden in of_hidden])]
-        return tf.cast(of_hidden[0], hidden.dtype)
+        return tf.cast(of_hidden[0], vectors[0].dtype)
 
-    def _backward(self, index, hidden, targets, found, upstream):
-        """One part of the gradient of `hidden`, and the gradients of its kernel and bias, or None."""
+    def _backward(self, index, vectors, targets, found, upstream):
+        """One part of the gradient of the hidden vectors, and those of its kernel and bias, or None."""
         part = self.parts[index]
         with part.on_its_device():
             return fan_in_backward(
-                hidden,
+                vectors[index],
                 *self._arguments(part, targets),
                 forward=found[index],
                 grad_loss=upstream,
@@ -112,24 +120,27 @@ class JointLoss:
 
     def of_one(self, hidden, targets):
         """Each replica for itself; the gradients of the weights go to the model's optimizer."""
-        losses, found = self.forward(hidden, targets)
         # The parts' gradients are added up where this is differentiated: in float32.
         whole = hidden if len(self.parts) == 1 else tf.cast(hidden, tf.float32)
-        return tf.add_n(
-            [losses, *(self._part_of_gradient(i, hidden, targets, found, whole) for i in range(len(found)))]
-        )
+        wholes = [sent(whole, part.kernel, self.traveling) for part in self.parts]
+        vectors = wholes if whole.dtype == hidden.dtype else [hidden] * len(self.parts)
+        losses, found = self.forward(vectors, targets)
+        gradients = [
+            self._part_of_gradient(i, vectors, targets, found, whole) for i, whole in enumerate(wholes)
+        ]
+        return tf.add_n([losses, *gradients])
 
-    def _part_of_gradient(self, index, hidden, targets, found, whole):
+    def _part_of_gradient(self, index, vectors, targets, found, whole):
         """Zeros with the gradient of one part. (One op takes the handles of one device alone.)"""
         part = self.parts[index]
 
         def gradient(upstream):
-            d_hidden, *of_weights = self._backward(index, hidden, targets, found, upstream)
+            d_hidden, *of_weights = self._backward(index, vectors, targets, found, upstream)
             return [tf.cast(d_hidden, whole.dtype), *(d for d in of_weights if d is not None)]
 
         trained = [part.kernel, part.bias] if self.weights.trainable else []
         with part.on_its_device():
-            nothing = tf.zeros(tf.shape(hidden)[:1])
+            nothing = tf.zeros(tf.shape(vectors[index])[:1])
             return with_gradient(gradient, nothing, [whole], [v for v in trained if v is not None])
 
     def of_all_replicas(self, hidden, targets, trigger):
@@ -137,13 +148,14 @@ class JointLoss:
 
         def forward(*replicas):
             whole, lists = _joined(replicas)
-            losses, found = self.forward(whole, lists)
+            vectors = [to_home(whole, part.kernel, self.traveling) for part in self.parts]
+            losses, found = self.forward(vectors, lists)
             sizes = [tf.shape(inputs[0])[0] for inputs in replicas]
-            return _split(losses, sizes), (whole, lists, found, sizes)
+            return _split(losses, sizes), (vectors, lists, found, sizes)
 
         def backward(saved, gradients):
-            whole, lists, found, sizes = saved
-            d_hidden = self.backward(whole, lists, found, tf.concat(gradients, axis=0))
+            vectors, lists, found, sizes = saved
+            d_hidden = self.backward(vectors, lists, found, tf.concat(gradients, axis=0))
             others = [None] * (len(inputs) - 2)
             return [(piece, *others, tf.zeros([0])) for piece in _split(d_hidden, sizes)]
 

@@ -132,7 +132,7 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     slots = slots or [()] * len(parts)
     forward = [None] * len(parts)
     if batch is not None:
-        _, forward = JointLoss(weights, loss).forward(batch.hidden, batch.targets)
+        _, forward = JointLoss(weights, loss).forward([batch.hidden] * len(parts), batch.targets)
     pruning = {"fraction": fraction}
     if not per_class:
         kernels, firsts = [part.kernel for part in parts], [part.first_class for part in parts]

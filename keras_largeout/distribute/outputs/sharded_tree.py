@@ -12,6 +12,7 @@ from keras_largeout.distribute.planning.tree_estimator import node_owners
 from keras_largeout.distribute.planning.tree_placement import cut_and_units
 from keras_largeout.distribute.replicas.between_hosts import Route
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
+from keras_largeout.distribute.replicas.exchange_dtype import rows_of, sent
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
 from keras_largeout.ops._gradients import with_gradient
@@ -167,8 +168,9 @@ class ShardedTree:
             targets = tf.boolean_mask(targets, weights != 0)
         wrong_too = tf.clip_by_value(targets, 0, self._top_tree.num_classes - 1)
         wanted = rows_on_paths(wrong_too, arrays, TreeFacts(arrays))
-        tables = (None if v is None else _fetched(v, wanted) for v in self._weights(HOT))
-        return *tables, arrays
+        kernel, bias = self._weights(HOT)
+        fetched = _fetched(kernel, wanted, self.kernel.exchange_dtype)
+        return fetched, None if bias is None else _fetched(bias, wanted), arrays
 
     def _by_owner(self, position, offsets, parts):
         """The tokens with something below the top, by parts that begin at `offsets`, and how many of each."""
@@ -190,9 +192,11 @@ class ShardedTree:
         for index, (mine, piece) in enumerate(zip(classes, pieces)):
             if index not in self._forests:
                 continue
-            with on(self._weights(index)[0]):
+            kernel = self._weights(index)[0]
+            vectors = sent(piece, kernel, self.kernel.exchange_dtype)
+            with on(kernel):
                 loss, pairs[index] = tree_softmax_pairs(
-                    piece,
+                    vectors,
                     mine - offsets[index],
                     *self._weights(index),
                     self._arrays(self._forests[index]),
@@ -219,13 +223,13 @@ def take_each(values, order):
     return with_gradient(lambda grad: [tf.scatter_nd(order[:, None], grad, shape)], taken, [values])
 
 
-def _fetched(variable, rows):
+def _fetched(variable, rows, dtype=None):
     """A tensor of the shape of `variable` that has its `rows`, and zeros elsewhere.
 
-    Its gradient must be a `tf.IndexedSlices` of these rows.
+    Its gradient must be a `tf.IndexedSlices` of these rows. `dtype`: None, or what they travel in.
     """
     shape = tf.constant(variable.shape.as_list(), rows.dtype)
-    values = tf.gather(variable, rows)
+    values = rows_of(variable, rows, dtype)
     spread = tf.scatter_nd(rows[:, None], values, shape)
     return with_gradient(lambda grad: [grad.values], spread, [values])
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.devices import local, on
+from keras_largeout.distribute.replicas.exchange_dtype import sent
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.lookup import sharded_lookup
 from keras_largeout.ops.export_mode import is_exporting
@@ -101,7 +102,7 @@ class SoftmaxWeights:
         if len(parts) == 1:
             (part,) = parts
             return full_softmax_terms(
-                hidden,
+                sent(hidden, part.kernel, self.kernel.exchange_dtype),
                 targets,
                 part.kernel,
                 part.bias,
@@ -127,9 +128,9 @@ class SoftmaxWeights:
         for part in self.parts():
             mine = targets - part.first
             inside = (mine >= 0) & (mine < part.count)
+            vectors = sent(tf.cast(whole, hidden.dtype), part.kernel, self.kernel.exchange_dtype)
             with part.on_its_device():
                 local_targets = tf.where(inside, mine, tf.constant(-1, tf.int64))
-                vectors = tf.cast(whole, hidden.dtype)
                 found.append(
                     full_softmax_terms(
                         vectors, local_targets, part.kernel, part.bias, weight_gradient=trainable

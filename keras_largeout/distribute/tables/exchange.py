@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.between_hosts import Route, RouteToAll
 from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
+from keras_largeout.distribute.replicas.exchange_dtype import rows_of
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.counting import counter_of
 from keras_largeout.distribute.tables.rails import positions_beyond_hot, rail_of
@@ -136,8 +137,7 @@ class Exchange:
 
     def _part_rows(self, key, wanted):
         counter, part = counter_of(self.table), self.table.array.parts[key]
-        note(part, wanted)
-        rows = part.gather(wanted)
+        rows = rows_of_part(self.table, part, wanted)
         if counter is not None:
             with on(local(part.value)):
                 counter.record(key, wanted)
@@ -148,6 +148,17 @@ class Exchange:
         for key in self.table.array.parts:
             run = 0 if key == HOT else key + 1
             yield key, slice(partition.cuts[run], partition.cuts[run + 1])
+
+
+def rows_of_part(table, part, wanted):
+    """The rows `wanted` (int64 tensor, by their indices there) of one part of a table; differentiable.
+
+    They are on the device of the part, and here where the table has an `exchange_dtype`.
+    """
+    note(part, wanted)
+    if table.exchange_dtype is None or not part.initialized:
+        return part.gather(wanted)
+    return rows_of(local(part.value), wanted, table.exchange_dtype)
 
 
 def _mirrored(values):
@@ -168,6 +179,4 @@ def gather_columns(table, ids):
 
 
 def _columns_here(table, ids):
-    for part in table.shards:
-        note(part, ids)
-    return tf.concat([part.gather(ids) for part in table.shards], axis=-1)
+    return tf.concat([rows_of_part(table, part, ids) for part in table.shards], axis=-1)

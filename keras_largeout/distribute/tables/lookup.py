@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.distribute.tables.counting import counter_of
-from keras_largeout.distribute.tables.exchange import gather_columns
+from keras_largeout.distribute.tables.exchange import gather_columns, rows_of_part
 from keras_largeout.distribute.tables.storage.near_lookup import NearLookup, is_near
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import embedding_combine, embedding_lookup
@@ -80,6 +80,6 @@ class LogicalRows:
         """The rows `rows` (integers of any shape)."""
         if self.table.is_whole:  # as of a tree so small that every device has all of it
             (part,) = self.table.shards
-            return part.gather(rows)
+            return rows_of_part(self.table, part, rows)
         partition = self.table.exchange.partition(rows, "error")
         return tf.gather(self.table.exchange.rows(partition), partition.inverse)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
+from keras_largeout.distribute.replicas.exchange_dtype import exchange_dtype_of
 from keras_largeout.distribute.replicas.hosts import current_hosts
 from keras_largeout.distribute.tables.array import ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
@@ -108,6 +109,7 @@ class ShardedTable:
             may say "host", too.
         cache_rows: None, or int: so many rows of a table in host memory, with their slots, each device keeps
             in its own.
+        beside: None, or the table on whose parameter server its replicated rows are to be.
 
     Attributes:
         placement: the `Placement`.
@@ -115,6 +117,8 @@ class ShardedTable:
         hosts: the `Hosts` where there are several, each with the parts of its own devices; else None.
         memories: tuple of the names of the devices in whose memory their rows are.
         remote: bool, whether they are parameter servers.
+        exchange_dtype: the narrower dtype in which rows travel, and hidden vectors to them; None: their own.
+            Always None where a value is not float32, and for single numbers, such as biases.
         apart: bool, whether the rows are elsewhere than what computes with them: on servers, or in host
             memory beside a GPU. Then unique rows are brought, and there is one copy of each row.
         folder: the `TableFolder` of a table in files, else None.
@@ -143,6 +147,7 @@ class ShardedTable:
         plan_name=None,
         storage="device",
         cache_rows=None,
+        beside=None,
     ):
         dtype = keras.backend.standardize_dtype(dtype)
         if dtype not in ("float32", "bfloat16"):
@@ -152,6 +157,8 @@ class ShardedTable:
             )
         self.shape = tuple(int(n) for n in shape)
         self.name = name
+        narrow = dtype == "float32" and len(self.shape) > 1
+        self.exchange_dtype = exchange_dtype_of(tf.distribute.get_strategy()) if narrow else None
         self.devices, self.remote, self.hosts = table_devices(), on_servers(), current_hosts()
         itemsize = 2 if dtype == "bfloat16" else 4
         self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
@@ -163,7 +170,8 @@ class ShardedTable:
         alone = len(self.devices) > 1 and not tf.distribute.has_strategy()
         self.hot_device = self.memories[self.here[0]] if self.apart or alone else None
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
-            self.hot_device = emptiest_server(hot_rows * int(np.prod(self.shape[1:])) * itemsize)
+            nbytes = hot_rows * int(np.prod(self.shape[1:])) * itemsize
+            self.hot_device = emptiest_server(nbytes) if beside is None else beside.hot_device
         folder = folder_of(storage), is_read_only(storage)
         self.folder = self._open(*folder, initializer, dtype, plan_name or name)
         self.plan_name, self.tables, self.counter = plan_name, [self], None

@@ -95,6 +95,7 @@ class TableHead(HeadOptimizer, Head):
                 name="bias",
                 placement=placement,
                 trainable=trainable,
+                beside=kernel if whole else None,
             )
         self.softmax_weights = SoftmaxWeights(kernel, bias, self)
         give_shards(self, *self._own_tables())

@@ -34,6 +34,13 @@ for own in (None, kl.optimizers.LazyAdam(1e-2)):
 say("ids", top.predict(arrays(2)[0], batch_size=8, verbose=0)["ids"][:, -1].tolist())
 say("on_batch", [model.train_on_batch(*arrays(1)), model.test_on_batch(*arrays(1))])
 say("shape", model.predict_on_batch(arrays(1)[0]).shape)
+# Several steps per call, which an epoch does not divide by; read by the worker itself, and by the chief.
+for reads in (True, False):
+    model = make(kl.optimizers.LazyAdam, steps_per_execution=5)
+    itself = reads and isinstance(STRATEGY, tf.distribute.ParameterServerStrategy)
+    batches = (lambda context: data(12)) if itself else data(12)
+    history = model.fit(batches, steps_per_epoch=12 if itself else None, epochs=2, shuffle=False, verbose=0)
+    say(f"calls_{reads}", [*history.history["loss"], model.optimizer.iterations.numpy()])
 """
 )
 
@@ -42,7 +49,7 @@ def test_one_worker_gives_the_numbers_of_one_device(new_cluster, run_alone):
     alone = run_alone(NUMBERS)
     cluster = ended(new_cluster(1, 2).run(NUMBERS))
     names = re.findall(r"^>> (\w+): ", alone.text, re.M)
-    assert len(names) == 12
+    assert len(names) == 14
     for name in names:
         ours, theirs = said(cluster, name), said(alone, name)
         if isinstance(theirs, dict):
@@ -103,6 +110,9 @@ model = make(kl.optimizers.SGD)
 there = {"validation_data": read, "validation_steps": 4}
 losses = model.fit(read, steps_per_epoch=12, epochs=2, verbose=0, **there).history
 say("read", {key: len(values) for key, values in losses.items()})
+model = make(kl.optimizers.SGD, steps_per_execution=5)
+model.fit(read, steps_per_epoch=12, epochs=2, verbose=0, **there)
+say("read_steps", model.optimizer.iterations.numpy())
 for wrong in ({"x": read}, {"x": data(2), "validation_data": read}):
     try:
         model.fit(**wrong)
@@ -165,6 +175,7 @@ def test_keras_ways(new_cluster, tmp_path):
     assert said(script, "kind") == ["Model", True] and len(said(script, "goes_on")) == 1
     assert said(script, "steps") == 20
     assert said(script, "read") == {"loss": 2, "val_loss": 2}
+    assert said(script, "read_steps") == 24
     refused = re.findall("^>> refused: (.*)$", script.text, re.M)
     assert "`steps_per_epoch` must say how many" in refused[0] and "`validation_steps`" in refused[1]
     assert "`run_eagerly` must be False" in said(script, "eager")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.local_state import LocalState
+from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
 from keras_largeout.distribute.cluster.steps import Ahead
 
 
@@ -40,14 +40,20 @@ def test_local_state_keeps_its_own_and_writes_what_is_not():
 
     @tf.function
     def step():
-        with LocalState([added], [counter]) as state:
-            added.assign(added + 1.0)
-            counter.assign(counter + 1)
-            other.assign(other * 2.0)
-            other.assign(other + added)
-        return state.results()
+        state = nothing_added([added])
+        for _ in range(2):
+            with LocalState([added], state, [counter]) as local:
+                added.assign(added + 1.0)
+                counter.assign(counter + 1)
+                other.assign(other * 2.0)
+                other.assign(other + added)
+            state = local.results()
+            counts.append(tf.identity(counter.value))
+        return state, counts
 
-    (found,) = step()
-    assert float(found) == 1.0  # it started at zero
-    assert float(added.value) == 5.0 and int(counter.value) == 8
-    np.testing.assert_array_equal(other.value, [3.0, 5.0])
+    counts = []
+    (found,), counted = step()
+    assert float(found) == 2.0  # it started at zero
+    assert float(added.value) == 5.0 and int(counter.value) == 9
+    assert [int(count) for count in counted] == [8, 9]  # whoever reads the variable sees each step
+    np.testing.assert_array_equal(other.value, [8.0, 12.0])

@@ -26,7 +26,10 @@ progress bar are Keras's, unchanged.
 - *The top of a tree* is fetched and computed by the worker: just the rows of nodes on the paths of its
   targets, so that a lazy optimizer moves the same rows as on one device.
 - *Few messages.* A tensor between chief and worker is a message. The batches of a call travel stacked,
-  and an answer is one vector (`packed.py`).
+  and an answer is one vector (`packed.py`). The steps of a call are a loop in the worker's graph: with a
+  dataset function and 50 steps per call, the chief needs a tenth of a millisecond per step.
+- *Fewer bytes.* Rows and hidden vectors travel in bfloat16 on request
+  (`distribute/replicas/exchange_dtype.py`).
 - *A lost server* is found in TensorFlow's error (`errors.py`), or by asking (`server_watch.py`: now and
   then TensorFlow waits for ever for a server that is gone), and raised as one `ServerLostError`.
 - *Files* are written beside and renamed, after waiting for the steps under way. The servers can write

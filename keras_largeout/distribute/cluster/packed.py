@@ -48,8 +48,6 @@ def stack(batches):
     return keras.tree.map_structure(lambda *parts: None if parts[0] is None else tf.stack(parts), *batches)
 
 
-def unstack(batches, count):
-    """The list of `count` batches that `stack` has put together."""
-    flat = keras.tree.flatten(batches)
-    parts = [[None] * count if part is None else tf.unstack(part, count) for part in flat]
-    return [keras.tree.pack_sequence_as(batches, batch) for batch in zip(*parts)]
+def one_of(batches, index):
+    """The batch `index` (an integer, or a tensor) of those that `stack` has put together."""
+    return keras.tree.map_structure(lambda part: None if part is None else part[index], batches)

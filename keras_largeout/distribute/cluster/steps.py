@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers, step_counter
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
-from keras_largeout.distribute.cluster.local_state import LocalState
-from keras_largeout.distribute.cluster.packed import Packed, stack, unstack
+from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
+from keras_largeout.distribute.cluster.packed import Packed, one_of, stack
 from keras_largeout.distribute.cluster.totals import Totals
 from keras_largeout.distribute.cluster.worker_data import worker_data_of
 
@@ -38,19 +38,19 @@ class Steps:
         self._counters = _all_counters(model) if trains else []
         self._answer = Packed()
         self._dispatcher = dispatcher_of(strategy)
-        self._of_batches = tf.function(self._run, autograph=False, reduce_retracing=True)
+        self._of_batches = tf.function(self._run_each, autograph=False, reduce_retracing=True)
         self._of_stacks = functools.cache(self._of_stack)
-        self._of_workers = tf.function(
-            lambda iterator: self._run([next(iterator) for _ in range(self._per_call)]), autograph=False
-        )
+        self._of_workers = functools.cache(self._of_worker)
 
     def __call__(self, iterator):
-        batches = take(iterator, self._per_call)
+        batches = [tensors(next(iterator))]
         self._model.active_steps = self
         data = worker_data_of(batches[0])
-        if data is not None:
-            worker_data, position = data
-            self._dispatcher.submit(self._of_workers, (worker_data.iterator(position),), self._receive)
+        batches += [] if data else take(iterator, self._per_call - 1)
+        if data:
+            worker_data, call = data
+            count = min(self._per_call, worker_data.steps - call * self._per_call)
+            self._dispatcher.submit(self._of_workers(count), (worker_data.iterator(call),), self._receive)
         elif len(batches) > 1 and (batch_stack := stack(batches)) is not None:
             self._dispatcher.submit(self._of_stacks(len(batches)), (batch_stack,), self._receive)
         else:
@@ -62,20 +62,49 @@ class Steps:
     def _of_stack(self, count):
         """The function of `count` batches in one structure."""
         return tf.function(
-            lambda batches: self._run(unstack(batches, count)), autograph=False, reduce_retracing=True
+            lambda batches: self._run(lambda i: one_of(batches, i), count),
+            autograph=False,
+            reduce_retracing=True,
         )
 
-    def _run(self, batches):
-        """The steps of a call, in the graph of a worker."""
+    def _of_worker(self, count):
+        """The function of the next `count` batches of a worker's own iterator."""
+        return tf.function(
+            lambda iterator: self._run(lambda i: next(iterator), count),
+            autograph=False,
+            reduce_retracing=True,
+        )
 
-        def in_replica(batches):
+    def _run(self, batch_at, count):
+        """The steps of a call, in the graph of a worker, which has two of them: the first, and a loop's."""
+        state, logs = self._one(batch_at(0), nothing_added(self.totals.variables))
+
+        def one_more(i, state, logs):
+            return i + 1, *self._one(batch_at(i), state)
+
+        if count > 1:
+            _, state, logs = tf.while_loop(
+                lambda i, *_: i < count, one_more, (tf.constant(1), state, logs), parallel_iterations=1
+            )
+        return self._answer.pack((state, logs))
+
+    def _run_each(self, batches):
+        """The same of batches that are not alike: the graph has all the steps."""
+        state = nothing_added(self.totals.variables)
+        for batch in batches:
+            state, logs = self._one(batch, state)
+        return self._answer.pack((state, logs))
+
+    def _one(self, batch, state):
+        """One step: the state after it, and what it logs."""
+
+        def in_replica(batch, state):
             # Inside the replica: it is traced in its own thread, and Keras's scopes are thread-local.
-            with LocalState(self.totals.variables, self._counters) as state:
-                for batch in batches:
-                    logs = self._step(batch)
-            return self._answer.pack((state.results(), logs))
+            with LocalState(self.totals.variables, state, self._counters) as local:
+                logs = self._step(batch)
+            return local.results(), keras.tree.map_structure(tf.convert_to_tensor, logs)
 
-        return self._strategy.run(in_replica, args=(batches,))
+        return self._strategy.run(in_replica, args=(batch, state))
 
     def _receive(self, answer):
         self.totals.add(*self._answer.unpack(answer))
@@ -131,14 +160,8 @@ class Ahead:
 
 
 def take(iterator, count):
-    """Up to `count` next batches as a list. Raises StopIteration where there is none."""
-    batches = [tensors(next(iterator))]
-    for _ in range(count - 1):
-        try:
-            batches.append(tensors(next(iterator)))
-        except StopIteration:
-            break
-    return batches
+    """Up to `count` next batches as a list, which is shorter where there are no more."""
+    return [tensors(batch) for batch in itertools.islice(iterator, count)]
 
 
 def tensors(batch):

@@ -14,8 +14,9 @@ _known = weakref.WeakValueDictionary()  # number -> WorkerData
 class WorkerData:
     """The batches of a dataset function, read by each worker for its own steps.
 
-    Keras's loop counts the batches of `calls`, a dataset of this many empty elements; each stands for the
-    next batch of whichever worker runs the step.
+    Keras's loop knows from the size of `calls` how many batches an epoch has. An element stands for all the
+    batches of a call, the next ones of whichever worker runs it; so one is read per call, and an epoch does
+    not come to the last of them.
 
     Args:
         function: from a `tf.distribute.InputContext` to a `tf.data.Dataset` of batches.
@@ -26,7 +27,7 @@ class WorkerData:
     """
 
     def __init__(self, function, coordinator, workers, steps, anew):
-        self.anew, self._iterator = anew, None
+        self.anew, self.steps, self._iterator = anew, steps, None
         self.number = next(_numbers)
         _known[self.number] = self
 
@@ -39,9 +40,9 @@ class WorkerData:
         self.element_spec = _dataset(function, workers, 0).element_spec
         self.calls = tf.data.Dataset.range(steps).map(lambda i: {_KEY: tf.stack([self.number, i])})
 
-    def iterator(self, position):
-        """The iterators of all workers for the step `position` of an epoch."""
-        if self._iterator is None or (self.anew and position == 0):
+    def iterator(self, call):
+        """The iterators of all workers for a call, the first of an epoch being call 0."""
+        if self._iterator is None or (self.anew and call == 0):
             self._iterator = iter(self._datasets)
         return self._iterator
 
@@ -53,11 +54,11 @@ class WorkerData:
 
 
 def worker_data_of(batch):
-    """`(WorkerData, position)` that an element of `WorkerData.calls` stands for; None for other batches."""
+    """`(WorkerData, index of the call)` of an element of `WorkerData.calls`; None for other batches."""
     if not (isinstance(batch, dict) and _KEY in batch):
         return None
-    number, position = (int(n) for n in batch[_KEY])
-    return _known[number], position
+    number, call = batch[_KEY].numpy().tolist()
+    return _known[number], call
 
 
 def _dataset(function, workers, index):

@@ -90,7 +90,8 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
       out its batches: each batch is trained on once per epoch, even when workers come and go. Where that is
       too much for one machine, pass a function `tf.distribute.InputContext -> tf.data.Dataset`. Each worker
       then reads its own (`dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`; the second
-      is a tensor), repeated without end, and `steps_per_epoch` is the number of batches per epoch.
+      is a tensor), repeated without end, and `steps_per_epoch` is the number of batches per epoch. It opens
+      its files itself: a dataset of arrays or tensors that the chief holds cannot go to a worker.
       `validation_data` may be such a function too.
     - *Metrics* are exact: each step returns what it added, and the chief adds up. The state of a metric must
       be a sum. What the progress bar shows during an epoch is a moment old.
@@ -104,8 +105,9 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
       and weights files of a `kl.Model` have digests of all that is in them. So is one of another model or
       optimizer, by `load_weights`. Files without digests are loaded too.
     - `compile` refuses an optimizer that cannot train the model's tables on several devices.
-    - `steps_per_execution` is the number of steps per call of a worker. Each call costs messages between
-      worker and chief. `run_eagerly` is refused, XLA is not used.
+    - `steps_per_execution` is the number of steps per call of a worker, a loop in its graph. Each call costs
+      messages between worker and chief, and is what runs again where a worker dies. `run_eagerly` is
+      refused, XLA is not used.
     - Moving averages of `BatchNormalization` are written by all workers; the last one wins.
 
     On several hosts in step (`tf.distribute.MultiWorkerMirroredStrategy`, which Keras's own `fit` does not

@@ -19,15 +19,15 @@ progress bar are Keras's, unchanged.
   lose what they add. A step starts them at zero (`local_state.py`) and returns what it added; the chief
   adds up. Counters of optimizers are increased by one op at the end of the step.
 - *How often a step is counted.* A worker that ends before it has answered gives its step to another one,
-  and what it had done of it is done twice: at most one step per killed worker. For one that ends between
+  and what it had done of it is done twice: at most one call per killed worker. For one that ends between
   the last op and the answer, the step is counted, its metrics are not.
-- *Two steps per worker* are under way: one computes, one is on its way. A thread waits for each answer,
-  in no order, so a worker that stands still holds up two steps and nothing else.
+- *Two calls per worker* are under way: one computes, one is on its way. A thread waits for each answer,
+  in no order, so a worker that stands still holds up two calls and nothing else.
 - *The top of a tree* is fetched and computed by the worker: just the rows of nodes on the paths of its
   targets, so that a lazy optimizer moves the same rows as on one device.
 - *Few messages.* A tensor between chief and worker is a message. The batches of a call travel stacked,
   and an answer is one vector (`packed.py`). The steps of a call are a loop in the worker's graph: with a
-  dataset function and 50 steps per call, the chief needs a tenth of a millisecond per step.
+  dataset function and 50 steps per call, the chief needs a fifth of a millisecond per step.
 - *Fewer bytes.* Rows and hidden vectors travel in bfloat16 on request
   (`distribute/replicas/exchange_dtype.py`).
 - *A lost server* is found in TensorFlow's error (`errors.py`), or by asking (`server_watch.py`: now and

@@ -148,6 +148,10 @@ def main(argv=None):
         goals = [["planned: max/mean of the servers", f"at most {MOST_IMBALANCE}", f"{worst:.2f}"]]
         goals[0].append("reached" if worst <= MOST_IMBALANCE else "MISSED")
         failed = worst > MOST_IMBALANCE
+        wide = [row for row in predictions if row[3] != "chief"]
+        reached = bool(wide) and wide[-1] is predictions[-1]
+        goals.append(["workers before the chief is the narrowest", "reach 64", wide[-1][0] if wide else "0"])
+        goals[1].append("reached" if reached else "MISSED")
         print("\n" + _table.aligned(["goal", "wanted", "found", ""], goals))
     if options.markdown and predictions:
         text = _table.markdown(header, rows) + "\n\n" + _table.markdown(above, predictions)

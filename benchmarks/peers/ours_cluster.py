@@ -1,6 +1,5 @@
 """keras_largeout: the chief of a local cluster, for `benchmarks.parameter_server`."""
 
-import functools
 import json
 import pathlib
 import re
@@ -25,20 +24,18 @@ def main():
     workers = len(strategy.cluster.addresses["worker"])
     counts = _data.zipf_counts(config["words"], ZIPF_EXPONENT)
     folder = tempfile.TemporaryDirectory()
-    data = _batches(config, _file(config, folder.name))
+    path = _file(config, folder.name)
+    data = _batches(config, path)
     planned = _model(config, strategy, counts, _plan(config, counts, servers))
 
     def fit(steps):
         if config["by_workers"]:  # each reads for itself
-            read = functools.partial(_batches_of_worker, config, folder.name)
-            history = planned.fit(read, steps_per_epoch=steps, verbose=0)
+            history = planned.fit(lambda _: _batches(config, path).repeat(), steps_per_epoch=steps, verbose=0)
         else:
             history = planned.fit(data.take(steps), verbose=0)
         return history.history["loss"][0]
 
-    began = time.perf_counter()
     fit(max(20, config["per_call"]))  # traces; the servers' memory is touched
-    first = time.perf_counter() - began
     before = _bytes_on_the_wire(), _processor_seconds(), time.perf_counter()
     loss = fit(config["count"])
     wire, cpu, seconds = (
@@ -59,7 +56,6 @@ def main():
         "server_cpu": cpu["ps"] / count,
         "chief_cpu": cpu["chief"] / count,
         "workers": workers,
-        "first_call": first,
         "loss": loss,
     }
     print("RESULT " + json.dumps(result), flush=True)
@@ -81,10 +77,6 @@ def _batches(config, path):
         return ids[:, :-1], ids[:, 1:]
 
     return tf.data.FixedLengthRecordDataset(path, 4 * shape[0] * shape[1]).map(read)
-
-
-def _batches_of_worker(config, folder, context):
-    return _batches(config, f"{folder}/batches").repeat()
 
 
 def _tree(config, counts):

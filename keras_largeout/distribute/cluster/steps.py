@@ -39,38 +39,33 @@ class Steps:
         self._answer = Packed()
         self._dispatcher = dispatcher_of(strategy)
         self._of_batches = tf.function(self._run_each, autograph=False, reduce_retracing=True)
-        self._of_stacks = functools.cache(self._of_stack)
-        self._of_workers = functools.cache(self._of_worker)
+        self._of = functools.cache(self._function)
 
     def __call__(self, iterator):
-        batches = [tensors(next(iterator))]
+        first = tensors(next(iterator))
         self._model.active_steps = self
-        data = worker_data_of(batches[0])
-        batches += [] if data else take(iterator, self._per_call - 1)
-        if data:
-            worker_data, call = data
-            count = min(self._per_call, worker_data.steps - call * self._per_call)
-            self._dispatcher.submit(self._of_workers(count), (worker_data.iterator(call),), self._receive)
-        elif len(batches) > 1 and (batch_stack := stack(batches)) is not None:
-            self._dispatcher.submit(self._of_stacks(len(batches)), (batch_stack,), self._receive)
-        else:
-            self._dispatcher.submit(self._of_batches, (batches,), self._receive)
+        function, source = self._call(first, iterator)
+        self._dispatcher.submit(function, (source,), self._receive)
         if not isinstance(iterator, tf.data.Iterator):  # train_on_batch, test_on_batch
             return self.finish() or self.totals.running()
         return self.totals.running()
 
-    def _of_stack(self, count):
-        """The function of `count` batches in one structure."""
-        return tf.function(
-            lambda batches: self._run(lambda i: one_of(batches, i), count),
-            autograph=False,
-            reduce_retracing=True,
-        )
+    def _call(self, first, iterator):
+        """The function of the next call, whose first element is `first`, and its argument."""
+        data = worker_data_of(first)
+        if data is not None:
+            worker_data, call = data
+            count = min(self._per_call, worker_data.steps - call * self._per_call)
+            return self._of(_next_of, count), worker_data.iterator(call)
+        batches = [first, *take(iterator, self._per_call - 1)]
+        if len(batches) > 1 and (batch_stack := stack(batches)) is not None:
+            return self._of(one_of, len(batches)), batch_stack
+        return self._of_batches, batches
 
-    def _of_worker(self, count):
-        """The function of the next `count` batches of a worker's own iterator."""
+    def _function(self, batch_of, count):
+        """The function of a source of `count` batches, of which `batch_of(source, i)` is one."""
         return tf.function(
-            lambda iterator: self._run(lambda i: next(iterator), count),
+            lambda source: self._run(lambda i: batch_of(source, i), count),
             autograph=False,
             reduce_retracing=True,
         )
@@ -113,6 +108,10 @@ class Steps:
         """Waits for all steps, and gives the metrics of the model their state; the last step's logs."""
         self._dispatcher.join()
         return self.totals.write()
+
+
+def _next_of(iterator, index):
+    return next(iterator)
 
 
 class Predictions:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
-from keras_largeout.distribute.replicas.exchange_dtype import from_home, sent, to_home
+from keras_largeout.distribute.replicas.exchange_dtype import from_home, sent
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
@@ -56,11 +56,15 @@ class JointLoss:
         self.weights, self.loss, self.fused = weights, loss, fused
         self.parts, self.traveling = weights.parts(), weights.kernel.exchange_dtype
 
+    def sent(self, hidden):
+        """The hidden vectors as each part gets them."""
+        return [sent(hidden, part.kernel, self.traveling) for part in self.parts]
+
     def forward(self, vectors, targets):
         """The losses `[n]`, and for each part the `FanInForward` that its backward pass wants.
 
         Args:
-            vectors: for each part the hidden vectors as it gets them.
+            vectors: for each part its hidden vectors: see `sent`.
         """
         found = []
         for part, hidden in zip(self.parts, vectors):
@@ -122,7 +126,7 @@ class JointLoss:
         """Each replica for itself; the gradients of the weights go to the model's optimizer."""
         # The parts' gradients are added up where this is differentiated: in float32.
         whole = hidden if len(self.parts) == 1 else tf.cast(hidden, tf.float32)
-        wholes = [sent(whole, part.kernel, self.traveling) for part in self.parts]
+        wholes = self.sent(whole)
         vectors = wholes if whole.dtype == hidden.dtype else [hidden] * len(self.parts)
         losses, found = self.forward(vectors, targets)
         gradients = [
@@ -148,7 +152,7 @@ class JointLoss:
 
         def forward(*replicas):
             whole, lists = _joined(replicas)
-            vectors = [to_home(whole, part.kernel, self.traveling) for part in self.parts]
+            vectors = self.sent(whole)
             losses, found = self.forward(vectors, lists)
             sizes = [tf.shape(inputs[0])[0] for inputs in replicas]
             return _split(losses, sizes), (vectors, lists, found, sizes)

@@ -192,13 +192,14 @@ class ShardedTree:
         for index, (mine, piece) in enumerate(zip(classes, pieces)):
             if index not in self._forests:
                 continue
-            kernel = self._weights(index)[0]
+            kernel, bias = self._weights(index)
             vectors = sent(piece, kernel, self.kernel.exchange_dtype)
             with on(kernel):
                 loss, pairs[index] = tree_softmax_pairs(
                     vectors,
                     mine - offsets[index],
-                    *self._weights(index),
+                    kernel,
+                    bias,
                     self._arrays(self._forests[index]),
                     forest=True,
                 )

@@ -33,17 +33,8 @@ def exchange_dtype_of(strategy):
 # functions are called where the values are needed, or come from: outside of `on(home)`.
 
 
-def to_home(values, home, dtype):
-    """`values` of here on the device of `home`, without a gradient of its own: see `sent`."""
-    if dtype is None or values.dtype != tf.float32:
-        return values
-    narrow = tf.cast(values, dtype)
-    with on(home):
-        return tf.cast(narrow, tf.float32)
-
-
 def from_home(values, home, dtype):
-    """`values` of the device of `home`, here, without a gradient of its own."""
+    """`values` of the device of `home`, here; not for what is differentiated (its gradient would be wide)."""
     if dtype is None or values.dtype != tf.float32:
         return values
     with on(home):

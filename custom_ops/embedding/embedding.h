@@ -73,10 +73,9 @@ void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, int64_t stride, 
 
 // What the gradient of a batch touches. Made once a batch, used while the arrays of its Bags live.
 struct EmbeddingGradPlan {
-  Groups groups;              // of ids; groups from num_unique on are out of range
+  Groups groups;              // the bags of each id; groups from num_unique on are out of range
   int64_t num_unique = 0;     // rows of the gradient
-  std::vector<int32_t> bag;   // [groups.order.size()], the bag of order[i]; empty: order[i] itself
-  std::vector<float> factor;  // [groups.order.size()], w_i / D of order[i]; empty: all 1
+  std::vector<float> factor;  // [groups.order.size()], w_i / D of an id in its bag; empty: all 1
 };
 
 template <typename Id>

@@ -1,6 +1,7 @@
 // The gradient of the table: what a batch touches, and the sums of its rows.
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "embedding/embedding.h"
 #include "embedding/embedding_kernels.h"
@@ -18,7 +19,7 @@ class GradSums {
  public:
   GradSums(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, Parallel* parallel)
       : sum_rows_(Pick(LARGEOUT_SELECT(kEmbeddingGradKernels), grad)), plan_(plan), grad_(grad), parallel_(parallel) {
-    args_.source = plan.bag.empty() ? plan.groups.order.data() : plan.bag.data();
+    args_.source = plan.groups.order.data();
     args_.factor = plan.factor.empty() ? nullptr : plan.factor.data();
     args_.starts = plan.groups.starts.data();
     args_.dim = dim;
@@ -81,24 +82,19 @@ class GradSums {
 
 template <typename Id>
 void PlanEmbeddingGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows, Parallel* parallel, EmbeddingGradPlan* plan) {
-  GroupIds(bags.ids, bags.num_ids, &plan->groups, parallel);
-  const std::vector<int64_t>& unique = plan->groups.unique;
-  plan->num_unique = std::lower_bound(unique.begin(), unique.end(), rows) - unique.begin();
-  plan->bag.clear();
-  plan->factor.clear();
   const bool single = bags.row_splits == nullptr && bags.bag_size == 1;
   const bool scaled = combiner != Combiner::kSum || bags.weights != nullptr;
-  if (single && !scaled) return;
-
   // By position first, bag after bag; then in the order of the groups.
-  const auto start = [&bags](int64_t b) { return bags.begin(b); };
-  std::vector<float> factor(scaled ? bags.num_ids : 0);
-  std::vector<int32_t> bag(bags.row_splits != nullptr ? bags.num_ids : 0);
-  if (scaled || !bag.empty()) {
+  std::unique_ptr<int32_t[]> bag;
+  std::unique_ptr<float[]> factor;
+  if (!single) bag.reset(new int32_t[bags.num_ids]);
+  if (scaled) factor.reset(new float[bags.num_ids]);
+  if (scaled || !single) {
+    const auto start = [&bags](int64_t b) { return bags.begin(b); };
     ForWeighted(bags.num_bags, start, 4, parallel, [&](int64_t first, int64_t last) {
       for (int64_t b = first; b < last; ++b) {
         const int64_t begin = bags.begin(b), end = bags.begin(b + 1);
-        if (!bag.empty()) std::fill(bag.begin() + begin, bag.begin() + end, static_cast<int32_t>(b));
+        if (!single) std::fill(&bag[begin], &bag[end], static_cast<int32_t>(b));
         if (!scaled) continue;
         const float scale = Denominator(bags, combiner, rows, begin, end);
         for (int64_t p = begin; p < end; ++p) {
@@ -108,19 +104,16 @@ void PlanEmbeddingGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows, Pa
       }
     });
   }
-  const std::vector<int32_t>& order = plan->groups.order;
-  plan->bag.resize(single ? 0 : order.size());
-  plan->factor.resize(scaled ? order.size() : 0);
+  GroupIds(bags.ids, bags.num_ids, &plan->groups, parallel, scaled ? nullptr : bag.get());
+  const std::vector<int64_t>& unique = plan->groups.unique;
+  plan->num_unique = std::lower_bound(unique.begin(), unique.end(), rows) - unique.begin();
+  plan->factor.clear();
+  if (!scaled) return;
+  std::vector<int32_t>& order = plan->groups.order;
+  plan->factor.resize(order.size());
   parallel->For(static_cast<int64_t>(order.size()), 8, [&](int64_t begin, int64_t end) {
-    const uint32_t size = static_cast<uint32_t>(std::max<int64_t>(1, bags.bag_size));
-    if (!single) {
-      for (int64_t i = begin; i < end; ++i) {
-        plan->bag[i] = bag.empty() ? static_cast<int32_t>(static_cast<uint32_t>(order[i]) / size) : bag[order[i]];
-      }
-    }
-    if (scaled) {
-      for (int64_t i = begin; i < end; ++i) plan->factor[i] = factor[order[i]];
-    }
+    for (int64_t i = begin; i < end; ++i) plan->factor[i] = factor[order[i]];
+    for (int64_t i = begin; !single && i < end; ++i) order[i] = bag[order[i]];
   });
 }
 

@@ -46,7 +46,7 @@ LARGEOUT_TEST(GroupsOfNothing) {
 LARGEOUT_TEST(GroupsEqualAStableSort) {
   Random random(1);
   ThreadParallel four(4);
-  for (int64_t n : {1, 100, 511, 512, 5000, 40000}) {
+  for (int64_t n : {1, 100, 255, 256, 5000, 40000, 140000}) {
     for (int bits : {1, 8, 20, 24, 32, 33, 47, 62}) {
       std::vector<int64_t> ids(n), positions;
       for (int64_t& id : ids) {
@@ -57,10 +57,17 @@ LARGEOUT_TEST(GroupsEqualAStableSort) {
         if (ids[i] >= 0) positions.push_back(i);
       }
       std::stable_sort(positions.begin(), positions.end(), [&](int64_t x, int64_t y) { return ids[x] < ids[y]; });
+      std::vector<int32_t> values(n);
+      for (int32_t& value : values) value = static_cast<int32_t>(random.Next());
       for (Parallel* parallel : {static_cast<Parallel*>(nullptr), static_cast<Parallel*>(&four)}) {
         Groups g;
         GroupIds(ids.data(), n, &g, parallel);
         CHECK_TRUE(std::equal(positions.begin(), positions.end(), g.order.begin(), g.order.end()));
+        Groups valued;
+        GroupIds(ids.data(), n, &valued, parallel, values.data());
+        CHECK_TRUE(valued.unique == g.unique && valued.starts == g.starts);
+        CHECK_TRUE(std::equal(g.order.begin(), g.order.end(), valued.order.begin(), valued.order.end(),
+                              [&](int32_t position, int32_t value) { return values[position] == value; }));
         CHECK_TRUE(StrictlyIncreasing(g.unique.data(), static_cast<int64_t>(g.unique.size())));
         CHECK_TRUE(g.starts.size() == g.unique.size() + 1 && g.starts.front() == 0);
         CHECK_TRUE(g.starts.back() == static_cast<int64_t>(g.order.size()));
@@ -71,6 +78,24 @@ LARGEOUT_TEST(GroupsEqualAStableSort) {
       }
     }
   }
+}
+
+// Nothing to sort by, every chunk of a thread within one group, and none but negative ids in a chunk.
+LARGEOUT_TEST(GroupsOfOneId) {
+  constexpr int64_t kIds = 200000;
+  ThreadParallel three(3);
+  std::vector<int64_t> ids(kIds, 5);
+  Groups g;
+  GroupIds(ids.data(), kIds, &g, &three);
+  CHECK_TRUE((g.unique == std::vector<int64_t>{5}) && (g.starts == std::vector<int64_t>{0, kIds}));
+  CHECK_TRUE(StrictlyIncreasing(g.order.data(), kIds));
+  ids.back() = 3;
+  GroupIds(ids.data(), kIds, &g, &three);
+  CHECK_TRUE((g.unique == std::vector<int64_t>{3, 5}) && (g.starts == std::vector<int64_t>{0, 1, kIds}));
+  CHECK_TRUE(g.order.front() == kIds - 1 && StrictlyIncreasing(g.order.data() + 1, kIds - 1));
+  std::fill(ids.begin(), ids.end() - 1, -1);
+  GroupIds(ids.data(), kIds, &g, &three);
+  CHECK_TRUE((g.unique == std::vector<int64_t>{3}) && (g.order == std::vector<int32_t>{kIds - 1}));
 }
 
 LARGEOUT_TEST(EveryUnitRunsOnce) {

@@ -17,15 +17,17 @@ import json
 import os
 import signal
 import sys
-import threading
 
 import tensorflow as tf
 
-from keras_largeout.distribute.processes.config import cluster_of, from_environment, refuses
+from keras_largeout.distribute.processes.config import cluster_of, from_environment
+from keras_largeout.distribute.processes.following import follow
 from keras_largeout.distribute.processes.listening import require_free_port, require_loopback
 from keras_largeout.ops import build_info
 
-_LOOK = 1.0  # seconds between two looks at the chief
+
+class _Stopped(BaseException):
+    """A signal has told this process to end."""
 
 
 def serve(cluster):
@@ -43,9 +45,27 @@ def serve(cluster):
         raise ValueError(
             f"A server must be a worker or a ps (the chief runs the script). Received: {cluster.job}"
         )
-    stopped = threading.Event()
+    title = cluster.name(cluster.job, cluster.index)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, _stop)
+    try:
+        _serve_one_chief(cluster, title)
+        print(f"keras_largeout: {title} begins anew, its chief has ended", flush=True)
+        sys.stderr.flush()
+        os.execv(sys.executable, sys.orig_argv)
+    except _Stopped:
+        print(f"keras_largeout: {title} stops", flush=True)
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _stop(*_):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise _Stopped
+
+
+def _serve_one_chief(cluster, title):
     require_free_port(cluster)
     server = tf.distribute.Server(
         tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
@@ -55,24 +75,12 @@ def serve(cluster):
         start=False,  # it listens, and answers nobody yet
     )
     require_loopback(cluster)
-    server.start()
-    title = cluster.name(cluster.job, cluster.index)
+    server.start()  # it cannot be shut down: its threads end with the process, or where another begins in it
     print(f"keras_largeout: {title} is ready, ops {build_info()['sources']}", flush=True)
-    chief = cluster.addresses["chief"][0]
-    seen = False
-    while not stopped.wait(_LOOK):
-        gone = refuses(chief)
-        if seen and gone:
-            print(f"keras_largeout: {title} begins anew, its chief has ended", flush=True)
-            sys.stderr.flush()
-            os.execv(sys.executable, sys.orig_argv)
-        if not seen and not gone:
-            seen = True
-            print(f"keras_largeout: {title} sees its chief", flush=True)
-    print(f"keras_largeout: {title} stops", flush=True)
-    sys.stderr.flush()
-    del server  # TensorFlow's server cannot be shut down: its threads end with the process.
-    os._exit(0)
+    follow(
+        cluster.addresses["chief"][0],
+        seen=lambda: print(f"keras_largeout: {title} sees its chief", flush=True),
+    )
 
 
 def main(arguments=None):

@@ -55,10 +55,14 @@ def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):
         server.wait_for("sees its chief")
     script.send(signal.SIGTERM)
     assert script.ended() == 128 + signal.SIGTERM
+    next_one = cluster.run(CONNECT)  # at once: the servers are none that served another before
     for server in cluster.servers.values():
         server.wait_for("begins anew, its chief has ended")
         server.wait_for("is ready", times=2)
+    assert next_one.ended() == 0
 
+    for server in cluster.servers.values():
+        server.wait_for("is ready", times=3)
     for server in cluster.servers.values():
         server.send(signal.SIGTERM)
     for server in cluster.servers.values():

@@ -57,7 +57,7 @@ class Cluster:
     @property
     def port(self):
         """The port on which this process listens."""
-        return int(self.address.rpartition(":")[2])
+        return host_and_port(self.address)[1]
 
     @property
     def is_loopback(self):
@@ -170,21 +170,17 @@ def _check_addresses(jobs):
 
 def accepts(address, timeout=1.0):
     """True where something listens at `"host:port"`. Only to say who is missing."""
-    return _connect(address, timeout) is None
-
-
-def refuses(address, timeout=1.0):
-    """True where the machine of `"host:port"` answers that nothing listens there."""
-    return isinstance(_connect(address, timeout), ConnectionRefusedError)
-
-
-def _connect(address, timeout):
-    host, port = address.rsplit(":", 1)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
-    except OSError as error:
-        return error
-    return None
+        socket.create_connection(host_and_port(address), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def host_and_port(address):
+    """`("host", 2222)` of `"host:2222"`, as sockets want it."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def is_loopback(host):

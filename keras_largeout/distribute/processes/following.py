@@ -1,0 +1,55 @@
+"""Whether another process has ended, as soon as it has."""
+
+import contextlib
+import socket
+import time
+
+from keras_largeout.distribute.processes.config import host_and_port
+
+_LOOK = 0.2  # seconds between two looks for who is not there yet
+_SOON = 0.001  # seconds: no process could have been started meanwhile
+_TIMEOUT = 1.0  # seconds until a machine that does not answer is asked again
+
+
+def follow(address, seen):
+    """Waits for the process that listens at `address`, then for its end, and returns.
+
+    It holds a connection, on which nothing is said: the system ends it with the process. Who only asked now
+    and then whether somebody listens would take a process that is started at once for the one before it.
+
+    A connection that ends says little by itself, since gRPC ends one that is silent for two minutes. The
+    process has ended where nothing listens right after. A machine that does not answer says nothing.
+
+    Args:
+        address: `"host:port"`.
+        seen: function, called when the process is first there.
+    """
+    there, pause = False, _LOOK
+    while True:
+        began = time.monotonic()
+        try:
+            line = socket.create_connection(host_and_port(address), _TIMEOUT)
+        except ConnectionRefusedError:
+            if there:
+                return
+        except OSError:
+            pause = _LOOK
+        else:
+            if not there:
+                there = True
+                seen()
+            with line:
+                _until_it_ends(line)
+            # Soon, and soon once more: a process may close its connections before it stops listening.
+            lasted = time.monotonic() - began
+            pause = min(2 * pause, _LOOK) if lasted < _LOOK else _SOON
+        time.sleep(pause)
+
+
+def _until_it_ends(line):
+    """`line`: a socket. What comes on it is dropped."""
+    line.settimeout(None)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(OSError):
+        while line.recv(4096):
+            pass

@@ -15,6 +15,8 @@ from benchmarks import _data
 from benchmarks._processes import processor_seconds
 
 ZIPF_EXPONENT = 1.1
+REST = 5.0  # seconds, in which the chief has nothing to do
+TICK = 0.01  # seconds: the clock of processor times
 
 
 def main():
@@ -35,15 +37,16 @@ def main():
             history = planned.fit(data.take(steps), verbose=0)
         return history.history["loss"][0]
 
-    fit(max(20, config["per_call"]))  # traces; the servers' memory is touched
-    before = _bytes_on_the_wire(), _processor_seconds(), time.perf_counter()
-    loss = fit(config["count"])
-    wire, cpu, seconds = (
-        _bytes_on_the_wire() - before[0],
-        {job: s - before[1][job] for job, s in _processor_seconds().items()},
-        time.perf_counter() - before[2],
-    )
-    count = config["count"]
+    count, per_call = config["count"], config["per_call"]
+    fit(max(20, per_call))  # traces; the servers' memory is touched
+    _, resting, rest = _spent(time.sleep, REST)
+    _, once, once_seconds = _spent(fit, per_call)
+    wire = _bytes_on_the_wire()
+    loss, cpu, seconds = _spent(fit, count)
+    wire = _bytes_on_the_wire() - wire
+    # What a step costs the chief. Not a step's are what it does at rest, and once per `fit`.
+    at_rest = resting["chief"] / rest
+    chief = max(TICK, cpu["chief"] - once["chief"] - at_rest * (seconds - once_seconds))
     loads = _loads(planned, data.take(20))
     contiguous = _loads(_model(config, strategy, counts, None), data.take(20))
     result = {
@@ -54,7 +57,8 @@ def main():
         "contiguous": {name: load.imbalance for name, load in contiguous.items()},
         "worker_cpu": cpu["worker"] / count,
         "server_cpu": cpu["ps"] / count,
-        "chief_cpu": cpu["chief"] / count,
+        "chief_cpu": chief / (count - per_call),
+        "chief_at_rest": at_rest,
         "workers": workers,
         "loss": loss,
     }
@@ -111,6 +115,14 @@ def _loads(model, data):
     balance = kl.callbacks.LoadBalance(warn_above=None, record=False)
     model.fit(data, verbose=0, callbacks=[balance])
     return balance.loads
+
+
+def _spent(function, *args):
+    """What `function(*args)` returns; the processor time of this cluster's processes by job; the seconds."""
+    before, start = _processor_seconds(), time.perf_counter()
+    result = function(*args)
+    seconds = time.perf_counter() - start
+    return result, {job: s - before[job] for job, s in _processor_seconds().items()}, seconds
 
 
 def _processor_seconds():

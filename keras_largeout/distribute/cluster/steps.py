@@ -14,6 +14,7 @@ from keras_largeout.distribute.cluster.local_state import LocalState, nothing_ad
 from keras_largeout.distribute.cluster.packed import Packed, one_of, stack
 from keras_largeout.distribute.cluster.totals import Totals
 from keras_largeout.distribute.cluster.worker_data import worker_data_of
+from keras_largeout.distribute.replicas._tensorflow import concrete_function
 
 COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
 
@@ -40,6 +41,7 @@ class Steps:
         self._dispatcher = dispatcher_of(strategy)
         self._of_batches = tf.function(self._run_each, autograph=False, reduce_retracing=True)
         self._of = functools.cache(self._function)
+        self._reading = {}  # batches of a call -> the iterator they are read from, and the function
 
     def __call__(self, iterator):
         first = tensors(next(iterator))
@@ -56,11 +58,24 @@ class Steps:
         if data is not None:
             worker_data, call = data
             count = min(self._per_call, worker_data.steps - call * self._per_call)
-            return self._of(_next_of, count), worker_data.iterator(call)
+            iterator = worker_data.iterator(call)
+            return self._of_reading(count, iterator), iterator
         batches = [first, *take(iterator, self._per_call - 1)]
         if len(batches) > 1 and (batch_stack := stack(batches)) is not None:
             return self._of(one_of, len(batches)), batch_stack
         return self._of_batches, batches
+
+    def _of_reading(self, count, iterator):
+        """The function of `count` batches that a worker reads itself: traced, then looked up once."""
+        function = self._of(_next_of, count)
+        known, found = self._reading.get(count, (None, None))
+        if known is not iterator:
+            found = function
+        elif found is function:
+            with self._strategy.scope():
+                found = concrete_function(function, iterator)
+        self._reading[count] = iterator, found
+        return found
 
     def _function(self, batch_of, count):
         """The function of a source of `count` batches, of which `batch_of(source, i)` is one."""

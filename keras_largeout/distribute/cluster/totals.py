@@ -6,7 +6,7 @@ import time
 import keras
 import numpy as np
 
-_AGE = 0.1  # seconds: running results are not computed more often
+_AGE = 0.5  # seconds until running results are computed again, which takes as long as handing out a call
 
 
 class Totals:

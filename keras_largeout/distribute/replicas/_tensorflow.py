@@ -144,3 +144,18 @@ def never_wait_for_other_workers():
             return
 
     executor.__del__ = delete
+
+
+def concrete_function(function, *args):
+    """The `ConcreteFunction` that `ClusterCoordinator.schedule` runs for a `tf.function` and its arguments.
+
+    Why: it looks it up at every call, which takes as long as the rest of scheduling, and nothing public
+    tells the specs of per-worker arguments.
+
+    Args:
+        function: `tf.function` that the coordinator has run with such arguments, within the same scope.
+        args: structures of tensors, or per-worker values.
+    """
+    module = "tensorflow.python.distribute.coordinator.cluster_coordinator"
+    one_of, spec_of = _need(module, "_select_worker_slice"), _need(module, "_maybe_as_type_spec")
+    return function.get_concrete_function(*tf.nest.map_structure(spec_of, one_of(0, args)))

@@ -66,6 +66,7 @@ def _stop(*_):
 
 
 def _serve_one_chief(cluster, title):
+    sources = build_info()["sources"]
     require_free_port(cluster)
     server = tf.distribute.Server(
         tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
@@ -76,7 +77,7 @@ def _serve_one_chief(cluster, title):
     )
     require_loopback(cluster)
     server.start()  # it cannot be shut down: its threads end with the process, or where another begins in it
-    print(f"keras_largeout: {title} is ready, ops {build_info()['sources']}", flush=True)
+    print(f"keras_largeout: {title} is ready, ops {sources}", flush=True)
     follow(
         cluster.addresses["chief"][0],
         seen=lambda: print(f"keras_largeout: {title} sees its chief", flush=True),

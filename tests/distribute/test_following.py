@@ -47,11 +47,11 @@ def test_it_waits_for_the_process_and_sees_its_end(follower):
 
 
 def test_it_does_not_have_to_look_at_the_moment_between_two_processes(follower, monkeypatch):
+    monkeypatch.setattr(following, "_LOOK", 1000.0)
     one, port = _listener()
     seen, ended = follower(f"127.0.0.1:{port}")
     line, _ = one.accept()
     assert seen.wait(10.0)
-    monkeypatch.setattr(following, "_LOOK", 1000.0)
     one.close()
     line.close()
     assert ended.wait(10.0)

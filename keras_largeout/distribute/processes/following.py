@@ -24,16 +24,16 @@ def follow(address, seen):
         address: `"host:port"`.
         seen: function, called when the process is first there.
     """
-    there, pause = False, _LOOK
+    there, soon = False, _SOON
     while True:
-        began = time.monotonic()
+        began, pause = time.monotonic(), _LOOK
         try:
             line = socket.create_connection(host_and_port(address), _TIMEOUT)
         except ConnectionRefusedError:
             if there:
                 return
         except OSError:
-            pause = _LOOK
+            pass
         else:
             if not there:
                 there = True
@@ -42,7 +42,7 @@ def follow(address, seen):
                 _until_it_ends(line)
             # Soon, and soon once more: a process may close its connections before it stops listening.
             lasted = time.monotonic() - began
-            pause = min(2 * pause, _LOOK) if lasted < _LOOK else _SOON
+            pause = soon = _SOON if lasted > _LOOK else min(2 * soon, _LOOK)
         time.sleep(pause)
 
 

@@ -7,8 +7,8 @@ without its middle: an embedding and a tree softmax over the same words, targets
 - bytes on the wire a step, as the loopback interface counts them, with everything that TensorFlow adds; and,
   beside it, the rows and hidden vectors that `LoadBalance` counts;
 - the load of the busiest server over the mean one, planned from the frequencies and, beside it, contiguous;
-- processor time a step of a worker, a server and the chief (of the chief without what it does once per `fit`,
-  and while it rests);
+- processor time a step of a worker, a server and the chief (of the chief without what it does once per `fit`
+  and at rest);
 - the mean loss of the steps, by which to see what a narrower exchange does to the numbers.
 
 The chief deals batches out, a few per call, or each worker reads its own (a dataset function). From the row

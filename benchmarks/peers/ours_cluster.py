@@ -44,7 +44,7 @@ def main():
     wire = _bytes_on_the_wire()
     loss, cpu, seconds = _spent(fit, count)
     wire = _bytes_on_the_wire() - wire
-    # What a step costs the chief. Not a step's are what it does at rest, and once per `fit`.
+    # The chief's work for steps: without what it does at rest, and once per `fit`.
     at_rest = resting["chief"] / rest
     chief = max(TICK, cpu["chief"] - once["chief"] - at_rest * (seconds - once_seconds))
     loads = _loads(planned, data.take(20))

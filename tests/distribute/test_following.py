@@ -25,11 +25,8 @@ def follower(monkeypatch):
     return start
 
 
-def _listener(port=0):
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind(("127.0.0.1", port))
-    one.listen()
+def _listener():
+    one = socket.create_server(("127.0.0.1", 0))
     return one, one.getsockname()[1]
 
 

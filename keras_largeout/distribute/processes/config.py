@@ -62,7 +62,7 @@ class Cluster:
     @property
     def is_loopback(self):
         """True where every address is one of this machine alone."""
-        hosts = [a.rpartition(":")[0] for addresses in self.addresses.values() for a in addresses]
+        hosts = [host_and_port(a)[0] for addresses in self.addresses.values() for a in addresses]
         return all(is_loopback(host) for host in hosts)
 
     def servers(self):

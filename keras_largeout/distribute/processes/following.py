@@ -14,8 +14,8 @@ _TIMEOUT = 1.0  # seconds until a machine that does not answer is asked again
 def follow(address, seen):
     """Waits for the process that listens at `address`, then for its end, and returns.
 
-    It holds a connection, on which nothing is said: the system ends it with the process. Who only asked now
-    and then whether somebody listens would take a process that is started at once for the one before it.
+    It holds a connection on which nothing is said. The system ends it with the process. (With a look now and
+    then at whether somebody listens, a process that is started at once would be taken for the one before.)
 
     A connection that ends says little by itself, since gRPC ends one that is silent for two minutes. The
     process has ended where nothing listens right after. A machine that does not answer says nothing.

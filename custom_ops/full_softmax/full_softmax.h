@@ -82,9 +82,15 @@ struct SoftmaxExpected {
   float OfSum(int64_t t) const { return positive != nullptr ? 0.f : -weights[t] * per_class; }
 };
 
-// A target outside [-1, classes): its position, or -1 where there is none.
+// A target outside [-1, classes).
+struct BadTarget {
+  bool found() const { return position >= 0; }
+
+  int64_t position = -1, value = 0;
+};
+
 template <typename Id>
-int64_t BadSoftmaxTarget(const Id* targets, int64_t tokens, int64_t classes);
+BadTarget FirstBadTarget(const Id* targets, int64_t tokens, int64_t classes);
 
 template <typename T>
 int FullSoftmaxTerms(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const SoftmaxTerms& terms,

@@ -30,14 +30,15 @@ bool IsExpected(const SoftmaxExpected& expected, const float* lse, const Softmax
 }
 
 template <typename Id>
-int64_t BadSoftmaxTarget(const Id* targets, int64_t tokens, int64_t classes) {
+BadTarget FirstBadTarget(const Id* targets, int64_t tokens, int64_t classes) {
   for (int64_t t = 0; t < tokens; ++t) {
-    if (targets[t] < -1 || static_cast<int64_t>(targets[t]) >= classes) return t;
+    const int64_t target = static_cast<int64_t>(targets[t]);
+    if (target < -1 || target >= classes) return {t, target};
   }
-  return -1;
+  return {};
 }
 
-template int64_t BadSoftmaxTarget<int32_t>(const int32_t*, int64_t, int64_t);
-template int64_t BadSoftmaxTarget<int64_t>(const int64_t*, int64_t, int64_t);
+template BadTarget FirstBadTarget<int32_t>(const int32_t*, int64_t, int64_t);
+template BadTarget FirstBadTarget<int64_t>(const int64_t*, int64_t, int64_t);
 
 }  // namespace largeout

@@ -2,8 +2,8 @@
 // cuda/full_softmax_gpu.h has for GPUs.
 //
 // H is the type of hidden vectors, T that of the rows: float or bfloat16. Arrays lie on the device. Methods
-// return 0 or an error (common/scratch.h). Every method looks at the targets first: *bad is the position of
-// one outside [-1, classes), and nothing else is then done; or -1.
+// return 0 or an error (common/scratch.h). Every method looks at the targets first: *bad is the first
+// outside [-1, classes), and nothing else is then done.
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_CPU_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_CPU_H_
 
@@ -23,15 +23,15 @@ class FullSoftmaxCpu {
 
   template <typename T, typename H, typename Id>
   int Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const SoftmaxTerms& terms,
-            int64_t* bad) {
+            BadTarget* bad) {
     SoftmaxTokens tokens;
     LARGEOUT_RETURN_IF_ERROR(Tokens(table, batch, &tokens, bad));
-    return *bad >= 0 ? 0 : FullSoftmaxTerms(table, tokens, terms, call_);
+    return bad->found() ? 0 : FullSoftmaxTerms(table, tokens, terms, call_);
   }
 
   template <typename T, typename H, typename Id>
   int Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const float* lse,
-               const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out, int64_t* bad) {
+               const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out, BadTarget* bad) {
     return WithGradients(table, batch, out, bad,
                          [&](const SoftmaxTokens& tokens, const SoftmaxGradients<T>& gradients) {
                            return FullSoftmaxGrad(table, tokens, lse, upstream, gradients, call_);
@@ -41,7 +41,7 @@ class FullSoftmaxCpu {
   template <typename T, typename H, typename Id>
   int TermsAndGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
                        const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
-                       const SoftmaxBatchGradients<H, T>& out, int64_t* bad) {
+                       const SoftmaxBatchGradients<H, T>& out, BadTarget* bad) {
     return WithGradients(
         table, batch, out, bad, [&](const SoftmaxTokens& tokens, const SoftmaxGradients<T>& gradients) {
           return FullSoftmaxTermsAndGrad(table, tokens, expected, scratch_bytes, terms, gradients, call_);
@@ -59,9 +59,9 @@ class FullSoftmaxCpu {
  private:
   template <typename T, typename H, typename Id>
   int Tokens(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, SoftmaxTokens* tokens,
-             int64_t* bad) {
-    *bad = BadSoftmaxTarget(batch.targets, batch.count, table.classes);
-    if (*bad >= 0) return 0;
+             BadTarget* bad) {
+    *bad = FirstBadTarget(batch.targets, batch.count, table.classes);
+    if (bad->found()) return 0;
     tokens->count = batch.count, tokens->skip_target = batch.skip_target;
     tokens->in_bfloat16 = std::is_same<H, bfloat16>::value;
     if constexpr (std::is_same<Id, int32_t>::value) {
@@ -88,10 +88,10 @@ class FullSoftmaxCpu {
 
   template <typename T, typename H, typename Id, typename Body>
   int WithGradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
-                    const SoftmaxBatchGradients<H, T>& out, int64_t* bad, const Body& body) {
+                    const SoftmaxBatchGradients<H, T>& out, BadTarget* bad, const Body& body) {
     SoftmaxTokens tokens;
     LARGEOUT_RETURN_IF_ERROR(Tokens(table, batch, &tokens, bad));
-    if (*bad >= 0) return 0;
+    if (bad->found()) return 0;
     if (out.rows != nullptr) AdviseHugePages(out.rows, table.classes * table.dim * sizeof(T));
     if constexpr (std::is_same<H, float>::value) {
       return body(tokens, {out.hidden, out.rows, out.bias});

@@ -41,6 +41,17 @@ __global__ void PostTarget(const Id* targets, int64_t classes, const unsigned lo
   if (t >= 0) Post(slot, 0, t, static_cast<int64_t>(targets[t]), classes);
 }
 
+// Waits for the stream.
+template <typename Id>
+int ReadBadTarget(const Id* targets, const unsigned long long* first, BadTarget* bad, GpuStream stream) {
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(first, sizeof(bad->position), &bad->position, stream));
+  if (!bad->found()) return 0;
+  Id value;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(targets + bad->position, sizeof(value), &value, stream));
+  bad->value = static_cast<int64_t>(value);
+  return 0;
+}
+
 // How the work is cut.
 struct TermsPlan {
   TermsPlan(int64_t classes, int64_t count) {
@@ -158,8 +169,8 @@ int TermsOf(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, 
 
 template <typename Id>
 int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32_t* copy, Scratch* scratch,
-                       GpuStream stream, int64_t* bad, LateReport* late) {
-  if (bad != nullptr) *bad = -1;
+                       GpuStream stream, BadTarget* bad, LateReport* late) {
+  if (bad != nullptr) *bad = {};
   if (tokens == 0) return 0;
   auto* first = scratch->Take<unsigned long long>(1);
   if (first == nullptr) return kNoMemory;
@@ -167,7 +178,7 @@ int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32
   LARGEOUT_RETURN_IF_ERROR(
       Launch(CheckTargets<Id>, Blocks(tokens), kThreads, 0, stream, targets, tokens, classes, copy, first));
   if (bad == nullptr) return 0;
-  if (late == nullptr) return CopyToHostCuda(first, sizeof(*bad), bad, stream);
+  if (late == nullptr) return ReadBadTarget(targets, first, bad, stream);
   LateFinding* slot;
   LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
   return Launch(PostTarget<Id>, 1, 1, 0, stream, targets, classes, first, slot);
@@ -188,9 +199,9 @@ int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int3
   }
 }
 
-#define LARGEOUT_INSTANTIATE_TARGETS(Id)                                                                    \
-  template int SoftmaxTargetsCuda<Id>(const Id*, int64_t, int64_t, int32_t*, Scratch*, GpuStream, int64_t*, \
-                                      LateReport*);
+#define LARGEOUT_INSTANTIATE_TARGETS(Id)                                                          \
+  template int SoftmaxTargetsCuda<Id>(const Id*, int64_t, int64_t, int32_t*, Scratch*, GpuStream, \
+                                      BadTarget*, LateReport*);
 LARGEOUT_INSTANTIATE_TARGETS(int32_t)
 LARGEOUT_INSTANTIATE_TARGETS(int64_t)
 #define LARGEOUT_INSTANTIATE(T, H)                                                                \

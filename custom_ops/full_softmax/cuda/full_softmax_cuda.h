@@ -19,13 +19,13 @@
 
 namespace largeout {
 
-// *bad: the position of the first target outside [-1, classes), or -1. copy [tokens]: the targets as the
+// *bad: the first target outside [-1, classes). copy [tokens]: the targets as the
 // functions below take them, -1 in the place of bad ones; may be null. Waits for the stream, where there are
-// tokens. With `late` nothing waits: *bad is -1, and the finding, of rule 0, is posted there. bad null:
+// tokens. With `late` nothing waits: *bad is none, and the finding, of rule 0, is posted there. bad null:
 // nothing waits and nobody learns.
 template <typename Id>
 int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32_t* copy, Scratch* scratch,
-                       GpuStream stream, int64_t* bad, LateReport* late = nullptr);
+                       GpuStream stream, BadTarget* bad, LateReport* late = nullptr);
 
 // As FullSoftmaxTerms. Targets have been checked. Scratch memory: up to 64 MB, or 12 bytes for each 128
 // tokens and 8192 classes; with float32 rows also hidden vectors of bfloat16 in float32.

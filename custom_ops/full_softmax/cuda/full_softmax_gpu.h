@@ -21,30 +21,31 @@ class FullSoftmaxGpu {
 
   template <typename T, typename H, typename Id>
   int Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const SoftmaxTerms& terms,
-            int64_t* bad) {
+            BadTarget* bad) {
     LateFinding found;
     if (late_ != nullptr && late_->Take(&found)) {
-      *bad = found.position;
+      *bad = {found.position, found.value};
       return 0;
     }
+    *bad = {};
     SoftmaxBatch<H, int32_t> checked;
     LARGEOUT_RETURN_IF_ERROR(Check(batch, table.classes, &checked, bad));
-    return *bad >= 0 ? 0 : FullSoftmaxTermsCuda(table, checked, terms, scratch_, stream_);
+    return bad->found() ? 0 : FullSoftmaxTermsCuda(table, checked, terms, scratch_, stream_);
   }
 
   template <typename T, typename H, typename Id>
   int Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const float* lse,
-               const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out, int64_t* bad) {
+               const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out, BadTarget* bad) {
     SoftmaxBatch<H, int32_t> checked;
-    *bad = -1;
+    *bad = {};
     LARGEOUT_RETURN_IF_ERROR(Check(batch, table.classes, &checked, late_ == nullptr ? bad : nullptr));
-    return *bad >= 0 ? 0 : FullSoftmaxGradCuda(table, checked, lse, upstream, out, scratch_, stream_);
+    return bad->found() ? 0 : FullSoftmaxGradCuda(table, checked, lse, upstream, out, scratch_, stream_);
   }
 
  private:
   template <typename H, typename Id>
   int Check(const SoftmaxBatch<H, Id>& batch, int64_t classes, SoftmaxBatch<H, int32_t>* checked,
-            int64_t* bad) {
+            BadTarget* bad) {
     int32_t* copy = nullptr;
     *checked = {batch.hidden, nullptr, batch.count, batch.skip_target};
     bool as_they_are = false;

@@ -3,8 +3,6 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_KERNEL_OP_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_KERNEL_OP_H_
 
-#include <type_traits>
-
 #include "common/op/call_op.h"
 #include "full_softmax/op/full_softmax_op.h"
 
@@ -66,10 +64,8 @@ class FullSoftmaxOpBase : public GuardedOp {
     return absl::OkStatus();
   }
 
-  absl::Status Wrong(tensorflow::OpKernelContext* context, int64_t bad, int64_t classes) const {
-    constexpr bool kOnHost = std::is_same<typename Device::Call, CpuCall>::value;
-    return BadTarget(kOnHost ? Data<Ttargets>(context->input(1)) : nullptr, bad, classes,
-                     kMayBeLate<typename Device::Call> && late_errors_);
+  absl::Status Wrong(const BadTarget& bad, int64_t classes) const {
+    return TargetStatus(bad, classes, kMayBeLate<typename Device::Call> && late_errors_);
   }
 
   typename Device::Call::Late* late() { return late_errors_ ? &late_ : nullptr; }
@@ -97,6 +93,8 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<Device, T, Thidden, Ttargets> {
     OP_REQUIRES_OK(context, context->allocate_output(1, {tokens}, &ce));
     OP_REQUIRES_OK(context, context->allocate_output(2, {tokens}, &sum));
     const SoftmaxTerms terms{Data<float>(lse), Data<float>(ce), Data<float>(sum)};
+    SoftmaxExpected expected;
+    OP_REQUIRES_OK(context, this->Expected(context, 5, &expected));
     const bool expects = Device::kGivesExpected && context->input(2).NumElements() > 0;
     SoftmaxBatchGradients<typename FullSoftmaxOp::KernelH, typename FullSoftmaxOp::KernelT> gradients;
     OP_REQUIRES_OK(context, this->Allocate(context, 3, variables, expects, &gradients));
@@ -104,19 +102,17 @@ class FullSoftmaxOp : public FullSoftmaxOpBase<Device, T, Thidden, Ttargets> {
     Device device(call.get());
     const auto table = SoftmaxRowsOf<T>(variables);
     const auto batch = this->Batch(context);
-    int64_t bad = -1;
+    BadTarget bad;
     if constexpr (Device::kGivesExpected) {
       if (expects) {
-        SoftmaxExpected expected;
-        OP_REQUIRES_OK(context, this->Expected(context, 5, &expected));
         OP_REQUIRES_OK(context, call.Status(device.TermsAndGradient(table, batch, expected, scratch_bytes_,
                                                                     terms, gradients, &bad)));
-        OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
+        OP_REQUIRES_OK(context, this->Wrong(bad, table.classes));
         return;
       }
     }
     OP_REQUIRES_OK(context, call.Status(device.Terms(table, batch, terms, &bad)));
-    OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
+    OP_REQUIRES_OK(context, this->Wrong(bad, table.classes));
   }
 
  private:
@@ -159,10 +155,10 @@ class FullSoftmaxGradOp : public FullSoftmaxOpBase<Device, T, Thidden, Ttargets>
     SoftmaxBatchGradients<typename FullSoftmaxGradOp::KernelH, typename FullSoftmaxGradOp::KernelT> gradients;
     OP_REQUIRES_OK(context, this->Allocate(context, 0, variables, true, &gradients));
     const auto table = SoftmaxRowsOf<T>(variables);
-    int64_t bad = -1;
+    BadTarget bad;
     OP_REQUIRES_OK(context,
                    call.Status(device.Gradient(table, this->Batch(context), lse, upstream, gradients, &bad)));
-    OP_REQUIRES_OK(context, this->Wrong(context, bad, table.classes));
+    OP_REQUIRES_OK(context, this->Wrong(bad, table.classes));
   }
 
  private:

@@ -2,8 +2,6 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_OP_H_
 
-#include <string>
-
 #include "common/op/table_op.h"
 #include "full_softmax/full_softmax.h"
 
@@ -17,15 +15,12 @@ SoftmaxRows<typename KernelType<T>::type> SoftmaxRowsOf(const TableAndBias& vari
           table.dim_size(1)};
 }
 
-// What is wrong with the target at `position` (-1: nothing). Targets on a GPU are not read: null. late: those
-// of an earlier call.
-template <typename Id>
-absl::Status BadTarget(const Id* targets, int64_t position, int64_t classes, bool late = false) {
-  if (position < 0) return absl::OkStatus();
-  const std::string value = targets == nullptr ? "another value" : absl::StrCat(targets[position]);
+// late: the target is of an earlier call.
+inline absl::Status TargetStatus(const BadTarget& bad, int64_t classes, bool late) {
+  if (!bad.found()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("`targets` must be in [0, ", classes, "), the classes, or -1 for none. Received: ", value,
-                   " at position ", position,
+      absl::StrCat("`targets` must be in [0, ", classes,
+                   "), the classes, or -1 for none. Received: ", bad.value, " at position ", bad.position,
                    late ? " of an earlier batch (a GPU's check is not waited for: "
                           "`late_errors`)"
                         : ""));

@@ -45,18 +45,18 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   const auto call = [&](const auto& body) {
     memory.Reset(base);
     ArenaScratch scratch(&memory);
-    int64_t bad;
+    BadTarget bad;
     BENCH_OK(body(FullSoftmaxGpu({nullptr, &scratch}), &bad));
   };
   const Times forward = bench->Time(
       [&](int) {
-        call([&](FullSoftmaxGpu device, int64_t* bad) { return device.Terms(table, batch, terms, bad); });
+        call([&](FullSoftmaxGpu device, BadTarget* bad) { return device.Terms(table, batch, terms, bad); });
       },
       15);
   report("terms", forward, 1, bytes);
   const Times backward = bench->Time(
       [&](int) {
-        call([&](FullSoftmaxGpu device, int64_t* bad) {
+        call([&](FullSoftmaxGpu device, BadTarget* bad) {
           return device.Gradient(table, batch, terms.lse, upstream, gradients, bad);
         });
       },
@@ -64,8 +64,8 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   report("gradient", backward, 3, 2 * bytes);
   const Times both = bench->Time(
       [&](int) {
-        call([&](FullSoftmaxGpu device, int64_t* bad) { return device.Terms(table, batch, terms, bad); });
-        call([&](FullSoftmaxGpu device, int64_t* bad) {
+        call([&](FullSoftmaxGpu device, BadTarget* bad) { return device.Terms(table, batch, terms, bad); });
+        call([&](FullSoftmaxGpu device, BadTarget* bad) {
           return device.Gradient(table, batch, terms.lse, upstream, gradients, bad);
         });
       },

@@ -104,7 +104,7 @@ struct SoftmaxResult {
   std::vector<H> d_hidden;
   std::vector<T> d_rows;
   std::vector<float> d_bias;
-  int64_t bad = -1;
+  BadTarget bad;
 
   bool operator==(const SoftmaxResult& other) const {
     return SameBits(lse, other.lse) && SameBits(ce, other.ce) && SameBits(sum, other.sum) &&
@@ -137,7 +137,7 @@ struct SoftmaxOn {
   SoftmaxBatchGradients<H, T> gradients() const {
     return {d_hidden.get(), d_rows.get(), table.bias != nullptr ? d_bias.get() : nullptr};
   }
-  SoftmaxResult<T, H> Result(int64_t bad) const {
+  SoftmaxResult<T, H> Result(const BadTarget& bad) const {
     return {lse.Host(), ce.Host(), sum.Host(), d_hidden.Host(), d_rows.Host(), d_bias.Host(), bad};
   }
 
@@ -156,12 +156,12 @@ struct SoftmaxOn {
 template <typename Device, typename Id = int64_t, typename T, typename H>
 SoftmaxResult<T, H> RunSoftmax(const SoftmaxProblem<T, H>& p, int threads = 1) {
   const SoftmaxOn<Device, T, H, Id> on(p);
-  int64_t bad = -7;
+  BadTarget bad{-7};
   {
     TestCall<typename Device::Call> call(threads);
     CHECK_TRUE(Device(call.get()).Terms(on.table, on.batch, on.terms(), &bad) == 0);
   }
-  if (bad >= 0) return on.Result(bad);
+  if (bad.found()) return on.Result(bad);
   TestCall<typename Device::Call> call(threads);
   CHECK_TRUE(Device(call.get())
                  .Gradient(on.table, on.batch, on.lse.get(),
@@ -200,7 +200,7 @@ void CheckSoftmax(const SoftmaxProblem<T, H>& p) {
   constexpr Isa kHighest = sizeof(H) == 2 ? Isa::kV4Bfloat16 : Isa::kV4;
   ForEachLevel<Device, kHighest>([&] {
     const auto got = RunSoftmax<Device>(p);
-    CHECK_TRUE(got.bad == -1);
+    CHECK_TRUE(!got.bad.found());
     CheckSoftmaxTruth(p, got, kOnCpu<Device> && CurrentIsa() == Isa::kV4Bfloat16);
     CHECK_TRUE(got == (RunSoftmax<Device, int64_t>(p, 4)));
     CHECK_TRUE(got == (RunSoftmax<Device, int32_t>(p)));
@@ -273,8 +273,9 @@ void BadTargets() {
   for (const int64_t wrong : {int64_t{-2}, int64_t{50}, int64_t{1} << 20}) {
     SoftmaxProblem<float, float> p(50, 300, 4, 1);
     p.targets[207] = wrong, p.targets[299] = -9;
-    CHECK_TRUE(RunSoftmax<Device>(p).bad == 207);
-    CHECK_TRUE((RunSoftmax<Device, int32_t>(p).bad == 207));
+    for (const BadTarget& bad : {RunSoftmax<Device>(p).bad, RunSoftmax<Device, int32_t>(p).bad}) {
+      CHECK_TRUE(bad.position == 207 && bad.value == wrong);
+    }
   }
 }
 

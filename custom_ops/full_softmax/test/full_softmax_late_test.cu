@@ -8,7 +8,7 @@ namespace largeout {
 namespace {
 
 struct Late {
-  int64_t of_terms, of_gradient;
+  BadTarget of_terms, of_gradient;
   SoftmaxResult<float, float> result;
 };
 
@@ -21,7 +21,7 @@ Late Take(OnStream* of_terms, OnStream* of_gradient, const SoftmaxProblem<float,
   CUDA_OK(FullSoftmaxGpu(of_terms->call()).Terms(on.table, on.batch, on.terms(), &late.of_terms));
   CHECK_TRUE(OnStream::Waits() == waits);
   of_terms->Wait();
-  if (late.of_terms >= 0) return late;
+  if (late.of_terms.found()) return late;
   const int64_t before = OnStream::Waits();
   CUDA_OK(FullSoftmaxGpu(of_gradient->call())
               .Gradient(on.table, on.batch, on.lse.get(), {on.of_lse.get(), on.of_ce.get(), on.of_sum.get()},
@@ -41,10 +41,10 @@ void BadTargetsAreNamedLater() {
   none.targets[207] = none.targets[299] = -1;
   const Late first = Take<Id>(&terms, &gradient, bad), second = Take<Id>(&terms, &gradient, good),
              third = Take<Id>(&terms, &gradient, good);
-  CHECK_TRUE(first.of_terms == -1 && first.of_gradient == -1);
+  CHECK_TRUE(!first.of_terms.found() && !first.of_gradient.found());
   CHECK_TRUE(first.result == RunSoftmax<FullSoftmaxGpu>(none));
-  CHECK_TRUE(second.of_terms == 207);
-  CHECK_TRUE(third.of_terms == -1 && third.of_gradient == -1);
+  CHECK_TRUE(second.of_terms.position == 207 && second.of_terms.value == 50);
+  CHECK_TRUE(!third.of_terms.found() && !third.of_gradient.found());
   CHECK_TRUE(third.result == RunSoftmax<FullSoftmaxGpu>(good));
 }
 

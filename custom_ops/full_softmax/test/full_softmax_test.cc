@@ -24,11 +24,11 @@ void CheckBothAtOnce(SoftmaxProblem<T, float> p, const SoftmaxExpected& like) {
       for (const int threads : {1, 4}) {
         const SoftmaxOn<FullSoftmaxCpu, T, float, int64_t> on(p);
         TestCall<CpuCall> call(threads);
-        int64_t bad;
+        BadTarget bad;
         CHECK_TRUE(FullSoftmaxCpu(call.get())
                        .TermsAndGradient(on.table, on.batch, expected, bytes, on.terms(), on.gradients(),
                                          &bad) == 0);
-        CHECK_TRUE(bad == -1);
+        CHECK_TRUE(!bad.found());
         CheckSoftmaxTruth(p, on.Result(bad));
         float factor;
         std::vector<float> of_lse = p.of_lse, of_ce = p.of_ce, of_sum = p.of_sum;

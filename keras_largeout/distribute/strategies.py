@@ -22,7 +22,8 @@ def strategy(devices=None, exchange_dtype=None):
     Args:
         devices: int, how many devices; None for all GPUs, or for one device where there are fewer than two.
             On a machine without GPUs this many logical CPUs stand in for them: everything works as on GPUs,
-            and nothing gets faster. Ask for them before TensorFlow has run anything. Of several hosts each
+            and nothing gets faster. Ask for them before TensorFlow has run anything. A GPU that was cut into
+            logical ones (`tf.config.set_logical_device_configuration`) counts as these. Of several hosts each
             has so many logical CPUs, or else all of its GPUs. On a cluster the argument has no meaning.
         exchange_dtype: on a cluster, the dtype in which a worker and the parameter servers exchange float32
             rows of tables, hidden vectors of heads, and the gradients of both: None or "float32" for as they
@@ -56,7 +57,8 @@ def strategy(devices=None, exchange_dtype=None):
     cluster = from_environment()
     if cluster is not None:
         return _take_part(cluster, devices, exchange_dtype)
-    gpus = tf.config.list_physical_devices("GPU")
+    cards = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.list_logical_devices("GPU") if cards else []
     if devices is None:
         devices = max(1, len(gpus))
     if devices == 1:
@@ -66,7 +68,9 @@ def strategy(devices=None, exchange_dtype=None):
             raise ValueError(
                 f"`devices` must be at most the number of GPUs, {len(gpus)}. Received: devices={devices}"
             )
-        return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(devices)])
+        # NCCL takes one device of a card.
+        reduction = tf.distribute.ReductionToOneDevice() if len(gpus) > len(cards) else None
+        return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(devices)], reduction)
     _make_logical_cpus(devices)
     # Collectives of CPUs hang when strategies of several sizes are used, or several steps run in one call.
     return tf.distribute.MirroredStrategy(

@@ -21,6 +21,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_package), os.envir
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
+# A single GPU is cut into 8 as well, of a GB each: several processes share it.
+for gpu in tf.config.list_physical_devices("GPU")[:1]:
+    tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(1024)] * 8)
+
+
+# Products of Keras layers as exact on a GPU as on a CPU.
+tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def pytest_addoption(parser):

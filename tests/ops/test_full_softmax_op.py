@@ -175,7 +175,7 @@ def grad_op(problem, options, upstream, given):
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_what_was_expected_is_only_scaled(rng, kind):
+def test_what_was_expected_is_only_scaled(rng, on_cpu, kind):
     """Given ones in the place of the gradients, they come back, times the factor."""
     problem, options = problem_and_expected(rng, kind, tokens=2000)
     given = [tf.ones_like(x) for x in problem.arguments()[::2]] + [tf.ones([150])]
@@ -208,7 +208,7 @@ def test_frozen(rng, device, expects):
     assert gradients["table"] is None and gradients["bias"] is None
 
 
-def test_the_table_may_change_between(rng):
+def test_the_table_may_change_between(rng, on_cpu):
     """The gradient is that of the loss which was computed, where it was expected."""
     problem, options = problem_and_expected(rng, "cross-entropy")
     hidden, targets, table, bias = problem.arguments()

@@ -50,8 +50,10 @@ def test_equals_reference(rng, device, rule, shape):
     hyper = HYPER[rule](0.01)
     got, got_slots = run(rule, variable, slots, indices, values, hyper)
     want, want_slots = ru.row_update_reference(rule, variable, slots, indices, values, hyper)
-    # The same operations in the same order; only the mean of row_wise_adagrad is summed in another one.
-    tolerance = 1e-5 if rule == "row_wise_adagrad" else 1e-6
+    # The same operations in the same order; only the mean of row_wise_adagrad is summed in another one, and a
+    # GPU rounds a product and a sum once, where FTRL takes a difference of large numbers.
+    apart = rule == "row_wise_adagrad" or (rule == "ftrl" and device == "gpu")
+    tolerance = 1e-5 if apart else 1e-6
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
     for a, b in zip(got_slots, want_slots):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
@@ -166,8 +168,13 @@ def test_index_out_of_range_changes_nothing(rng, device, graph, indices, positio
         ru.row_update("lazy_adam", variable, slots, indices, tf.ones((3, 8)), HYPER["lazy_adam"](0.0))
 
     expected = rf"`indices` must be in \[0, 50\).*indices\[{position}\] = {indices[position]}; nothing was"
+    if graph and device == "gpu":  # which tells with the next call
+        expected = expected.removesuffix("; nothing was")
+    call = tf.function(step) if graph else step
     with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
-        (tf.function(step) if graph else step)(tf.constant(indices, tf.int64))
+        call(tf.constant(indices, tf.int64))
+        variable.numpy()
+        call(tf.constant([0, 1, 2], tf.int64))
     np.testing.assert_array_equal(variable.numpy(), data)
     for slot, before in zip(slots, slot_data):
         np.testing.assert_array_equal(slot.numpy(), before)

@@ -13,6 +13,8 @@ from keras_largeout.ops.vocabulary.stock import stock_find
 from keras_largeout.ops.vocabulary.wrapper import EMPTY, EVICT, find, find_reference, update, update_reference
 from tests._cluster import Running
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 WILD = [0, -1, 1, EMPTY, EMPTY + 1, 2**63 - 1, 2**32, -(2**32), 0x61C8864680B583EB]
 
 

@@ -11,6 +11,8 @@ from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.wrapper import embedding_lookup
 from keras_largeout.ops.row_update import row_update, sgd_hyper
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 FAILED = (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError, ValueError)
 
 

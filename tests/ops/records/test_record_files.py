@@ -11,6 +11,8 @@ from keras_largeout.ops import row_update as ru
 from keras_largeout.ops._library import ops
 from tests.ops.records._records import file_of, in_file, mapped
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 WRONG = (tf.errors.InvalidArgumentError, ValueError)
 
 

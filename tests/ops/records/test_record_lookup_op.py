@@ -8,6 +8,8 @@ from keras_largeout.ops import records as rec
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.wrapper import embedding_lookup
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 ROWS = 50
 NO_SPLITS = np.zeros(0, np.int64)
 SPLITS = np.array([0, 3, 3, 7, 12])

@@ -11,6 +11,8 @@ from keras_largeout.ops import records as rec
 from keras_largeout.ops import row_update as ru
 from tests.ops.records._records import file_of, in_file, mapped
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 HYPER = {
     "sgd": ru.sgd_hyper(0.1, 0.01),
     "momentum": ru.momentum_hyper(0.1, 0.9),

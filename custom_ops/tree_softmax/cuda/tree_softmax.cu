@@ -161,7 +161,11 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   float* pair_scale = allocate(saved.pairs);
   float* partials = allocate(work.partial_rows * table.dim);
   float* bias_partials = allocate(work.partial_rows);
-  if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr))) {
+  const int64_t hidden_pieces =
+      MostHiddenPieces(work.wide_slices * CeilDiv(table.dim, kTileColumns), work.max_children);
+  float* hidden_sums = allocate(hidden_pieces * kTileRows * kTileColumns);
+  if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr)) ||
+      (hidden_pieces > 0 && hidden_sums == nullptr)) {
     return static_cast<int>(cudaErrorMemoryAllocation);
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(ScalePairs, Blocks(saved.pairs), kThreads, 0, stream, saved.pair_token,
@@ -177,7 +181,8 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                            saved.group_start,
                            work.offsets,
                            const_cast<float*>(saved.pair_lse)};
-  const TreeGradOutputs<T> out{pair_scale, d_hidden, row_grads, bias_grads, partials, bias_partials};
+  const TreeGradOutputs<T> out{pair_scale, d_hidden,      row_grads,  bias_grads,
+                               partials,   bias_partials, hidden_sums};
   const Chunks chunks(work, saved.probs == nullptr ? scratch_bytes : INT64_MAX);
   float* data = const_cast<float*>(saved.probs);
   int32_t* pair_group = nullptr;

@@ -3,7 +3,7 @@
 // Bounds, for n pairs of a node of c children: 2 n c dim flops for each gradient; bytes: 4 n c of
 // probabilities, read once for each 128 elements of a row, by both; c dim elements of rows read for every 128
 // pairs, or from the L2 cache where slices share them; n dim floats read, and as many read and written; c dim
-// elements of row gradients written.
+// elements of row gradients written. What ranges of children leave of d_hidden stays in the L2 cache.
 #include "common/cuda/gemm/multiply.cuh"
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
@@ -53,11 +53,48 @@ constexpr int kHiddenBytes = kTileBytes<typename Tiles<T>::Tall, true, false, Gr
 template <typename T>
 constexpr int kRowBytes = kTileBytes<typename Tiles<T>::Tall, false, false, GradOperand, RowOperand<float>>;
 
+// The tiles of d_hidden of a launch, and the ranges of children that each is cut into.
+struct HiddenTiles {
+  int64_t parts, first_slice, count, ranges;
+
+  template <typename T>
+  static __device__ __forceinline__ HiddenTiles Of(const TreeBatch<T>& batch, const int32_t* level_start,
+                                                   int64_t level, const ProbChunk& chunk) {
+    int64_t begin = batch.offsets[level_start[level]].wide_slices;
+    int64_t end = batch.offsets[level_start[level + 1]].wide_slices;
+    if (chunk.starts != nullptr)
+      begin = max(begin, chunk.starts[0].slices), end = min(end, chunk.starts[1].slices);
+    const int64_t parts = CeilDiv(batch.table.dim, kTileColumns),
+                  count = max(int64_t{0}, end - begin) * parts;
+    return {parts, begin, count, count == 0 ? 1 : HiddenRanges(count)};
+  }
+};
+
+// One of them.
+struct HiddenTile {
+  TreeSlice slice;
+  int64_t column, each;  // of the rows; children of a range
+
+  template <typename T>
+  static __device__ __forceinline__ HiddenTile Of(const TreeBatch<T>& batch, const int32_t* wide_group,
+                                                  const HiddenTiles& tiles, int64_t tile) {
+    const int64_t index = tile / tiles.parts, slice = tiles.first_slice + index;
+    const int group = wide_group[slice];
+    HiddenTile t;
+    t.slice = SliceOf(batch, group, slice - batch.offsets[group].wide_slices, 0);
+    t.column = (tile - index * tiles.parts) * kTileColumns;
+    t.each = RangeChildren(t.slice.children, tiles.ranges);
+    return t;
+  }
+};
+
+// The sum over the children of `range`, to d_hidden where it is the only one, else to `sums`.
 template <typename T, class Shape>
-__device__ __forceinline__ void HiddenTile(const TreeBatch<T>& batch, const TreeSlice& s, int64_t column,
-                                           bool add, const ProbChunk& chunk, const TreeGradOutputs<T>& out,
-                                           char* shared, bool copied, bool aligned) {
-  const int64_t dim = batch.table.dim;
+__device__ __forceinline__ void HiddenPiece(const TreeBatch<T>& batch, const HiddenTile& tile, int64_t range,
+                                            bool add, const ProbChunk& chunk, const TreeGradOutputs<T>& out,
+                                            float* sums, char* shared, bool copied, bool aligned) {
+  const TreeSlice& s = tile.slice;
+  const int64_t dim = batch.table.dim, column = tile.column, begin = range * tile.each;
   const GradOperand a{chunk.data + (s.prob - chunk.begin),
                       batch.pair_row + s.first,
                       out.pair_scale + s.first,
@@ -68,32 +105,66 @@ __device__ __forceinline__ void HiddenTile(const TreeBatch<T>& batch, const Tree
   const RowOperand<T> b{batch.table.rows + s.row * dim + column, dim,   nullptr, s.children,
                         static_cast<int>(dim - column),          copied};
   float acc[Shape::kTM][Shape::kTN] = {};
-  MultiplyTile<Shape, true, false>(a, b, 0, s.children, shared, acc, NothingEachK());
-  const auto line = [&](int t) { return out.d_hidden + batch.pair_token[s.first + t] * dim + column; };
-  StoreTile<Shape>(acc, s.count, dim - column, aligned, line,
-                   [&](int t) -> const float* { return add ? line(t) : nullptr; });
+  MultiplyTile<Shape, true, false>(a, b, static_cast<int>(begin),
+                                   static_cast<int>(min(begin + tile.each, int64_t{s.children})), shared, acc,
+                                   NothingEachK());
+  if (s.children > tile.each) {
+    StoreTile<Shape>(
+        acc, s.count, kTileColumns, true, [&](int t) { return sums + t * kTileColumns; },
+        [](int) -> const float* { return nullptr; });
+  } else {
+    const auto line = [&](int t) { return out.d_hidden + batch.pair_token[s.first + t] * dim + column; };
+    StoreTile<Shape>(acc, s.count, dim - column, aligned, line,
+                     [&](int t) -> const float* { return add ? line(t) : nullptr; });
+  }
 }
 
+// Pieces of one range are neighbours: they read the same rows.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     WideHidden(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
                ProbChunk chunk, TreeGradOutputs<T> out, bool copied, bool aligned) {
   char* shared = DynamicShared<char>();
-  const int64_t parts = CeilDiv(batch.table.dim, kTileColumns);
-  int64_t begin = batch.offsets[level_start[level]].wide_slices;
-  int64_t end = batch.offsets[level_start[level + 1]].wide_slices;
-  if (chunk.starts != nullptr) begin = max(begin, chunk.starts[0].slices), end = min(end, chunk.starts[1].slices);
-  begin *= parts, end *= parts;
-  for (int64_t unit = begin + blockIdx.x; unit < end; unit += gridDim.x) {
-    const int64_t slice = unit / parts, column = (unit - slice * parts) * kTileColumns;
-    const int group = wide_group[slice];
-    const TreeSlice s = SliceOf(batch, group, slice - batch.offsets[group].wide_slices, 0);
-    if (s.count > kFlatRows) {
-      HiddenTile<T, typename Tiles<T>::Tall>(batch, s, column, level > 0, chunk, out, shared, copied,
-                                             aligned);
+  const HiddenTiles tiles = HiddenTiles::Of(batch, level_start, level, chunk);
+  for (int64_t piece = blockIdx.x; piece < tiles.count * tiles.ranges; piece += gridDim.x) {
+    const int64_t range = piece / tiles.count;
+    const HiddenTile tile = HiddenTile::Of(batch, wide_group, tiles, piece - range * tiles.count);
+    if (range * tile.each >= tile.slice.children) continue;
+    float* sums = out.hidden_sums + piece * kTileRows * kTileColumns;
+    if (tile.slice.count > kFlatRows) {
+      HiddenPiece<T, typename Tiles<T>::Tall>(batch, tile, range, level > 0, chunk, out, sums, shared, copied,
+                                              aligned);
     } else {
-      HiddenTile<T, typename Tiles<T>::Flat>(batch, s, column, level > 0, chunk, out, shared, copied,
-                                             aligned);
+      HiddenPiece<T, typename Tiles<T>::Flat>(batch, tile, range, level > 0, chunk, out, sums, shared, copied,
+                                              aligned);
+    }
+  }
+}
+
+constexpr int kAddWarps = 8;
+
+// The sums of a tile's ranges, in their order: a warp a row.
+template <typename T>
+__global__ void __launch_bounds__(kAddWarps * 32)
+    AddHiddenRanges(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
+                    ProbChunk chunk, TreeGradOutputs<T> out) {
+  const HiddenTiles tiles = HiddenTiles::Of(batch, level_start, level, chunk);
+  if (tiles.ranges == 1) return;
+  const int64_t dim = batch.table.dim, warps = gridDim.x * int64_t{kAddWarps};
+  for (int64_t unit = blockIdx.x * int64_t{kAddWarps} + threadIdx.x / 32; unit < tiles.count * kTileRows;
+       unit += warps) {
+    const int64_t index = unit / kTileRows, t = unit % kTileRows;
+    const HiddenTile tile = HiddenTile::Of(batch, wide_group, tiles, index);
+    const TreeSlice& s = tile.slice;
+    if (t >= s.count || s.children <= tile.each) continue;
+    const int64_t ranges = CeilDiv(s.children, tile.each);
+    float* to = out.d_hidden + batch.pair_token[s.first + t] * dim + tile.column;
+    for (int64_t k = threadIdx.x % 32; k < min(int64_t{kTileColumns}, dim - tile.column); k += 32) {
+      const float* from = out.hidden_sums + (index * kTileRows + t) * kTileColumns + k;
+      float sum = level > 0 ? to[k] : 0.f;
+#pragma unroll 8
+      for (int64_t r = 0; r < ranges; ++r) sum += from[r * tiles.count * kTileRows * kTileColumns];
+      to[k] = sum;
     }
   }
 }
@@ -199,10 +270,15 @@ template <typename T>
 int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream) {
   if (batch.table.dim == 0) return 0;  // d_hidden has no elements
-  const int64_t dim = batch.table.dim, units = work.wide_slices * CeilDiv(dim, kTileColumns);
-  return Launch(WideHidden<T>, TurnBlocks(units, 132 * 24), kTileThreads, kHiddenBytes<T>, stream, batch,
-                work.wide_group, work.level_start, level, chunk, out, RowsCopied(dim, batch.table.rows),
-                RowsAligned(dim, out.d_hidden, nullptr));
+  const int64_t dim = batch.table.dim, tiles = work.wide_slices * CeilDiv(dim, kTileColumns);
+  const int64_t pieces = MostHiddenPieces(tiles, work.max_children);
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideHidden<T>, TurnBlocks(std::max(tiles, pieces), 132 * 24), kTileThreads,
+                                  kHiddenBytes<T>, stream, batch, work.wide_group, work.level_start, level,
+                                  chunk, out, RowsCopied(dim, batch.table.rows),
+                                  RowsAligned(dim, out.d_hidden, nullptr)));
+  if (pieces == 0) return 0;
+  return Launch(AddHiddenRanges<T>, TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), kHiddenPieces),
+                kAddWarps * 32, 0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
 }
 
 template <typename T>

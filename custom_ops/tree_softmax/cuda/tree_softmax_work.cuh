@@ -63,6 +63,25 @@ __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t d
   return CeilDiv(CeilDiv(n, splits), WideSlice(c)) * WideSlice(c);
 }
 
+// d_hidden of wide nodes is made in tiles, of a slice and 128 elements, that are sums over all children.
+// Where a launch has few tiles, each is cut into ranges of children, so that there are pieces for a whole
+// GPU.
+constexpr int64_t kHiddenPieces = kInEmulation ? 12 : 132 * kTileBlocks * 2,
+                  kLeastRange = kInEmulation ? 3 * kTileK : 512;
+// Ranges of every tile, for `tiles` of them.
+__host__ __device__ constexpr int64_t HiddenRanges(int64_t tiles) {
+  return 2 * tiles > kHiddenPieces ? 1 : kHiddenPieces / tiles;
+}
+// Children of a range of a node of c: there may be fewer ranges than `ranges`.
+__host__ __device__ constexpr int64_t RangeChildren(int64_t c, int64_t ranges) {
+  const int64_t each = CeilDiv(CeilDiv(c, ranges), kTileK) * kTileK;
+  return each > kLeastRange ? each : kLeastRange;
+}
+// Pieces that leave sums of their own, in any launch: up to `tiles`, nodes of up to `most` children.
+constexpr int64_t MostHiddenPieces(int64_t tiles, int64_t most) {
+  return most <= kLeastRange ? 0 : std::min(kHiddenPieces, tiles * CeilDiv(most, kLeastRange));
+}
+
 // How many slices and tiles of wide nodes come before a chunk.
 struct ChunkStart {
   int64_t slices, tiles;
@@ -238,6 +257,7 @@ struct TreeGradOutputs {
   float* bias_grads;     // or null
   float* partials;       // [partial_rows, dim]
   float* bias_partials;  // [partial_rows]
+  float* hidden_sums;    // [MostHiddenPieces, 128, 128] sums over ranges of children
 };
 // Gradients of the narrow nodes of one level: rows, and d_hidden (added to unless level is 0).
 template <typename T>

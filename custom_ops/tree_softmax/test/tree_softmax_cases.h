@@ -41,11 +41,13 @@ void LargeGroups() {
   CheckProblem<Device>(Problem<float>(TwoLevelTree(2100, 1), 12, 9, 6));
 }
 
-// One node with all classes: on GPUs a block goes through several tiles of children, and their sums meet.
+// One node with all classes: on GPUs a block goes through several tiles of children, or a range of them, and
+// their sums meet.
 template <typename Device>
 void FlatTrees() {
   CheckProblem<Device>(Problem<float>(FlatTree(1500), 20, 150, 1));
   CheckProblem<Device>(Problem<bfloat16>(FlatTree(1501), 24, 20, 2));
+  CheckProblem<Device>(Problem<float>(FlatTree(333), 132, 40, 4));
   // A node of 100,000 children, every class of which a token may name.
   const Problem<float> wide(FlatTree(100000), 2, 3, 3);
   for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 20})

@@ -120,8 +120,10 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
                              plan.work.offsets,
                              outputs.pair_lse};
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
-    LARGEOUT_RETURN_IF_ERROR(
-        NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
+    if (plan.work.narrow_slices > 0) {
+      LARGEOUT_RETURN_IF_ERROR(
+          NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
+    }
     if (plan.work.wide_slices > 0) {
       const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
                             scratch->Take<float>(plan.pairs)};
@@ -198,7 +200,10 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   for (int64_t i = 0; i < chunks.count; ++i) {
     const ProbChunk chunk = chunks.At(i, data, starts);
     if (saved.probs == nullptr) {
-      LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
+      if (work.narrow_slices > 0) {
+        LARGEOUT_RETURN_IF_ERROR(
+            NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
+      }
       LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, work, chunk, stream));
     }
     // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and

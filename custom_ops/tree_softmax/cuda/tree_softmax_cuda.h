@@ -45,7 +45,6 @@ struct TreeWork {
           partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;
   uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
-  bool keep_partials = false;  // row gradients of wide nodes are summed in float32 before they are rounded
 };
 
 struct TreeLossPlan {

@@ -44,7 +44,8 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
       s.tiles = slices * ranges;
       s.terms = gradient ? 0 : n * ranges;
       s.weight_tiles = CeilDiv(c, kTileRows) * splits;
-      s.partial_rows = splits > 1 || keep_partials ? splits * c : 0;
+      // A slice is in one chunk.
+      s.partial_rows = splits > 1 || (keep_partials && slices > 1) ? splits * c : 0;
     } else {
       const int64_t slices = CeilDiv(n, kSlice);
       s.narrow_slices = slices;
@@ -200,7 +201,6 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   work->levels = totals->levels;
   work->narrow_levels = totals->narrow_levels;
   work->wide_levels = totals->wide_levels;
-  work->keep_partials = keep_partials;
   const auto make_list = [&](const int64_t* member, int64_t pieces, const int32_t** list) {
     return MakeList(member, work->groups, pieces, scratch, stream, list);
   };

@@ -226,8 +226,8 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T>& batch, const RowPiec
 
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideRows(TreeBatch<T> batch, const int32_t* weight_group, bool keep_partials, ProbChunk chunk,
-             TreeGradOutputs<T> out, bool copied, bool aligned) {
+    WideRows(TreeBatch<T> batch, const int32_t* weight_group, ProbChunk chunk, TreeGradOutputs<T> out,
+             bool copied, bool aligned) {
   char* shared = DynamicShared<char>();
   RowPiece piece;
   piece.group = weight_group[blockIdx.x];
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   piece.row = batch.tree.node_start[node];
   piece.children = batch.tree.node_start[node + 1] - piece.row;
   const int64_t start = batch.group_start[piece.group], pairs = batch.group_start[piece.group + 1] - start;
-  const int64_t each = SplitPairs(pairs, piece.children, batch.table.dim), splits = CeilDiv(pairs, each);
+  const int64_t each = SplitPairs(pairs, piece.children, batch.table.dim);
   const int64_t high = CeilDiv(piece.children, kTileRows), local = blockIdx.x - offsets.weight_tiles;
   const int64_t split = local / high;
   piece.child = local % high * kTileRows;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   piece.count = last - first;
   piece.prob = offsets.probs + first * piece.children;
   piece.add = first > split * each;
-  piece.partial = splits > 1 || keep_partials;
+  piece.partial = batch.offsets[piece.group + 1].partial_rows > offsets.partial_rows;
   piece.out_row =
       (piece.partial ? offsets.partial_rows + split * piece.children : offsets.rows) + piece.child;
   const int64_t column = blockIdx.y * static_cast<int64_t>(kTileColumns);
@@ -288,9 +288,8 @@ int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk
   const int64_t dim = batch.table.dim;
   const dim3 grid(static_cast<unsigned>(work.weight_tiles),
                   static_cast<unsigned>(RowPieces(dim, kTileColumns)));
-  return Launch(WideRows<T>, grid, kTileThreads, kRowBytes<T>, stream, batch, work.weight_group,
-                work.keep_partials, chunk, out, RowsCopied(dim, batch.hidden),
-                RowsAligned(dim, out.row_grads, out.partials));
+  return Launch(WideRows<T>, grid, kTileThreads, kRowBytes<T>, stream, batch, work.weight_group, chunk, out,
+                RowsCopied(dim, batch.hidden), RowsAligned(dim, out.row_grads, out.partials));
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                   \

@@ -213,7 +213,8 @@ int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length
                     ChunkStart* starts, GpuStream stream);
 
 // Writes the running sums of the groups and the lists of pieces. The number of groups is on the device
-// (device_totals->groups, at most max_groups); all totals are read back: one wait.
+// (device_totals->groups, at most max_groups); all totals are read back: one wait. keep_partials: row
+// gradients of wide nodes that several chunks may add to are summed in float32 before they are rounded.
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels, bad;

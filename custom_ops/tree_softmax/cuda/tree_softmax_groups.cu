@@ -1,7 +1,5 @@
 // Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
 // -> group.
-#include <cub/device/device_scan.cuh>
-
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
@@ -10,31 +8,35 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct AddOffsets {
-  __host__ __device__ TreeOffsets operator()(const TreeOffsets& a, const TreeOffsets& b) const {
-    return {a.probs + b.probs,
-            a.rows + b.rows,
-            a.narrow_slices + b.narrow_slices,
-            a.wide_slices + b.wide_slices,
-            a.tiles + b.tiles,
-            a.terms + b.terms,
-            a.weight_tiles + b.weight_tiles,
-            a.partial_rows + b.partial_rows,
-            a.sum_rows + b.sum_rows};
-  }
-};
+// Groups are cut into runs, one of a block, of whole tiles of kThreads groups. Their number is bounded, so
+// that a block may add up all the runs before its own.
+constexpr int64_t kMostRuns = kInEmulation ? 3 : 512;
+int64_t RunTiles(int64_t groups) { return CeilDiv(CeilDiv(groups, kThreads), kMostRuns); }
 
-// Sizes of group g, zero from *groups on.
-__global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
-                            int64_t max_groups, int64_t dim, bool keep_partials, bool gradient,
-                            TreeTotals* totals, TreeOffsets* sizes) {
-  const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  TreeOffsets s = {};
-  long long children = 0;
-  if (g < max_groups && g < totals->groups && totals->bad == 0) {
-    const int node = group_node[g];
-    const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
-    const int64_t n = group_start[g + 1] - group_start[g];
+// The words that offsets are made of.
+constexpr int kWords = sizeof(TreeOffsets) / sizeof(int64_t);
+__device__ __forceinline__ int64_t* Words(TreeOffsets* x) { return reinterpret_cast<int64_t*>(x); }
+__device__ __forceinline__ const int64_t* Words(const TreeOffsets* x) {
+  return reinterpret_cast<const int64_t*>(x);
+}
+__device__ __forceinline__ void Add(const TreeOffsets& x, TreeOffsets* sum) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) Words(sum)[i] += Words(&x)[i];
+}
+
+// What the kernels of this file know of the groups.
+struct Groups {
+  TreeArrays tree;
+  const int32_t *node, *start;
+  int64_t most, dim;
+  bool keep_partials, gradient;
+
+  // Of group g, and *children; zero from `count` on.
+  __device__ __forceinline__ TreeOffsets Sizes(int64_t g, int64_t count, int64_t* children) const {
+    TreeOffsets s{};
+    *children = 0;
+    if (g >= count) return s;
+    const int64_t c = tree.node_start[node[g] + 1] - tree.node_start[node[g]], n = start[g + 1] - start[g];
     s.probs = n * c;
     s.rows = c;
     if (IsWide(n, c)) {
@@ -52,34 +54,100 @@ __global__ void CountPieces(TreeArrays tree, const int32_t* group_node, const in
       s.partial_rows = slices > 1 ? slices * c : 0;
     }
     s.sum_rows = s.partial_rows > 0 ? c : 0;
-    children = c;
+    *children = c;
+    return s;
   }
-  if (g <= max_groups) sizes[g] = s;
-  // The largest of a warp, then of the block: one atomic of a block on the one address.
-  __shared__ long long largest[kThreads / 32];
-  children = WarpLargest(children);
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = children;
+};
+
+// How many groups there are; of bad ones none.
+__device__ __forceinline__ int64_t CountOf(const Groups& groups, const TreeTotals* totals) {
+  return totals->bad != 0 ? 0 : min(totals->groups, groups.most);
+}
+
+// The sum of `sum` over the threads of the block up to this one. shared: [kWarps]; it is free again after the
+// block's next barrier.
+constexpr int kWarps = kThreads / 32;
+__device__ __forceinline__ TreeOffsets SumUpTo(TreeOffsets sum, TreeOffsets* shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int64_t other = __shfl_up_sync(0xffffffffu, Words(&sum)[i], step);
+      if (lane >= step) Words(&sum)[i] += other;
+    }
+  }
+  if (lane == 31) shared[warp] = sum;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int warp = 1; warp < kThreads / 32; ++warp) children = max(children, largest[warp]);
-  if (children > 0) {
+#pragma unroll 1
+  for (int w = 0; w < warp; ++w) Add(shared[w], &sum);
+  return sum;
+}
+
+// The sums of the runs, and the most children of a node.
+__global__ void __launch_bounds__(kThreads)
+    SumRuns(Groups groups, int64_t run_tiles, TreeTotals* totals, TreeOffsets* runs) {
+  __shared__ TreeOffsets shared[kWarps];
+  __shared__ long long largest[kWarps];
+  const int64_t count = CountOf(groups, totals), first = blockIdx.x * run_tiles * kThreads;
+  TreeOffsets sum{};
+  long long most = 0;
+  for (int64_t i = 0; i < run_tiles; ++i) {
+    int64_t children;
+    Add(groups.Sizes(first + i * kThreads + threadIdx.x, count, &children), &sum);
+    most = max(most, static_cast<long long>(children));
+  }
+  most = WarpLargest(most);
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
+  sum = SumUpTo(sum, shared);
+  if (threadIdx.x != kThreads - 1) return;
+  runs[blockIdx.x] = sum;
+  for (int warp = 0; warp < kWarps; ++warp) most = max(most, largest[warp]);
+  // One atomic of a block on the one address.
+  if (most > 0) {
     atomicMax(reinterpret_cast<unsigned long long*>(&totals->max_children),
-              static_cast<unsigned long long>(children));
+              static_cast<unsigned long long>(most));
   }
 }
 
-__global__ void ReadSums(const TreeOffsets* offsets, int64_t max_groups, TreeTotals* totals) {
-  totals->sums = offsets[max_groups];
+// offsets [most + 1], and all sums to totals. They lie in shared memory first, so that neighbouring threads
+// write neighbouring words.
+__global__ void __launch_bounds__(kThreads, 4)
+    WriteOffsets(Groups groups, int64_t run_tiles, const TreeOffsets* runs, TreeTotals* totals,
+                 TreeOffsets* offsets) {
+  __shared__ TreeOffsets shared[kWarps], before;  // `before` the tile
+  __shared__ TreeOffsets staged[kThreads];
+  const bool last = threadIdx.x == kThreads - 1;
+  const int64_t count = CountOf(groups, totals);
+  TreeOffsets sum{};
+  for (int64_t r = threadIdx.x; r < blockIdx.x; r += kThreads) Add(runs[r], &sum);
+  sum = SumUpTo(sum, shared);
+  if (last) before = sum;
+  for (int64_t i = 0; i < run_tiles; ++i) {
+    const int64_t first = (blockIdx.x * run_tiles + i) * kThreads, g = first + threadIdx.x;
+    if (first > groups.most) return;
+    int64_t children;
+    const TreeOffsets own = groups.Sizes(g, count, &children);
+    __syncthreads();  // all have used what is in shared memory
+    sum = SumUpTo(own, shared);
+    Add(before, &sum);
+    TreeOffsets* mine = staged + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) Words(mine)[k] = Words(&sum)[k] - Words(&own)[k];
+    if (g == groups.most) totals->sums = *mine;
+    __syncthreads();
+    if (last) before = sum;
+    const int64_t words = min(int64_t{kThreads}, groups.most + 1 - first) * kWords;
+    for (int64_t w = threadIdx.x; w < words; w += kThreads) Words(offsets + first)[w] = Words(staged)[w];
+  }
 }
 
-// owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kStride]
+// owner[i] = the group whose pieces contain piece i. `sums` is one member of the offsets: sums[g * kWords]
 // pieces come before group g.
-constexpr int64_t kStride = sizeof(TreeOffsets) / sizeof(int64_t);
-
 __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, int32_t* owner) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= pieces) return;
-  owner[i] = static_cast<int32_t>(LastStart(groups, i, [&](int64_t g) { return sums[g * kStride]; }));
+  owner[i] = static_cast<int32_t>(LastStart(groups, i, [&](int64_t g) { return sums[g * kWords]; }));
 }
 
 // One thread a chunk, and one for the end of the last.
@@ -155,23 +223,16 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
                   bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
                   TreeTotals* totals) {
-  const int64_t n = max_groups + 1;
-  const unsigned blocks = static_cast<unsigned>(CeilDiv(n, kThreads));
-  size_t temp_bytes = 0;
-  TreeOffsets* none = nullptr;
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(nullptr, temp_bytes, none, none, AddOffsets(),
-                                                      TreeOffsets{}, n, stream));
-  auto* sizes = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
-  auto* offsets = static_cast<TreeOffsets*>(scratch->Allocate(n * sizeof(TreeOffsets)));
-  void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));
-  if (sizes == nullptr || offsets == nullptr || temp == nullptr) {
-    return static_cast<int>(cudaErrorMemoryAllocation);
-  }
-  LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, blocks, kThreads, 0, stream, tree, group_node, group_start,
-                                  max_groups, dim, keep_partials, with_levels, device_totals, sizes));
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveScan(temp, temp_bytes, sizes, offsets, AddOffsets(),
-                                                      TreeOffsets{}, n, stream));
-  LARGEOUT_RETURN_IF_ERROR(Launch(ReadSums, 1, 1, 0, stream, offsets, max_groups, device_totals));
+  const Groups groups{tree, group_node, group_start, max_groups, dim, keep_partials, with_levels};
+  const int64_t run_tiles = RunTiles(max_groups + 1);
+  const unsigned run_count = static_cast<unsigned>(CeilDiv(max_groups + 1, run_tiles * kThreads));
+  auto* runs = scratch->Take<TreeOffsets>(run_count);
+  auto* offsets = scratch->Take<TreeOffsets>(max_groups + 1);
+  if (runs == nullptr || offsets == nullptr) return kNoMemory;
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(SumRuns, run_count, kThreads, 0, stream, groups, run_tiles, device_totals, runs));
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(WriteOffsets, run_count, kThreads, 0, stream, groups, run_tiles, runs, device_totals, offsets));
   const int32_t* level_start = nullptr;
   if (with_levels) {
     LARGEOUT_RETURN_IF_ERROR(CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch, stream,

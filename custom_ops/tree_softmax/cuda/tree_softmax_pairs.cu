@@ -101,12 +101,13 @@ __global__ void GatherPairs(const int32_t* slot_row, const int32_t* slot_token, 
   first[p] = p == 0 || pair_node[p] != pair_node[p - 1];
 }
 
-// pair_group comes in as the running count of flags (1-based).
+// pair_group comes in as the running count of flags, from 1; it becomes the group, from 0.
 __global__ void WriteGroups(const int32_t* pair_node, int64_t pairs, int32_t* pair_group, int32_t* group_node,
                             int32_t* group_start, TreeTotals* totals) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
   const int group = pair_group[p] - 1;
+  pair_group[p] = group;
   if (p == 0 || pair_node[p] != pair_node[p - 1]) {
     group_node[group] = pair_node[p];
     group_start[group] = static_cast<int32_t>(p);
@@ -115,12 +116,6 @@ __global__ void WriteGroups(const int32_t* pair_node, int64_t pairs, int32_t* pa
     group_start[group + 1] = static_cast<int32_t>(pairs);
     totals->groups = group + 1;
   }
-}
-
-// pair_group to 0-based, once nobody reads the count any more.
-__global__ void ShiftGroups(int32_t* pair_group, int64_t pairs) {
-  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (p < pairs) pair_group[p] -= 1;
 }
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
@@ -204,7 +199,6 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
       cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, pairs, stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(WriteGroups, Blocks(pairs), kThreads, 0, stream, pair_node, pairs,
                                   pair_group, group_node, group_start, totals));
-  LARGEOUT_RETURN_IF_ERROR(Launch(ShiftGroups, Blocks(pairs), kThreads, 0, stream, pair_group, pairs));
   TreeTotals read;
   plan->work.pairs = pairs;
   const int error = CutTreeGroups(tree, group_node, group_start, pairs, totals, dim, false, false, scratch,

@@ -18,7 +18,7 @@ struct CopiedRows {
 };
 
 template <typename T>
-constexpr int kLogitBytes = kTileBytes<typename Tiles<T>::Tall, true, true, RowOperand<float>, RowOperand<T>>;
+constexpr int kLogitBytes = kTilesBytes<T, true, true, RowOperand<float>, RowOperand<T>>;
 
 // `count` vectors of hidden, through an index or the first ones, and all children of a node.
 template <typename T>

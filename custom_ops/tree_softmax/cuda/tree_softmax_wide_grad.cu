@@ -49,9 +49,9 @@ struct GradOperand {
 };
 
 template <typename T>
-constexpr int kHiddenBytes = kTileBytes<typename Tiles<T>::Tall, true, false, GradOperand, RowOperand<T>>;
+constexpr int kHiddenBytes = kTilesBytes<T, true, false, GradOperand, RowOperand<T>>;
 template <typename T>
-constexpr int kRowBytes = kTileBytes<typename Tiles<T>::Tall, false, false, GradOperand, RowOperand<float>>;
+constexpr int kRowBytes = kTilesBytes<T, false, false, GradOperand, RowOperand<float>>;
 
 // The tiles of d_hidden of a launch, and the ranges of children that each is cut into.
 struct HiddenTiles {

@@ -1,5 +1,5 @@
 // One block's tile of a matrix product on tensor cores, sm_80 and later. Pieces of both operands are on their
-// way to shared memory, kStages - 1 of them ahead, while one is multiplied. Operands are functors
+// way to shared memory, Shape::kStages - 1 of them ahead, while one is multiplied. Operands are functors
 // (operands.cuh), so one routine serves rows of a table, gathered hidden vectors and gradients that are made
 // of probabilities on the way.
 //
@@ -10,16 +10,16 @@
 #ifndef LARGEOUT_COMMON_CUDA_GEMM_MULTIPLY_CUH_
 #define LARGEOUT_COMMON_CUDA_GEMM_MULTIPLY_CUH_
 
+#include <algorithm>
+
 #include "common/cuda/gemm/operands.cuh"
 
 namespace largeout {
 
-constexpr int kStages = 3;
-
 // Dynamic shared memory of MultiplyTile.
 template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B>
-constexpr int kTileBytes =
-    kStages * (Piece<Shape, Shape::kM, kAAlongK, A>::kBytes + Piece<Shape, Shape::kN, kBAlongK, B>::kBytes);
+constexpr int kTileBytes = Shape::kStages * (Piece<Shape, Shape::kM, kAAlongK, A>::kBytes +
+                                             Piece<Shape, Shape::kN, kBAlongK, B>::kBytes);
 
 // x = big + small but for 2^-22 of it, both of them TF32: tensor cores cut `small` to it. NaN stays NaN.
 __device__ __forceinline__ void SplitTf32(float x, uint32_t* big, uint32_t* small) {
@@ -119,6 +119,11 @@ __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a
   }
 }
 
+// Of the larger one of both shapes.
+template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B>
+constexpr int kTilesBytes = std::max(kTileBytes<typename Tiles<T>::Tall, kAAlongK, kBAlongK, A, B>,
+                                     kTileBytes<typename Tiles<T>::Flat, kAAlongK, kBAlongK, A, B>);
+
 struct NothingEachK {
   template <typename Get>
   __device__ __forceinline__ void operator()(const Get&) const {}
@@ -135,6 +140,7 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
   using PieceB = Piece<Shape, Shape::kN, kBAlongK, B>;
   using ElementA = typename A::Element;
   using ElementB = typename B::Element;
+  constexpr int kStages = Shape::kStages;
   const auto stage_a = [&](int stage) {
     return reinterpret_cast<ElementA*>(shared + stage * (PieceA::kBytes + PieceB::kBytes));
   };

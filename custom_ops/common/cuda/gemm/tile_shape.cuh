@@ -22,10 +22,11 @@ struct Bf16 {
 
 constexpr int kTileK = 16;  // of the dimension that is summed over, in a piece of an operand
 
-// kM x kN elements by WM x WN warps.
-template <class MmaKind, int M, int N, int WM, int WN>
+// kM x kN elements by WM x WN warps. Pieces of kStages steps are in shared memory.
+template <class MmaKind, int M, int N, int WM, int WN, int Stages>
 struct TileShape {
   using Mma = MmaKind;
+  static constexpr int kStages = Stages;
   static constexpr int kM = M, kN = N, kThreads = WM * WN * 32;
   static constexpr int kRun = 2;                                     // neighbouring columns of a thread
   static constexpr int kWarpM = M / WM, kWarpN = N / WN;             // of a warp
@@ -42,14 +43,15 @@ struct TileShape {
   static __device__ int Down() { return threadIdx.x / 32 % WM * 8 + threadIdx.x % 32 / 4; }
 };
 
-// For tables of type T: Tall, and Flat for products of up to kFlatRows rows.
+// For tables of type T: Tall, and Flat for products of up to kFlatRows rows. Flat ones wait for memory rather
+// than for tensor cores: more of their pieces are on the way.
 constexpr int kTileThreads = 256, kTileBlocks = 2;  // of a block; blocks of a multiprocessor
 constexpr int kTileRows = 128, kTileColumns = 128, kFlatRows = 32;
 template <typename T>
 struct Tiles {
   using Mma = std::conditional_t<std::is_same<T, float>::value, Tf32, Bf16>;
-  using Tall = TileShape<Mma, kTileRows, kTileColumns, 4, 2>;
-  using Flat = TileShape<Mma, kFlatRows, kTileColumns, 1, 8>;
+  using Tall = TileShape<Mma, kTileRows, kTileColumns, 4, 2, 3>;
+  using Flat = TileShape<Mma, kFlatRows, kTileColumns, 1, 8, 5>;
 };
 
 }  // namespace largeout

@@ -57,12 +57,19 @@ __device__ __forceinline__ uint32_t PackBfloat16(float x, float y) {
   return both;
 }
 
-// Begins to copy the first `bytes` of 16 aligned bytes from global to shared memory, the others being zero
-// there. The thread that began it sees them after WaitForCopies, others after a barrier more.
-__device__ __forceinline__ void BeginCopy16(void* shared, const void* global, int bytes = 16) {
+// Begins to copy the first `bytes` of kSize aligned bytes, 4 or 16, from global to shared memory, the others
+// being zero there. The thread that began it sees them after WaitForCopies, others after a barrier more.
+template <int kSize>
+__device__ __forceinline__ void BeginCopy(void* shared, const void* global, int bytes = kSize) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
-               : "memory");
+  if constexpr (kSize == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(global), "n"(kSize),
+                 "r"(bytes)
+                 : "memory");
+  }
 }
 // What this thread began since the last call is one group.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -38,7 +38,7 @@ __global__ void MultiplyTf32(const float* a, const float* b, float* c) {
 template <bool kWait>
 __global__ void CopyAhead(const float4* in, float4* out) {
   __shared__ float4 stage[32];
-  BeginCopy16(&stage[threadIdx.x], &in[threadIdx.x]);
+  BeginCopy<16>(&stage[threadIdx.x], &in[threadIdx.x]);
   CommitCopies();
   if (kWait) WaitForCopies<0>();
   out[threadIdx.x] = stage[threadIdx.x];

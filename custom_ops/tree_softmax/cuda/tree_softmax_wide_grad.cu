@@ -21,21 +21,10 @@ struct GradOperand {
   int64_t first_row;  // the table row of child 0
   int64_t stride;     // children of the node
   int rows, columns;  // pairs; children from child 0 on
+  bool aligned;
 
   __device__ __forceinline__ const float* Line(int pair) const {
     return pair < rows ? base + pair * stride : nullptr;
-  }
-  __device__ __forceinline__ uint4 Read(const float* line, int child) const {
-    uint4 x = {};
-    if (line == nullptr) return x;
-    const uint32_t* p = reinterpret_cast<const uint32_t*>(line + child);
-    if (child + 4 <= columns && reinterpret_cast<uintptr_t>(p) % 16 == 0)
-      return *reinterpret_cast<const uint4*>(p);
-    if (child < columns) x.x = p[0];
-    if (child + 1 < columns) x.y = p[1];
-    if (child + 2 < columns) x.z = p[2];
-    if (child + 3 < columns) x.w = p[3];
-    return x;
   }
   __device__ __forceinline__ uint4 Convert(int pair, int child, uint4 x) const {
     if (pair >= rows) return x;
@@ -47,6 +36,10 @@ struct GradOperand {
     return {gradient(x.x, 0), gradient(x.y, 1), gradient(x.z, 2), gradient(x.w, 3)};
   }
 };
+
+__device__ __forceinline__ bool LinesAligned(const float* base, int64_t stride) {
+  return stride % 4 == 0 && reinterpret_cast<uintptr_t>(base) % 16 == 0;
+}
 
 template <typename T>
 constexpr int kHiddenBytes = kTilesBytes<T, true, false, GradOperand, RowOperand<T>>;
@@ -95,13 +88,10 @@ __device__ __forceinline__ void HiddenPiece(const TreeBatch<T>& batch, const Hid
                                             float* sums, char* shared, bool copied, bool aligned) {
   const TreeSlice& s = tile.slice;
   const int64_t dim = batch.table.dim, column = tile.column, begin = range * tile.each;
-  const GradOperand a{chunk.data + (s.prob - chunk.begin),
-                      batch.pair_row + s.first,
-                      out.pair_scale + s.first,
-                      s.row,
-                      s.children,
-                      s.count,
-                      s.children};
+  const float* probs = chunk.data + (s.prob - chunk.begin);
+  const GradOperand a{
+      probs,      batch.pair_row + s.first,       out.pair_scale + s.first, s.row, s.children, s.count,
+      s.children, LinesAligned(probs, s.children)};
   const RowOperand<T> b{batch.table.rows + s.row * dim + column, dim,   nullptr, s.children,
                         static_cast<int>(dim - column),          copied};
   float acc[Shape::kTM][Shape::kTN] = {};
@@ -184,13 +174,15 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T>& batch, const RowPiec
                                         const ProbChunk& chunk, const TreeGradOutputs<T>& out, char* shared,
                                         bool copied, bool aligned) {
   const int64_t dim = batch.table.dim, left = piece.children - piece.child;
-  const GradOperand a{chunk.data + (piece.prob - chunk.begin) + piece.child,
+  const float* probs = chunk.data + (piece.prob - chunk.begin) + piece.child;
+  const GradOperand a{probs,
                       batch.pair_row + piece.first,
                       out.pair_scale + piece.first,
                       piece.row + piece.child,
                       piece.children,
                       static_cast<int>(piece.count),
-                      static_cast<int>(left)};
+                      static_cast<int>(left),
+                      LinesAligned(probs, piece.children)};
   const RowOperand<float> b{batch.hidden + column,          dim,
                             batch.pair_token + piece.first, static_cast<int>(piece.count),
                             static_cast<int>(dim - column), copied};

@@ -154,37 +154,33 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
   piece_a.Start(a);
   piece_b.Start(b);
   __syncthreads();  // the tile before has been used
-#pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    const int k = begin + stage * kTileK;
+  const auto begin_piece = [&](int k, int stage) {
     if (k < end) {
       piece_a.Begin(a, k, stage_a(stage));
       piece_b.Begin(b, k, stage_b(stage));
-      piece_a.Finish(a, k, stage_a(stage));
-      piece_b.Finish(b, k, stage_b(stage));
     }
     CommitCopies();
-  }
+  };
+  const auto finish_piece = [&](int k, int stage) {
+    WaitForCopies<kStages - 2>();
+    if (k >= end) return;
+    PieceA::Finish(a, k, stage_a(stage));
+    PieceB::Finish(b, k, stage_b(stage));
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) begin_piece(begin + stage * kTileK, stage);
+  finish_piece(begin, 0);
   int stage = 0;
   for (int k = begin; k < end; k += kTileK) {
-    WaitForCopies<kStages - 2>();
     __syncthreads();  // this piece is there, and the last one has been used
-    const int next = k + (kStages - 1) * kTileK, free = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end) {
-      piece_a.Begin(a, next, stage_a(free));
-      piece_b.Begin(b, next, stage_b(free));
-    }
-    CommitCopies();
+    begin_piece(k + (kStages - 1) * kTileK, stage == 0 ? kStages - 1 : stage - 1);
     const ElementA* at = stage_a(stage);
     each_k([&](int row, int step) {
       return GpuToFloat(at[kAAlongK ? row * PieceA::kStride + step : step * PieceA::kStride + row]);
     });
     if (multiplies) MultiplyPieces<Shape, PieceA, kAAlongK, PieceB, kBAlongK>(at, stage_b(stage), acc);
-    if (next < end) {
-      piece_a.Finish(a, next, stage_a(free));
-      piece_b.Finish(b, next, stage_b(free));
-    }
     stage = stage == kStages - 1 ? 0 : stage + 1;
+    finish_piece(k + kTileK, stage);
   }
 }
 

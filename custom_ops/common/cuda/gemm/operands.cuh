@@ -1,13 +1,13 @@
-// Operands of a matrix product, and their way to shared memory: copied as they lie, 16 bytes at a time and
-// without waiting, where their rows are aligned; else through registers.
+// Operands of a matrix product, and their way to shared memory: copied as they lie and without waiting, 16
+// bytes at a time where their rows are aligned, else 4; misaligned bfloat16 go through registers.
 //
 // An operand has
 //   Element                    float or bfloat16, as it lies in shared memory
+//   base                       some address of it
 //   rows, columns              beyond them it is zero
 //   Line(row)                  the address of a row's first element, or null beyond `rows`
-//   Read(line, column)         16 bytes of a row as they are in memory
-//   kConverts                  whether they become something else, by Convert(row, column, x)
-//   Copies()                   else: whether they are copied without waiting
+//   aligned                    whether rows are, to 16 bytes
+//   kConverts                  whether 16 bytes become something else, by Convert(row, column, x)
 #ifndef LARGEOUT_COMMON_CUDA_GEMM_OPERANDS_CUH_
 #define LARGEOUT_COMMON_CUDA_GEMM_OPERANDS_CUH_
 
@@ -23,7 +23,6 @@ template <typename T>
 struct RowOperand {
   using Element = T;
   static constexpr bool kConverts = false;
-  static constexpr int kVec = 16 / sizeof(T);
   const T* base;
   int64_t stride;
   const int32_t* index;  // or null: row r is base + r * stride
@@ -34,21 +33,21 @@ struct RowOperand {
     if (row >= rows) return nullptr;
     return base + (index == nullptr ? row : index[row]) * stride;
   }
-  __device__ __forceinline__ bool Copies() const { return aligned; }
-  __device__ __forceinline__ uint4 Read(const T* line, int column) const {
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      if (line == nullptr || column + i >= columns) continue;
-      if constexpr (sizeof(T) == 4) {
-        words[i] = __float_as_uint(line[column + i]);
-      } else {
-        words[i / 2] |= static_cast<uint32_t>(line[column + i].bits) << (i % 2 * 16);
-      }
-    }
-    return {words[0], words[1], words[2], words[3]};
-  }
 };
+
+// The first `count` of 16 bytes of elements, the others being zero, to shared memory.
+__device__ __forceinline__ void CopyElements(const float* from, const float* base, int count, float* to) {
+#pragma unroll 1  // registers are for aligned rows
+  for (int i = 0; i < 4; ++i) BeginCopy<4>(to + i, i < count ? from + i : base, i < count ? 4 : 0);
+}
+__device__ __forceinline__ void CopyElements(const bfloat16* from, const bfloat16*, int count, bfloat16* to) {
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i < count) words[i / 2] |= static_cast<uint32_t>(from[i].bits) << (i % 2 * 16);
+  }
+  *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+}
 
 // Whether rows of `dim` elements of every matrix begin at 16 bytes.
 template <typename... X>
@@ -83,7 +82,6 @@ struct Piece {
   static_assert(kStride * sizeof(Element) % 16 == 0, "aligned lines");
 
   const Element* lines[kAlongK ? kEach : 1];
-  uint4 held[Operand::kConverts ? kEach : 1];
 
   static __device__ __forceinline__ int LineOf(int e) {
     return (e * Shape::kThreads + static_cast<int>(threadIdx.x)) / (kLine / kVec);
@@ -114,25 +112,24 @@ struct Piece {
       }
       const int column = kAlongK ? k + PlaceOf(e) : PlaceOf(e);
       Element* to = shared + LineOf(e) * kStride + PlaceOf(e);
-      if constexpr (Operand::kConverts) {
-        held[e] = operand.Read(line, column);
-      } else if (operand.Copies()) {
-        const int left = line == nullptr ? 0 : max(0, min(kVec, operand.columns - column));
-        BeginCopy16(to, left > 0 ? line + column : operand.base, left * static_cast<int>(sizeof(Element)));
+      const int left = line == nullptr ? 0 : max(0, min(kVec, operand.columns - column));
+      const Element* from = left > 0 ? line + column : operand.base;
+      if (operand.aligned) {
+        BeginCopy<16>(to, from, left * static_cast<int>(sizeof(Element)));
       } else {
-        *reinterpret_cast<uint4*>(to) = operand.Read(line, column);
+        CopyElements(from, operand.base, left, to);
       }
     }
   }
-  // Writes what is converted, once it has come.
-  __device__ __forceinline__ void Finish(const Operand& operand, int k, Element* shared) const {
+  // Converts what this thread has copied, once it has come.
+  static __device__ __forceinline__ void Finish(const Operand& operand, int k, Element* shared) {
     if constexpr (Operand::kConverts) {
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
         if (Beyond(e)) break;
         const int row = kAlongK ? LineOf(e) : k + LineOf(e), column = kAlongK ? k + PlaceOf(e) : PlaceOf(e);
-        *reinterpret_cast<uint4*>(shared + LineOf(e) * kStride + PlaceOf(e)) =
-            operand.Convert(row, column, held[e]);
+        auto* x = reinterpret_cast<uint4*>(shared + LineOf(e) * kStride + PlaceOf(e));
+        *x = operand.Convert(row, column, *x);
       }
     }
   }

@@ -38,7 +38,7 @@ struct Wait {
 struct Copy {
   void* to;
   const void* from;
-  int bytes, group;
+  int bytes, size, group;
 };
 
 struct Thread {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "common/test/emulation/block.h"
@@ -83,9 +84,10 @@ void FinishMultiply(Thread* const (&at)[32]) {
   }
 }
 
-void Aligned16(const void* data, const void* code) {
+void Aligned(const void* data, int size, const void* code) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(data);
-  if (address % 16 != 0) ReportAndStop("misaligned: 16 bytes at " + Place(address), code);
+  if (address % size != 0)
+    ReportAndStop("misaligned: " + std::to_string(size) + " bytes at " + Place(address), code);
 }
 
 }  // namespace
@@ -109,7 +111,7 @@ void FinishTensorCores(Thread* const (&at)[32]) {
 
 void LoadBlocks(const void* row, uint32_t* r, bool transpose, const char* file, int line) {
   const void* code = __builtin_return_address(0);
-  Aligned16(row, code);
+  Aligned(row, 16, code);
   CheckAccess(row, 16, Access::kRead, code);
   Wait& wait = Waiting(Meeting::kLoadBlocks, 0xffffffffu, file, line);
   wait.in = row, wait.out = r, wait.argument = transpose;
@@ -123,12 +125,12 @@ void Multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1, bool tf32, 
   Meet();
 }
 
-void BeginSharedCopy(void* shared, const void* global, int bytes) {
+void BeginSharedCopy(void* shared, const void* global, int bytes, int size) {
   const void* code = __builtin_return_address(0);
-  Aligned16(shared, code);
-  Aligned16(global, code);
+  Aligned(shared, size, code);
+  Aligned(global, size, code);
   if (bytes > 0) CheckAccess(global, bytes, Access::kRead, code);
-  running.thread->copies.push_back({shared, global, bytes, running.thread->copy_group});
+  running.thread->copies.push_back({shared, global, bytes, size, running.thread->copy_group});
 }
 
 void CommitCopies() { ++running.thread->copy_group; }
@@ -142,9 +144,9 @@ void FinishCopies(int left) {
       thread->copies[kept++] = copy;
       continue;
     }
-    CheckAccess(copy.to, 16, Access::kWrite, code);
+    CheckAccess(copy.to, copy.size, Access::kWrite, code);
     std::memcpy(copy.to, copy.from, copy.bytes);
-    std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, 16 - copy.bytes);
+    std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, copy.size - copy.bytes);
   }
   thread->copies.resize(kept);
 }

@@ -13,7 +13,7 @@ namespace emulation {
 
 void LoadBlocks(const void* row, uint32_t* r, bool transpose, const char* file, int line);
 void Multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1, bool tf32, const char* file, int line);
-void BeginSharedCopy(void* shared, const void* global, int bytes);
+void BeginSharedCopy(void* shared, const void* global, int bytes, int size);
 void CommitCopies();
 void FinishCopies(int left);
 
@@ -36,8 +36,9 @@ inline uint32_t PackBfloat16(float x, float y) {
   return static_cast<uint32_t>(__float2bfloat16_rn(x).bits) |
          static_cast<uint32_t>(__float2bfloat16_rn(y).bits) << 16;
 }
-inline void BeginCopy16(void* shared, const void* global, int bytes = 16) {
-  emulation::BeginSharedCopy(shared, global, bytes);
+template <int kSize>
+inline void BeginCopy(void* shared, const void* global, int bytes = kSize) {
+  emulation::BeginSharedCopy(shared, global, bytes, kSize);
 }
 inline void CommitCopies() { emulation::CommitCopies(); }
 template <int kLeft>

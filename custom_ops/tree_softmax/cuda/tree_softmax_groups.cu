@@ -45,7 +45,7 @@ struct Groups {
       s.wide_slices = slices;
       s.tiles = slices * ranges;
       s.terms = gradient ? 0 : n * ranges;
-      s.weight_tiles = CeilDiv(c, kTileRows) * splits;
+      s.weight_tiles = CeilDiv(c, kTileRows) * splits * RowBlocks(n, dim);
       // A slice is in one chunk.
       s.partial_rows = splits > 1 || (keep_partials && slices > 1) ? splits * c : 0;
     } else {

@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t start = batch.group_start[piece.group], pairs = batch.group_start[piece.group + 1] - start;
   const int64_t each = SplitPairs(pairs, piece.children, batch.table.dim);
   const int64_t high = CeilDiv(piece.children, kTileRows), local = blockIdx.x - offsets.weight_tiles;
-  const int64_t split = local / high;
+  const int64_t blocks = RowBlocks(pairs, batch.table.dim), split = local / high / blocks;
   piece.child = local % high * kTileRows;
   // The slices of this node that are in the chunk, within this split.
   const int64_t slice_pairs = WideSlice(piece.children), slice_probs = slice_pairs * piece.children;
@@ -248,11 +248,13 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   piece.partial = batch.offsets[piece.group + 1].partial_rows > offsets.partial_rows;
   piece.out_row =
       (piece.partial ? offsets.partial_rows + split * piece.children : offsets.rows) + piece.child;
-  const int64_t column = blockIdx.y * static_cast<int64_t>(kTileColumns);
-  if (piece.children - piece.child > kFlatRows) {
-    RowTile<T, typename Tiles<T>::Tall>(batch, piece, column, chunk, out, shared, copied, aligned);
-  } else {
-    RowTile<T, typename Tiles<T>::Flat>(batch, piece, column, chunk, out, shared, copied, aligned);
+  for (int64_t column = local / high % blocks * kTileColumns; column == 0 || column < batch.table.dim;
+       column += blocks * kTileColumns) {
+    if (piece.children - piece.child > kFlatRows) {
+      RowTile<T, typename Tiles<T>::Tall>(batch, piece, column, chunk, out, shared, copied, aligned);
+    } else {
+      RowTile<T, typename Tiles<T>::Flat>(batch, piece, column, chunk, out, shared, copied, aligned);
+    }
   }
 }
 
@@ -278,10 +280,9 @@ int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk
                 const TreeGradOutputs<T>& out, GpuStream stream) {
   if (work.weight_tiles == 0) return 0;
   const int64_t dim = batch.table.dim;
-  const dim3 grid(static_cast<unsigned>(work.weight_tiles),
-                  static_cast<unsigned>(RowPieces(dim, kTileColumns)));
-  return Launch(WideRows<T>, grid, kTileThreads, kRowBytes<T>, stream, batch, work.weight_group, chunk, out,
-                RowsCopied(dim, batch.hidden), RowsAligned(dim, out.row_grads, out.partials));
+  return Launch(WideRows<T>, static_cast<unsigned>(work.weight_tiles), kTileThreads, kRowBytes<T>, stream,
+                batch, work.weight_group, chunk, out, RowsCopied(dim, batch.hidden),
+                RowsAligned(dim, out.row_grads, out.partials));
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                                   \

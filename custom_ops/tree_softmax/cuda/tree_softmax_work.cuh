@@ -63,6 +63,12 @@ __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t d
   return CeilDiv(CeilDiv(n, splits), WideSlice(c)) * WideSlice(c);
 }
 
+// Blocks that share the elements of 128 rows of a node of n pairs. Of few pairs one makes all: what a block
+// is about hangs on reads that wait for each other.
+__host__ __device__ constexpr int64_t RowBlocks(int64_t n, int64_t dim) {
+  return n <= 64 ? 1 : RowPieces(dim, kTileColumns);
+}
+
 // d_hidden of wide nodes is made in tiles, of a slice and 128 elements, that are sums over all children.
 // Where a launch has few tiles, each is cut into ranges of children, so that there are pieces for a whole
 // GPU.

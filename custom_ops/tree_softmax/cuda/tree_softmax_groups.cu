@@ -41,7 +41,7 @@ struct Groups {
     s.rows = c;
     if (IsWide(n, c)) {
       const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim)), slices = CeilDiv(n, WideSlice(c));
-      const int64_t ranges = CeilDiv(CeilDiv(c, kTileColumns), gradient ? 1 : RangeTiles(n, c));
+      const int64_t ranges = CeilDiv(CeilDiv(c, kTileColumns), gradient ? 1 : RangeTiles(n, c, count));
       s.wide_slices = slices;
       s.tiles = slices * ranges;
       s.terms = gradient ? 0 : n * ranges;

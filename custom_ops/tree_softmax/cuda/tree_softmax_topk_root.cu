@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   __shared__ float terms[NodeLogits<T>::kTerms];
   const int64_t slices = CeilDiv(out.count, kTileRows), slice = blockIdx.x % slices,
                 range = blockIdx.x / slices;
-  const int64_t each = RangeTiles(out.count, out.children), begin = range * each;
+  const int64_t each = RangeTiles(out.count, out.children, 1), begin = range * each;
   const int64_t end = min(begin + each, CeilDiv(out.children, kTileColumns));
   const int64_t first = slice * kTileRows, at = range * out.count + first;
   root.hidden += first * root.dim;
@@ -67,7 +67,7 @@ template <typename T>
 int RootPlan<T>::Compute(const TreeTable<T>& table, const float* hidden, int64_t count, GpuStream stream) {
   logits.count = count;
   const NodeLogits<T> root{hidden, nullptr, table.rows, table.bias, table.dim, 0, static_cast<int>(children)};
-  const int64_t ranges = CeilDiv(CeilDiv(children, kTileColumns), RangeTiles(count, children));
+  const int64_t ranges = CeilDiv(CeilDiv(children, kTileColumns), RangeTiles(count, children, 1));
   LARGEOUT_RETURN_IF_ERROR(Launch(RootTiles<T>, static_cast<unsigned>(CeilDiv(count, kTileRows) * ranges),
                                   kTileThreads, kLogitBytes<T>, stream, root, logits, high, total,
                                   CopiedRows::Of(hidden, table)));

@@ -39,8 +39,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
   // Slices of one range are neighbours: they read the same rows.
   const int64_t local = blockIdx.x - batch.offsets[group].tiles, slices = CeilDiv(pairs, WideSlice(children));
-  const int64_t range = local / slices, each = RangeTiles(pairs, children), begin = range * each;
-  const int64_t end = min(begin + each, CeilDiv(children, kTileColumns));
+  const int64_t ranges = (batch.offsets[group + 1].tiles - batch.offsets[group].tiles) / slices;
+  const int64_t tiles = CeilDiv(children, kTileColumns), each = CeilDiv(tiles, ranges);
+  const int64_t range = local / slices, begin = range * each, end = min(begin + each, tiles);
   const TreeSlice s = SliceOf(batch, group, local % slices, 0);
   const int64_t at = batch.offsets[group].terms + range * pairs + (s.first - start);
   const NodeLogits<T> logits = LogitsOf(batch, s);

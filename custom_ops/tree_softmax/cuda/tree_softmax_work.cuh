@@ -29,14 +29,16 @@ constexpr int64_t LargestSlice(int64_t most) {
   return std::max(WideSlice(most) * most, WideSlice(1 << 20) * std::min<int64_t>(most, 1 << 20));
 }
 
-// How many tiles of children a block of the loss goes through, for n pairs of a node of c children: so many
-// that some thousand blocks are left.
+// How many tiles of children a block of the loss goes through, for n pairs of a node of c children, one of
+// `groups`: so many that some thousand blocks are left. Of many small nodes there are blocks enough, and what
+// a block is about hangs on reads that wait for each other: four tiles at the least.
 constexpr int64_t kLogitBlocks = kInEmulation ? 6 : 4096, kMostRangeTiles = 64;
-__host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c) {
+__host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c, int64_t groups) {
   const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
   const int64_t blocks = slices < kLogitBlocks ? kLogitBlocks / slices : 1,
                 each = (tiles + blocks - 1) / blocks;
-  return each < kMostRangeTiles ? each : kMostRangeTiles;
+  const int64_t least = n <= kFlatRows && groups > kLogitBlocks / 4 ? 4 : 1;
+  return each < least ? least : each < kMostRangeTiles ? each : kMostRangeTiles;
 }
 
 // Running sums over the groups, in their order. tiles: blocks of logits. terms: what they leave, in the loss.

@@ -27,15 +27,16 @@
 namespace largeout {
 
 struct TreeOffsets;  // tree_softmax_work.cuh
+struct NarrowSlice;
 
 // How the groups of a batch are cut into pieces for the GPU. Device pointers, and sizes on the host.
 struct TreeWork {
   int64_t pairs = 0, groups = 0;
   const int32_t *group_node = nullptr, *group_start = nullptr;
   const TreeOffsets* offsets = nullptr;  // [groups + 1] running sums of the sizes below
-  const int32_t* narrow_group =
-      nullptr;  // [narrow_slices] the group of a slice of up to 64 pairs of a narrow node
-  const int32_t* wide_group = nullptr;  // [wide_slices] likewise, up to 128 pairs of a wide node
+  const NarrowSlice* narrow = nullptr;   // [narrow_slices] up to 64 pairs of a narrow node; gradient only
+  const int32_t* wide_group =
+      nullptr;  // [wide_slices] the group of a slice of up to 128 pairs of a wide node
   const int32_t* tile_group =
       nullptr;  // [tiles] logits of a wide slice x 128 children; loss: x some hundreds
   const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 128 rows from a range of pairs

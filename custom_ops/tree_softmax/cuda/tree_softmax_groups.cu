@@ -150,6 +150,25 @@ __global__ void ListPieces(const int64_t* sums, int64_t groups, int64_t pieces, 
   owner[i] = static_cast<int32_t>(LastStart(groups, i, [&](int64_t g) { return sums[g * kWords]; }));
 }
 
+__global__ void ListNarrowSlices(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
+                                 const TreeOffsets* offsets, int64_t groups, int64_t slices,
+                                 NarrowSlice* list) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= slices) return;
+  const int64_t group = LastStart(groups, i, [&](int64_t g) { return offsets[g].narrow_slices; });
+  const TreeOffsets& at = offsets[group];
+  const int node = group_node[group], begin = group_start[group], end = group_start[group + 1];
+  const int64_t index = i - at.narrow_slices, parts = CeilDiv(end - begin, kSlice);
+  NarrowSlice s;
+  s.first = begin + static_cast<int>(index * kSlice);
+  s.count = min(kSlice, end - s.first);
+  s.row = tree.node_start[node];
+  s.children = tree.node_start[node + 1] - s.row;
+  s.prob = at.probs + index * kSlice * s.children;
+  s.out = parts > 1 ? ~(at.partial_rows + index * s.children) : at.rows;
+  list[i] = s;
+}
+
 // One thread a chunk, and one for the end of the last.
 __global__ void ListChunkStarts(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets,
                                 int64_t groups, int64_t length, int64_t chunks, ChunkStart* starts) {
@@ -267,8 +286,13 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   };
   int error = make_list(&offsets->wide_slices, sums.wide_slices, &work->wide_group);
   if (error == 0) error = make_list(&offsets->tiles, sums.tiles, &work->tile_group);
-  if (error == 0 && with_levels)
-    error = make_list(&offsets->narrow_slices, sums.narrow_slices, &work->narrow_group);
+  if (error == 0 && with_levels && sums.narrow_slices > 0) {
+    auto* list = scratch->Take<NarrowSlice>(sums.narrow_slices);
+    if (list == nullptr) return kNoMemory;
+    work->narrow = list;
+    error = Launch(ListNarrowSlices, static_cast<unsigned>(CeilDiv(sums.narrow_slices, kThreads)), kThreads,
+                   0, stream, tree, group_node, group_start, offsets, work->groups, sums.narrow_slices, list);
+  }
   if (error == 0 && with_levels)
     error = make_list(&offsets->weight_tiles, sums.weight_tiles, &work->weight_group);
   if (error == 0 && with_levels) error = make_list(&offsets->sum_rows, sums.sum_rows, &work->sum_group);

@@ -26,33 +26,14 @@ __device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool par
 
 // A unit of work: a slice, and a part of the elements of its rows.
 struct NarrowUnit {
-  int first, count, children, row, part;
-  int64_t prob, out_row;
-  bool wanted, partial;  // in the chunk; other slices add to the same rows
+  NarrowSlice slice;
+  int64_t part;
 };
-
-template <typename T>
-__device__ __forceinline__ NarrowUnit UnitOf(const TreeBatch<T>& batch, const int32_t* narrow_group,
-                                             int64_t unit, int64_t parts, const ProbChunk& chunk) {
-  NarrowUnit u;
-  const int64_t slice = unit / parts;
-  u.part = static_cast<int>(unit - slice * parts);
-  const int group = narrow_group[slice];
-  const TreeOffsets& offsets = batch.offsets[group];
-  const int64_t in_group = slice - offsets.narrow_slices;
-  u.partial = batch.offsets[group + 1].narrow_slices - offsets.narrow_slices > 1;
-  const int64_t partial_rows = offsets.partial_rows, rows = offsets.rows;
-  const TreeSlice s = SliceOf(batch, group, in_group, kSlice);
-  u.first = s.first, u.count = s.count, u.children = s.children, u.row = static_cast<int>(s.row);
-  u.prob = s.prob, u.wanted = Inside(chunk, s.prob);
-  u.out_row = u.partial ? partial_rows + in_group * s.children : rows;
-  return u;
-}
 
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kWarps * 32, 2)
-    NarrowGradients(TreeBatch<T> batch, const int32_t* narrow_group, const int32_t* level_start,
-                    int64_t level, ProbChunk chunk, TreeGradOutputs<T> out) {
+    NarrowGradients(TreeBatch<T> batch, const NarrowSlice* slices, const int32_t* level_start, int64_t level,
+                    ProbChunk chunk, TreeGradOutputs<T> out) {
   __shared__ float all_grads[kWarps * kSlice * 8];
   __shared__ int all_tokens[kWarps * kSlice];
   __shared__ NarrowUnit all_units[kWarps * kUnits];
@@ -70,23 +51,29 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   for (int64_t base = begin + (blockIdx.x * int64_t{kWarps} + warp) * each; base < end;
        base += warps * each) {
     const int n = static_cast<int>(min(each, end - base));
-    if (lane < n) units[lane] = UnitOf(batch, narrow_group, base + lane, parts, chunk);
+    if (lane < n) {
+      const int64_t slice = (base + lane) / parts;
+      units[lane] = {slices[slice], base + lane - slice * parts};
+    }
     __syncwarp();
     for (int i = 0; i < n; ++i) {
-      const NarrowUnit& u = units[i];
-      if (!u.wanted) continue;
-      const int count = u.count, children = u.children, first = u.first;
-      const int64_t row = u.row;
-      const int k = (u.part * 32 + lane) * kVec;
+      const NarrowSlice& slice = units[i].slice;
+      const int part = static_cast<int>(units[i].part);
+      if (!Inside(chunk, slice.prob)) continue;
+      const int count = slice.count, children = slice.children, first = slice.first;
+      const int64_t row = slice.row;
+      const bool partial = slice.out < 0;  // other slices add to the same rows
+      const int64_t out_row = partial ? ~slice.out : slice.out;
+      const int k = (part * 32 + lane) * kVec;
       const bool active = k < dim;
       // The parts of a slice follow each other: what the first put into shared memory is still there.
-      const bool staged = i > 0 && u.part > 0;
+      const bool staged = i > 0 && part > 0;
       if (!staged) {
         for (int t = lane; t < count; t += 32) tokens[t] = batch.pair_token[first + t];
       }
       for (int j0 = 0; j0 < children; j0 += 8) {
         if (!staged || children > 8) {
-          const float* probs = chunk.data + (u.prob - chunk.begin);
+          const float* probs = chunk.data + (slice.prob - chunk.begin);
           for (int e = lane; e < count * 8; e += 32) {
             const int t = e / 8, j = j0 + e % 8;
             float g = 0.f;
@@ -142,13 +129,13 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
           }
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
-            if (j0 + j < children) StoreRow<T, kVec>(out, u.partial, u.out_row + j0 + j, dim, k, sum[j]);
+            if (j0 + j < children) StoreRow<T, kVec>(out, partial, out_row + j0 + j, dim, k, sum[j]);
           }
         }
-        if (u.part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < children) {
+        if (part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < children) {
           float sum = 0.f;
           for (int t = 0; t < count; ++t) sum += grads[t * 8 + lane];
-          (u.partial ? out.bias_partials : out.bias_grads)[u.out_row + j0 + lane] = sum;
+          (partial ? out.bias_partials : out.bias_grads)[out_row + j0 + lane] = sum;
         }
         __syncwarp();
       }
@@ -168,7 +155,7 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
   const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
   const unsigned blocks = TurnBlocks(CeilDiv(units, kWarps), 132 * 8);
   return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
-                batch, work.narrow_group, work.level_start, level, chunk, out);
+                batch, work.narrow, work.level_start, level, chunk, out);
 }
 
 #define LARGEOUT_INSTANTIATE(T)                                                               \

@@ -139,6 +139,13 @@ __device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T>& batch, int grou
   return s;
 }
 
+// Some pairs of a narrow node, as the gradient reads them.
+struct alignas(16) NarrowSlice {
+  int32_t first, count, children, row;  // pairs; the node's first row
+  int64_t prob;                         // where the probabilities of the first pair are
+  int64_t out;                          // the first row of the gradients; ~ where they are parts of sums
+};
+
 __device__ __forceinline__ bool Inside(const ProbChunk& chunk, int64_t prob) {
   return prob >= chunk.begin && prob < chunk.end;
 }

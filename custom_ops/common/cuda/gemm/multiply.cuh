@@ -76,19 +76,19 @@ __device__ __forceinline__ void MultiplyKind(Bf16, float (&c)[4], const uint32_t
   MultiplyBlocks(c, a, b0, b1);
 }
 
-// acc += the product of two pieces. Tensor cores cut their sums where float32 arithmetic rounds; so where
-// several instructions make one step of the sum, they begin at zero, and it is added by float32 arithmetic:
-// in long sums the cuts would add up.
+// acc += the product of the first `steps` of two pieces, rounded up. Tensor cores cut their sums where
+// float32 arithmetic rounds; so where several instructions make one step of the sum, they begin at zero, and
+// it is added by float32 arithmetic: in long sums the cuts would add up.
 template <class Shape, class PieceA, bool kAAlongK, class PieceB, bool kBAlongK>
 __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a,
-                                               const typename PieceB::Element* b,
+                                               const typename PieceB::Element* b, int steps,
                                                float (&acc)[Shape::kTM][Shape::kTN]) {
   using Mma = typename Shape::Mma;
   constexpr bool kExactA = sizeof(typename PieceA::Element) == 2,
                  kExactB = sizeof(typename PieceB::Element) == 2;
   constexpr int kDown = Shape::kTM / 2, kAcross = Shape::kTN / 2;
 #pragma unroll 1
-  for (int k = 0; k < kTileK; k += Mma::kDepth) {
+  for (int k = 0; k < steps; k += Mma::kDepth) {
     uint32_t x[kDown][4], x_small[kDown][4];
 #pragma unroll
     for (int i = 0; i < kDown; ++i)
@@ -178,7 +178,9 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
     each_k([&](int row, int step) {
       return GpuToFloat(at[kAAlongK ? row * PieceA::kStride + step : step * PieceA::kStride + row]);
     });
-    if (multiplies) MultiplyPieces<Shape, PieceA, kAAlongK, PieceB, kBAlongK>(at, stage_b(stage), acc);
+    if (multiplies)
+      MultiplyPieces<Shape, PieceA, kAAlongK, PieceB, kBAlongK>(at, stage_b(stage), min(kTileK, end - k),
+                                                                acc);
     stage = stage == kStages - 1 ? 0 : stage + 1;
     finish_piece(k + kTileK, stage);
   }

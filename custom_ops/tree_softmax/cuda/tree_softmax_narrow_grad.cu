@@ -10,7 +10,7 @@ namespace largeout {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kUnits = 8;  // of a warp at a time
+constexpr int kUnits = 6;  // of a warp at a time
 
 // Where the gradients of `children` rows go: the output, or partial sums where other slices add to the same
 // rows.
@@ -45,9 +45,10 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const int64_t parts = RowPieces(dim, 32 * kVec);
   const int64_t begin = batch.offsets[level_start[level]].narrow_slices * parts;
   const int64_t end = batch.offsets[level_start[level + 1]].narrow_slices * parts;
-  // Where there are few units, every warp has one.
+  // Where there are few units, every warp has one; else whole slices, where they fit.
   const int64_t warps = gridDim.x * int64_t{kWarps}, of_warp = CeilDiv(end - begin, warps);
-  const int64_t each = min(int64_t{kUnits}, max(int64_t{1}, of_warp));
+  int64_t each = min(int64_t{kUnits}, max(int64_t{1}, of_warp));
+  if (each > parts) each -= each % parts;
   for (int64_t base = begin + (blockIdx.x * int64_t{kWarps} + warp) * each; base < end;
        base += warps * each) {
     const int n = static_cast<int>(min(each, end - base));

@@ -58,9 +58,10 @@ __host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
 
 // Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
 // pairs. It depends on nothing but the sizes, so the order of summation is the same everywhere.
+constexpr int64_t kSplitTiles = 132 * kTileBlocks * 4;
 __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t dim) {
   const int64_t tiles = CeilDiv(c, kTileRows) * RowPieces(dim, kTileColumns);
-  const int64_t most = tiles >= 512 ? 1 : 512 / tiles;
+  const int64_t most = tiles >= kSplitTiles ? 1 : kSplitTiles / tiles;
   const int64_t splits = CeilDiv(n, 256) < most ? CeilDiv(n, 256) : most;
   return CeilDiv(CeilDiv(n, splits), WideSlice(c)) * WideSlice(c);
 }

@@ -80,7 +80,8 @@ int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tok
 
 // As TreeSoftmaxGrad. plan.ok must be true. scratch_bytes bounds (up to two slices, of 128 pairs x children,
 // or 64 where there are more than a million) the probabilities of wide nodes that are in memory at once when
-// saved.probs is null.
+// saved.probs is null. Beside them: what the splits of row gradients leave, and up to 35 MB of d_hidden's
+// parts.
 template <typename T>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,

@@ -1,7 +1,7 @@
 // Private to fan_in_backward.cu: a training step of classes of up to 32 connections, for a batch of up to 256
-// examples, by one gather. A warp has a class, a lane an example of each block: it keeps what it reads of the
-// inputs in registers, for the logit and, once the gradient of that is known, for those of the weights, which
-// are applied when all blocks have been gone through.
+// examples, by one gather. A warp has a class: it keeps what it reads of a block of inputs in registers, for
+// the logits and, once the gradients of those are known, for those of the weights, which are applied when all
+// blocks have been gone through.
 //
 // The gradients of the logits, and the weights as they were, are kept for the gradient of the inputs
 // (fan_in_input_gradient.cuh). Not so for the squared hinge, which most classes have no gradient of, where
@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   const int lane = Lane(), warp = Warp(), width = batch.width;
   const int fan_in = static_cast<int>(layer.fan_in);
   const int64_t floats = batch.inputs * width;
+  const Quads quads(width);
   const int64_t first = kept.chunk.first, all = kept.chunk.rows;
   const int64_t begin = blockIdx.x * ranges.rows, end = min(begin + ranges.rows, all);
   if constexpr (kSums) {
@@ -144,36 +145,27 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       Connection* connections = stage.connections[set][warp];
       connections[lane] = {lane < fan_in ? static_cast<int32_t>(index) : -1, weight};
       __syncwarp();
-      float x[32], sums_of[32], of_bias = 0.f;
-      if constexpr (!kSums) {
-#pragma unroll
-        for (int k = 0; k < 32; ++k) sums_of[k] = 0.f;
-      }
+      float sums_of[Quads::kLoads] = {}, of_bias = 0.f;
       for (int64_t block = 0; block < (kSums ? 1 : batch.blocks); ++block) {
         bool has = false;
         if (good && active(row, block)) {
-          const float* input = inputs + block * floats + (lane & (width - 1));
           const int64_t example = block * width + lane;
-          // The order of RowLogit.
-          float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f, label_weight = 0.f;
-#pragma unroll
-          for (int k = 0; k < 32; ++k) x[k] = k < fan_in ? input[int64_t{connections[k].input} * width] : 0.f;
-#pragma unroll
-          for (int k = 0; k < 32; ++k) {
-            if (k < fan_in)
-              (k % 2 == 0 ? even : odd) = fmaf(connections[k].weight, x[k], k % 2 == 0 ? even : odd);
-          }
+          const float bias = layer.bias == nullptr ? 0.f : layer.bias[row];
+          float label_weight = 0.f;
+          float4 x[Quads::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
+          quads.Read(connections, fan_in, inputs + block * floats, x);
+          quads.AddProducts(connections, fan_in, x, &products);
+          const float z = bias + quads.SumOfExample(products);
           LabelCursor labels(from.positives, block, &stage.labels[warp][block]);
           const bool label = labels.Find(row, example, &label_weight);
           const LossGradient of_loss(from, lane < width && example < batch.size, example);
-          const float g = of_loss.At(even + odd, label, label_weight);
+          const float g = of_loss.At(z, label, label_weight);
           has = __any_sync(kAll, g != 0.f) != 0;
           __syncwarp();  // the place of the cursor has been read
           if (lane == 0) stage.labels[warp][block] = labels.At();
           if (has) {
             of_bias += g;
-#pragma unroll
-            for (int k = 0; k < 32; ++k) sums_of[k] = kSums ? g * x[k] : fmaf(g, x[k], sums_of[k]);
+            Quads::AddGradients(quads.OfExamples(g), x, sums_of);
           }
           if constexpr (kSums) {
             stage.gradients[set][warp][lane] = g;
@@ -189,7 +181,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
         GpuFromFloat(weight, &kept.weights[r * fan_in + lane]);
       typename Apply::OnDevice on(apply, found);
       if (good && !on.Skips()) {
-        const float sum = found ? SumEach(sums_of) : 0.f;
+        const float sum = found ? quads.SumOfConnection(sums_of) : 0.f;
         if (lane < fan_in) on.Weight(at, sum);
         if (on.HasBias()) {
           of_bias = WarpSum(of_bias);

@@ -70,30 +70,16 @@ class LossGradient {
   float grad_loss_ = 0.f, scale_ = 0.f, lse_ = 0.f;
 };
 
-// v[k] of every lane summed over the lanes: lane k is given that of k.
-__device__ __forceinline__ float SumEach(float* v) {
-  const int lane = Lane();
-#pragma unroll
-  for (int half = 16; half > 0; half /= 2) {
-    const bool upper = (lane & half) != 0;
-#pragma unroll
-    for (int k = 0; k < half; ++k) {
-      const float other = __shfl_xor_sync(kAll, upper ? v[k] : v[k + half], half);
-      v[k] = (upper ? v[k + half] : v[k]) + other;
-    }
-  }
-  return v[0];
-}
-
 // A warp a class of the chunk: `apply` is handed the gradients of its weights for the inputs in indices [rows
 // of the chunk, count], one a lane, and that of its bias. checked: whether all indices of rows with a
 // gradient are known to be in range.
 template <typename Apply>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     RowGradients(Indices indices, int64_t count, bool checked, FanInBatch batch, const float* blocks,
                  GradientChunk chunk, Apply apply, Verdict* verdict) {
-  __shared__ int32_t stage[kWarps][32];
+  __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
+  const Quads quads(width);
   const int64_t r = int64_t{blockIdx.x} * kWarps + Warp(), row = chunk.first + r;
   if (r >= chunk.rows) return;
   bool found = false;
@@ -108,25 +94,21 @@ __global__ void __launch_bounds__(kThreads)
   if (on.Skips()) return;
   for (int64_t first = 0; first < count; first += 32) {
     const int n = static_cast<int>(min(count - first, int64_t{32}));
-    float sums[32];
-#pragma unroll
-    for (int k = 0; k < 32; ++k) sums[k] = 0.f;
+    float sums[Quads::kLoads] = {};
     if (found) {
-      stage[Warp()][lane] = lane < n ? static_cast<int32_t>(indices[r * count + first + lane]) : 0;
+      stage[Warp()][lane].input = lane < n ? static_cast<int32_t>(indices[r * count + first + lane]) : 0;
       __syncwarp();
       for (int64_t block = 0; block < batch.blocks; ++block) {
         const int64_t at = block * chunk.rows + r;
         if (chunk.state[at] != kHasGradient) continue;
         const float g = lane < width ? chunk.values[at * width + lane] : 0.f;
-        const float* input = blocks + block * batch.inputs * width + (lane & (width - 1));
-#pragma unroll
-        for (int k = 0; k < 32; ++k) {
-          if (k < n) sums[k] = fmaf(g, input[static_cast<int64_t>(stage[Warp()][k]) * width], sums[k]);
-        }
+        float4 x[Quads::kLoads];
+        quads.Read(stage[Warp()], n, blocks + block * batch.inputs * width, x);
+        Quads::AddGradients(quads.OfExamples(g), x, sums);
       }
       __syncwarp();  // the stage has been read
     }
-    const float sum = found ? SumEach(sums) : 0.f;
+    const float sum = found ? quads.SumOfConnection(sums) : 0.f;
     if (lane < n) on.Weight(row * count + first + lane, sum);
   }
   if (!on.HasBias()) return;

@@ -8,7 +8,8 @@ namespace largeout {
 namespace fan_in_gpu {
 namespace {
 
-constexpr int64_t kMostRanges = 4096, kLeastRows = 32;
+// As many ranges as there are warps on 132 multiprocessors, 24 on each.
+constexpr int64_t kMostRanges = 132 * 24, kLeastRows = 32;
 
 // A range is a multiple of 8 rows: a byte of `active` belongs to one warp.
 struct Ranges {
@@ -66,12 +67,13 @@ struct LaneSums {
 };
 
 template <typename T, typename Id>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     ForwardRanges(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, FanInLoss loss,
                   FanInPositivesCuda positives, uint8_t* active, Ranges ranges, RangeSums sums,
                   Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
+  const Quads quads(width);
   const int64_t range = int64_t{blockIdx.x} * kWarps + Warp(), begin = range * ranges.rows,
                 end = min(begin + ranges.rows, layer.classes);
   if (range >= ranges.count) return;
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t row = begin; row < end; ++row) {
       float z, weight = 0.f;
       bool any = false;
-      if (RowLogit(layer, row, blocks + block * batch.inputs * width, width, stage[Warp()], &z)) {
+      if (RowLogit(layer, row, blocks + block * batch.inputs * width, quads, stage[Warp()], &z)) {
         const bool label = labels.Find(row, example, &weight);
         any = own.Add(loss, z, label, weight) && used;
       } else {

@@ -1,5 +1,6 @@
 // Private to the .cu files of fan_in: what a warp does with one class. A lane is an example of the block; in
-// blocks of 16 examples the upper lanes read what the lower ones read, and what they compute is not used.
+// blocks of 16 examples what the upper lanes compute is not used. Inputs are read 16 bytes a lane: 4 or 8
+// connections by one load (Quads).
 #ifndef LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
 
@@ -78,16 +79,110 @@ class Indices {
   bool wide_;
 };
 
+// How a warp reads inputs: the lanes of a group have the examples of one connection among them, 4 each. Of 32
+// connections a group has as many as it has lanes, those whose numbers are these lanes'.
+class Quads {
+ public:
+  static constexpr int kLoads = 8;  // of a group; in blocks of 16 examples 4
+
+  __device__ explicit Quads(int width)
+      : stride_(width * sizeof(float)),
+        lanes_(width / 4),
+        first_(Lane() & -lanes_),
+        part_(Lane() & (lanes_ - 1)) {}
+
+  // What `count` connections have of a block of inputs: zeros beyond.
+  __device__ __forceinline__ void Read(const Connection* connections, int count, const float* block,
+                                       float4 (&x)[kLoads]) const {
+    const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
+    const int own = Own(count);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (i < own) {
+        const uint64_t offset = uint64_t{static_cast<uint32_t>(connections[first_ + i].input)} * stride_;
+        x[i] = *reinterpret_cast<const float4*>(from + offset);
+      }
+    }
+  }
+
+  // Adds weight * x of each connection.
+  __device__ __forceinline__ void AddProducts(const Connection* connections, int count,
+                                              const float4 (&x)[kLoads], float4* sum) const {
+    const int own = Own(count);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const float w = i < own ? connections[first_ + i].weight : 0.f;
+      sum->x = fmaf(w, x[i].x, sum->x), sum->y = fmaf(w, x[i].y, sum->y);
+      sum->z = fmaf(w, x[i].z, sum->z), sum->w = fmaf(w, x[i].w, sum->w);
+    }
+  }
+
+  // v summed over the groups: a lane is given that of its example.
+  __device__ __forceinline__ float SumOfExample(const float4& v) const {
+    const int lane = Lane(), example = lane & (4 * lanes_ - 1);
+    const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+    const float first = (upper ? v.z : v.x) + __shfl_xor_sync(kAll, upper ? v.x : v.z, 16);
+    const float second = (upper ? v.w : v.y) + __shfl_xor_sync(kAll, upper ? v.y : v.w, 16);
+    float sum = (odd ? second : first) + __shfl_xor_sync(kAll, odd ? first : second, 8);
+    if (lanes_ == 4) sum += __shfl_xor_sync(kAll, sum, 4);
+    return __shfl_sync(kAll, sum, (example & 3) << 3 | example >> 2);
+  }
+
+  // g of the 4 examples of this lane.
+  __device__ __forceinline__ float4 OfExamples(float g) const {
+    const int first = 4 * part_;
+    return make_float4(__shfl_sync(kAll, g, first), __shfl_sync(kAll, g, first + 1),
+                       __shfl_sync(kAll, g, first + 2), __shfl_sync(kAll, g, first + 3));
+  }
+
+  // Adds g * x of each connection, for the examples of this lane.
+  __device__ __forceinline__ static void AddGradients(const float4& g, const float4 (&x)[kLoads],
+                                                      float (&sums)[kLoads]) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      sums[i] = fmaf(g.x, x[i].x, sums[i]), sums[i] = fmaf(g.y, x[i].y, sums[i]);
+      sums[i] = fmaf(g.z, x[i].z, sums[i]), sums[i] = fmaf(g.w, x[i].w, sums[i]);
+    }
+  }
+
+  // The sums of all lanes of a group: lane k is given that of connection k.
+  __device__ __forceinline__ float SumOfConnection(float (&sums)[kLoads]) const {
+    if (lanes_ == 8) Halve<4>(sums);
+    Halve<2>(sums);
+    Halve<1>(sums);
+    return sums[0];
+  }
+
+ private:
+  // Adds the sums of the lane at this distance: each keeps one half of them.
+  template <int kHalf>
+  __device__ __forceinline__ static void Halve(float (&v)[kLoads]) {
+    const bool upper = (Lane() & kHalf) != 0;
+#pragma unroll
+    for (int k = 0; k < kHalf; ++k) {
+      const float other = __shfl_xor_sync(kAll, upper ? v[k] : v[k + kHalf], kHalf);
+      v[k] = (upper ? v[k + kHalf] : v[k]) + other;
+    }
+  }
+
+  // How many of `count` connections this group has.
+  __device__ __forceinline__ int Own(int count) const { return min(count - first_, lanes_); }
+
+  uint32_t stride_;  // bytes of a connection's examples
+  int lanes_, first_, part_;
+};
+
 // The logit of a row for the example of this lane. False where an index is out of range. inputs: a block,
 // [inputs, width]; stage: 32 of the warp's own.
 template <typename T, typename Id>
 __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row, const float* inputs,
-                                         int width, Connection* stage, float* logit) {
+                                         const Quads& quads, Connection* stage, float* logit) {
   const int lane = Lane();
   const T* weights = layer.weights + row * layer.fan_in;
   const Id* indices = layer.indices + row * layer.fan_in;
-  const float* input = inputs + (lane & (width - 1));
-  float even = layer.bias == nullptr ? 0.f : layer.bias[row], odd = 0.f;  // shorter sums, smaller errors
+  const float bias = layer.bias == nullptr ? 0.f : layer.bias[row];
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
   for (int64_t first = 0; first < layer.fan_in; first += 32) {
     const int n = static_cast<int>(min(layer.fan_in - first, int64_t{32}));
     Connection own{0, 0.f};
@@ -99,17 +194,12 @@ __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t
     if (!__all_sync(kAll, good)) return false;
     stage[lane] = own;
     __syncwarp();
-#pragma unroll 4
-    for (int k = 0; k + 1 < n; k += 2) {
-      const Connection c = stage[k], d = stage[k + 1];
-      even = fmaf(c.weight, input[static_cast<int64_t>(c.input) * width], even);
-      odd = fmaf(d.weight, input[static_cast<int64_t>(d.input) * width], odd);
-    }
-    if (n % 2 != 0)
-      even = fmaf(stage[n - 1].weight, input[static_cast<int64_t>(stage[n - 1].input) * width], even);
+    float4 x[Quads::kLoads];
+    quads.Read(stage, n, inputs, x);
+    quads.AddProducts(stage, n, x, &sum);
     __syncwarp();  // the stage has been read
   }
-  *logit = even + odd;
+  *logit = bias + quads.SumOfExample(sum);
   return true;
 }
 

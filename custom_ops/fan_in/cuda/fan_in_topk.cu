@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer
                                                          const float* inputs, Best best, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
+  const Quads quads(width);
   const int64_t range = int64_t{blockIdx.x} * kWarps + Warp();
   if (range >= best.ranges) return;
   const int64_t begin = range * best.rows, end = min(begin + best.rows, layer.classes);
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer
   Key worst = 0;
   for (int64_t row = begin; row < end; ++row) {
     float z;
-    if (!RowLogit(layer, row, inputs, width, stage[Warp()], &z)) {
+    if (!RowLogit(layer, row, inputs, quads, stage[Warp()], &z)) {
       Found(&verdict->row, row);
       continue;
     }

@@ -54,9 +54,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = int64_t{blockIdx.x} * kTile, rows = min(int64_t{kTile}, layer.classes - first);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
+    const float* inputs = blocks + block * batch.inputs * width;
+    RowStart<T, Id> next = StartRow(layer, first + Warp(), layer.classes);
     for (int r = Warp(); r < rows; r += kWarps) {
+      const RowStart<T, Id> start = next;
+      next = StartRow(layer, first + r + kWarps, first + rows);
       float z = 0.f;
-      if (!RowLogit(layer, first + r, blocks + block * batch.inputs * width, quads, stage[Warp()], &z))
+      if (!RowLogit(layer, first + r, start, inputs, quads, stage[Warp()], &z))
         Found(&verdict->row, first + r);
       tile[r][lane] = z;
     }

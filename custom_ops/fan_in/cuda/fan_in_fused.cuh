@@ -44,7 +44,7 @@ struct FusedStage {
   Connection connections[2][kFusedWarps][32];  // as they were; input -1: none
   float gradients[2][kFusedWarps][32];
   bool found[2][kFusedWarps];
-  int64_t labels[kFusedWarps][kFusedBlocks];  // where the cursors of the warps are
+  LabelPlace labels[kFusedWarps][kFusedBlocks];  // where the cursors of the warps are
 };
 
 // What a thread block may have at the most.
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSums) {
     for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) own_sums[i] = 0.f;
   }
-  if (lane < batch.blocks) stage.labels[warp][lane] = LabelCursor(from.positives, lane, first + begin).At();
+  if (lane < batch.blocks)
+    stage.labels[warp][lane] = LabelCursor(from.positives, lane, first + begin).Place();
   __syncwarp();
   // Whether a class may have a gradient for a block of examples.
   const auto active = [&](int64_t row, int64_t block) {
@@ -156,13 +157,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
           quads.Read(connections, fan_in, inputs + block * floats, x);
           quads.AddProducts(connections, fan_in, x, &products);
           const float z = bias + quads.SumOfExample(products);
-          LabelCursor labels(from.positives, block, &stage.labels[warp][block]);
+          LabelCursor labels(from.positives, block, stage.labels[warp][block]);
           const bool label = labels.Find(row, example, &label_weight);
           const LossGradient of_loss(from, lane < width && example < batch.size, example);
           const float g = of_loss.At(z, label, label_weight);
           has = __any_sync(kAll, g != 0.f) != 0;
           __syncwarp();  // the place of the cursor has been read
-          if (lane == 0) stage.labels[warp][block] = labels.At();
+          if (lane == 0) stage.labels[warp][block] = labels.Place();
           if (has) {
             of_bias += g;
             Quads::AddGradients(quads.OfExamples(g), x, sums_of);

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads)
       RowState state = kNoGradient;
       if (active == nullptr || (active[row / 8] >> (row % 8) & 1) != 0) {
         float z, weight = 0.f;
-        if (RowLogit(layer, row, blocks + block * batch.inputs * width, quads, stage[Warp()], &z)) {
+        if (RowLogit(layer, row, StartRow(layer, row, layer.classes), blocks + block * batch.inputs * width,
+                     quads, stage[Warp()], &z)) {
           const bool label = labels.Find(row, example, &weight);
           const float g = of_loss.At(z, label, weight);
           if (__any_sync(kAll, g != 0.f)) state = kHasGradient;

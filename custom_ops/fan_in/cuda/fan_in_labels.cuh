@@ -8,42 +8,56 @@
 namespace largeout {
 namespace fan_in_gpu {
 
+// Where a cursor is: at a label, whose row is known.
+struct LabelPlace {
+  int64_t at, row;  // kNoLabel: there are no more
+};
+constexpr int64_t kNoLabel = int64_t{1} << 62;
+
 // The labels of a block from row `row` on. The same for all lanes of a warp.
 class LabelCursor {
  public:
   __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, int64_t row)
-      : sorted_(positives.sorted) {
+      : positives_(positives), block_(block) {
     if (positives.block_start == nullptr) return;
-    at_ = positives.block_start[block], end_ = positives.block_start[block + 1];
-    int64_t after = end_;
-    while (at_ < after) {
-      const int64_t middle = (at_ + after) / 2;
-      if (sorted_[middle].row < row) {
-        at_ = middle + 1;
+    place_.at = positives.block_start[block];
+    int64_t after = positives.block_start[block + 1];
+    while (place_.at < after) {
+      const int64_t middle = (place_.at + after) / 2;
+      if (positives.sorted[middle].row < row) {
+        place_.at = middle + 1;
       } else {
         after = middle;
       }
     }
+    ReadRow();
   }
-  // Goes on where another one, of the same block, was: At().
-  __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, const int64_t* at)
-      : sorted_(positives.sorted) {
-    if (positives.block_start != nullptr) at_ = *at, end_ = positives.block_start[block + 1];
-  }
-  __device__ int64_t At() const { return at_; }
+  // Goes on where another one, of the same block, was.
+  __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, const LabelPlace& place)
+      : positives_(positives), block_(block), place_(place) {}
+
+  __device__ const LabelPlace& Place() const { return place_; }
   // Whether `row` is a label of `example`, and its weight. Rows must ascend from call to call.
   __device__ bool Find(int64_t row, int64_t example, float* weight) {
     bool found = false;
-    for (; at_ < end_ && sorted_[at_].row <= row; ++at_) {
-      if (sorted_[at_].row == row && sorted_[at_].example == example)
-        *weight = sorted_[at_].weight, found = true;
+    while (place_.row <= row) {
+      const FanInPositive& label = positives_.sorted[place_.at];
+      if (place_.row == row && label.example == example) *weight = label.weight, found = true;
+      ++place_.at;
+      ReadRow();
     }
     return found;
   }
 
  private:
-  const FanInPositive* sorted_;
-  int64_t at_ = 0, end_ = 0;
+  __device__ void ReadRow() {
+    const bool any = place_.at < positives_.block_start[block_ + 1];
+    place_.row = any ? positives_.sorted[place_.at].row : kNoLabel;
+  }
+
+  const FanInPositivesCuda& positives_;
+  const int64_t block_;
+  LabelPlace place_{0, kNoLabel};
 };
 
 // max(0, x); NaN stays NaN.

@@ -1,5 +1,6 @@
 // The forward pass of the losses: a warp goes through a range of classes for one block of examples; the sums
-// of ranges meet in a fixed order. Terms are float32, sums float64. No logits are written.
+// of warps, then those of thread blocks, meet in a fixed order. Terms are float32, sums float64. No logits
+// are written.
 #include "common/arena.h"
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_labels.cuh"
@@ -10,6 +11,7 @@ namespace {
 
 // As many ranges as there are warps on 132 multiprocessors, 24 on each.
 constexpr int64_t kMostRanges = 132 * 24, kLeastRows = 32;
+constexpr int kAddThreads = 1024;
 
 // A range is a multiple of 8 rows: a byte of `active` belongs to one warp.
 struct Ranges {
@@ -19,35 +21,27 @@ struct Ranges {
   int64_t rows, count;
 };
 
-// What a range adds: [blocks, ranges, width] each. The last three for softmax only.
-struct RangeSums {
-  RangeSums(const Ranges& ranges, const FanInBatch& batch, Arena* arena) {
-    const int64_t n = ranges.count * batch.padded();
-    loss = arena->Take<double>(n);  // softmax: sum over labels of weight * logit
-    mass = arena->Take<double>(n);
-    total = arena->Take<double>(n);  // sum of exp(logit - high)
-    high = arena->Take<float>(n);
-  }
-  double *loss, *mass, *total;
-  float* high;
-};
-
+// What some classes add for an example.
 struct LaneSums {
-  double loss = 0, mass = 0, total = 0;
-  float high = kNoTerm;
+  double loss;         // softmax: sum over labels of weight * logit
+  double mass, total;  // softmax only: sum of weights; of exp(logit - high)
+  double high;
+
+  __device__ static LaneSums Nothing() { return {0, 0, 0, kNoTerm}; }
 
   // Adds the term of one class; returns whether it has a gradient other than zero.
-  __device__ bool Add(FanInLoss kind, float z, bool label, float weight) {
+  __device__ __forceinline__ bool Add(FanInLoss kind, float z, bool label, float weight) {
     if (kind == FanInLoss::kSoftmax) {
       if (label) {
         loss += static_cast<double>(weight) * z;
         mass += weight;
       }
       if (z == kNoTerm) return true;
-      if (z <= high) {
-        total += expf(z - high);
+      const float before = static_cast<float>(high);
+      if (z <= before) {
+        total += expf(z - before);
       } else {  // also NaN, which stays
-        total = total * expf(high - z) + 1.0;
+        total = total * expf(before - z) + 1.0;
         high = z;
       }
       return true;
@@ -64,30 +58,56 @@ struct LaneSums {
     loss += Positive(z) + log1pf(expf(-fabsf(z)));
     return true;
   }
+
+  // Adds what other classes have.
+  __device__ void Join(const LaneSums& other) {
+    loss += other.loss;
+    mass += other.mass;
+    if (other.high == kNoTerm) return;  // exp(-inf) of every class
+    const double highest = other.high <= high ? high : other.high;
+    total = total * exp(high - highest) + other.total * exp(other.high - highest);
+    high = highest;
+  }
 };
 
+// The sums of all warps of a thread block, in their order, for warp 0. all: [warps][32].
+__device__ __forceinline__ LaneSums JoinWarps(LaneSums own, LaneSums (*all)[32]) {
+  all[Warp()][Lane()] = own;
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int warp = 1; Warp() == 0 && warp < warps; ++warp) own.Join(all[warp][Lane()]);
+  __syncthreads();
+  return own;
+}
+
+// sums: [blocks, thread blocks, width].
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads, 3)
     ForwardRanges(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, FanInLoss loss,
-                  FanInPositivesCuda positives, uint8_t* active, Ranges ranges, RangeSums sums,
+                  FanInPositivesCuda positives, uint8_t* active, Ranges ranges, LaneSums* sums,
                   Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
+  __shared__ LaneSums of_warps[kWarps][32];
   const int lane = Lane(), width = batch.width;
   const Quads quads(width);
-  const int64_t range = int64_t{blockIdx.x} * kWarps + Warp(), begin = range * ranges.rows,
-                end = min(begin + ranges.rows, layer.classes);
-  if (range >= ranges.count) return;
+  const int64_t first = (int64_t{blockIdx.x} * kWarps + Warp()) * ranges.rows;
+  const int begin = static_cast<int>(min(first, layer.classes)),
+            end = static_cast<int>(min(first + ranges.rows, layer.classes));
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width + lane;
     const bool used = lane < width && example < batch.size;
+    const float* inputs = blocks + block * batch.inputs * width;
     uint8_t* bytes = active == nullptr ? nullptr : active + block * ((layer.classes + 7) / 8);
     LabelCursor labels(positives, block, begin);
-    LaneSums own;
+    LaneSums own = LaneSums::Nothing();
     unsigned byte = 0;
-    for (int64_t row = begin; row < end; ++row) {
+    RowStart<T, Id> next = StartRow(layer, begin, end);
+    for (int row = begin; row < end; ++row) {
+      const RowStart<T, Id> start = next;
+      next = StartRow(layer, row + 1, end);
       float z, weight = 0.f;
       bool any = false;
-      if (RowLogit(layer, row, blocks + block * batch.inputs * width, quads, stage[Warp()], &z)) {
+      if (RowLogit(layer, row, start, inputs, quads, stage[Warp()], &z)) {
         const bool label = labels.Find(row, example, &weight);
         any = own.Add(loss, z, label, weight) && used;
       } else {
@@ -99,48 +119,32 @@ __global__ void __launch_bounds__(kThreads, 3)
       if (lane == 0) bytes[row / 8] = static_cast<uint8_t>(byte);
       byte = 0;
     }
-    if (lane >= width) continue;
-    const int64_t at = (block * ranges.count + range) * width + lane;
-    sums.loss[at] = own.loss;
-    if (loss != FanInLoss::kSoftmax) continue;
-    sums.mass[at] = own.mass, sums.total[at] = own.total, sums.high[at] = own.high;
+    own = JoinWarps(own, of_warps);
+    if (Warp() == 0 && lane < width) sums[(block * gridDim.x + blockIdx.x) * width + lane] = own;
   }
 }
 
-// A warp an example; a lane takes every 32nd range.
-__global__ void __launch_bounds__(kThreads)
-    AddRanges(FanInBatch batch, FanInLoss loss, Ranges ranges, RangeSums sums, FanInLossOutputs out) {
-  const int lane = Lane();
-  const int64_t example = int64_t{blockIdx.x} * kWarps + Warp();
-  if (example >= batch.size) return;
-  const int64_t first = example / batch.width * ranges.count * batch.width + example % batch.width;
-  double total = 0, mass = 0, exponentials = 0;
-  float high = kNoTerm;
-  for (int64_t r = lane; r < ranges.count; r += 32) {
-    const int64_t at = first + r * batch.width;
-    total += sums.loss[at];
-    if (loss != FanInLoss::kSoftmax) continue;
-    mass += sums.mass[at];
-    if (!(sums.high[at] <= high)) high = sums.high[at];
-  }
-  total = WarpSum(total);
-  if (loss == FanInLoss::kSoftmax) {
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const float other = __shfl_xor_sync(kAll, high, distance);
-      if (!(other <= high)) high = other;
+// A thread block a block of examples; a warp takes every 32nd of `count` sums.
+__global__ void __launch_bounds__(kAddThreads)
+    AddSums(FanInBatch batch, FanInLoss loss, int64_t count, const LaneSums* sums, FanInLossOutputs out) {
+  __shared__ LaneSums of_warps[kAddThreads / 32][32];
+  const int lane = Lane(), width = batch.width;
+  for (int64_t block = blockIdx.x; block < batch.blocks; block += gridDim.x) {
+    LaneSums own = LaneSums::Nothing();
+    for (int64_t i = Warp(); lane < width && i < count; i += kAddThreads / 32)
+      own.Join(sums[(block * count + i) * width + lane]);
+    own = JoinWarps(own, of_warps);
+    const int64_t example = block * width + lane;
+    if (Warp() > 0 || lane >= width || example >= batch.size) continue;
+    double total = own.loss;
+    if (loss == FanInLoss::kSoftmax) {
+      const double lse = own.high + log(own.total);
+      out.lse[example] = static_cast<float>(lse), out.mass[example] = static_cast<float>(own.mass);
+      // Without labels 0, though all logits be -inf.
+      total = own.mass == 0 && total == 0 ? 0.0 : own.mass * lse - total;
     }
-    for (int64_t r = lane; r < ranges.count; r += 32) {
-      const int64_t at = first + r * batch.width;
-      if (sums.high[at] == kNoTerm) continue;  // exp(-inf) of every class
-      exponentials += sums.total[at] * exp(static_cast<double>(sums.high[at]) - high);
-    }
-    mass = WarpSum(mass);
-    const double lse = high + log(WarpSum(exponentials));
-    if (lane == 0) out.lse[example] = static_cast<float>(lse), out.mass[example] = static_cast<float>(mass);
-    total =
-        mass == 0 && total == 0 ? 0.0 : mass * lse - total;  // without labels 0, though all logits be -inf
+    out.loss[example] = static_cast<float>(total);
   }
-  if (lane == 0) out.loss[example] = static_cast<float>(total);
 }
 
 }  // namespace
@@ -151,7 +155,7 @@ using namespace fan_in_gpu;
 int64_t FanInLossWorkspaceCuda(int64_t classes, const FanInBatch& batch) {
   Arena arena(nullptr);
   arena.Take<Verdict>(1);
-  RangeSums(Ranges(classes), batch, &arena);
+  arena.Take<LaneSums>(Blocks(Ranges(classes).count, kWarps) * batch.padded());
   return arena.bytes();
 }
 
@@ -164,17 +168,16 @@ int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch
   Arena arena(workspace);
   Verdict* verdict = arena.Take<Verdict>(1);
   const Ranges ranges(layer.classes);
-  const RangeSums sums(ranges, batch, &arena);
-  const int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
+  const unsigned of_ranges = Blocks(ranges.count, kWarps);
+  LaneSums* sums = arena.Take<LaneSums>(of_ranges * batch.padded());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, stream));
   if (ranges.count > 0) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(ForwardRanges<T, Id>, Grid(Blocks(ranges.count, kWarps), batch), kThreads,
-                                    0, stream, layer, batch, blocks, loss, positives,
-                                    loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums,
-                                    verdict));
+    LARGEOUT_RETURN_IF_ERROR(
+        Launch(ForwardRanges<T, Id>, Grid(of_ranges, batch), kThreads, 0, stream, layer, batch, blocks, loss,
+               positives, loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums, verdict));
   }
-  LARGEOUT_RETURN_IF_ERROR(
-      Launch(AddRanges, Blocks(batch.size, kWarps), kThreads, 0, stream, batch, loss, ranges, sums, out));
+  LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, TurnBlocks(batch.blocks, 65535), kAddThreads, 0, stream, batch,
+                                  loss, of_ranges, sums, out));
   return EndWithVerdict(verdict, layer.inputs, stream, late, bad);
 }
 

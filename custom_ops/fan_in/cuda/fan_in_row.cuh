@@ -173,33 +173,53 @@ class Quads {
   int lanes_, first_, part_;
 };
 
+// What a warp can read of a row before its turn comes: the first connection of each lane, and the bias.
+template <typename T, typename Id>
+struct RowStart {
+  Id index;
+  T weight;
+  float bias;
+};
+
+// Rows from `end` on have nothing.
+template <typename T, typename Id>
+__device__ __forceinline__ RowStart<T, Id> StartRow(const FanInLayer<T, Id>& layer, int64_t row,
+                                                    int64_t end) {
+  RowStart<T, Id> start{0, T(), 0.f};
+  if (row >= end) return start;
+  if (layer.bias != nullptr) start.bias = layer.bias[row];
+  if (Lane() < layer.fan_in) {
+    start.index = layer.indices[row * layer.fan_in + Lane()];
+    start.weight = layer.weights[row * layer.fan_in + Lane()];
+  }
+  return start;
+}
+
 // The logit of a row for the example of this lane. False where an index is out of range. inputs: a block,
 // [inputs, width]; stage: 32 of the warp's own.
 template <typename T, typename Id>
-__device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row, const float* inputs,
+__device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row,
+                                         const RowStart<T, Id>& start, const float* inputs,
                                          const Quads& quads, Connection* stage, float* logit) {
   const int lane = Lane();
-  const T* weights = layer.weights + row * layer.fan_in;
-  const Id* indices = layer.indices + row * layer.fan_in;
-  const float bias = layer.bias == nullptr ? 0.f : layer.bias[row];
+  Id index = start.index;
+  T weight = start.weight;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
   for (int64_t first = 0; first < layer.fan_in; first += 32) {
     const int n = static_cast<int>(min(layer.fan_in - first, int64_t{32}));
-    Connection own{0, 0.f};
-    bool good = true;
-    if (lane < n) {
-      good = InRange(indices[first + lane], layer.inputs);
-      own = {static_cast<int32_t>(indices[first + lane]), GpuToFloat(weights[first + lane])};
+    if (first > 0 && lane < n) {
+      index = layer.indices[row * layer.fan_in + first + lane];
+      weight = layer.weights[row * layer.fan_in + first + lane];
     }
-    if (!__all_sync(kAll, good)) return false;
-    stage[lane] = own;
+    if (!__all_sync(kAll, lane >= n || InRange(index, layer.inputs))) return false;
+    stage[lane] = {static_cast<int32_t>(index), GpuToFloat(weight)};
     __syncwarp();
     float4 x[Quads::kLoads];
     quads.Read(stage, n, inputs, x);
     quads.AddProducts(stage, n, x, &sum);
     __syncwarp();  // the stage has been read
   }
-  *logit = bias + quads.SumOfExample(sum);
+  *logit = start.bias + quads.SumOfExample(sum);
   return true;
 }
 

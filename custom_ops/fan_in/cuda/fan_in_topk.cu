@@ -87,9 +87,12 @@ __global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer
   const Heap heap{best.keys + range * best.keep * width + lane, width};
   int64_t count = 0;
   Key worst = 0;
+  RowStart<T, Id> next = StartRow(layer, begin, end);
   for (int64_t row = begin; row < end; ++row) {
+    const RowStart<T, Id> start = next;
+    next = StartRow(layer, row + 1, end);
     float z;
-    if (!RowLogit(layer, row, inputs, quads, stage[Warp()], &z)) {
+    if (!RowLogit(layer, row, start, inputs, quads, stage[Warp()], &z)) {
       Found(&verdict->row, row);
       continue;
     }

@@ -30,14 +30,26 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
 template <typename T, typename Id>
 int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
                const FanInGradientsCuda& gradients, const FanInStep<T>& step, const FusedKept<T>& kept,
-               float* sums, int sum_bytes, Verdict* verdict, GpuStream stream) {
-  const FusedRanges ranges(kept.chunk.rows);
+               Verdict* verdict, GpuStream stream) {
+  const int rows = FusedRowsOfWarp(kept.chunk.rows);
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
-    using Apply = std::decay_t<decltype(apply)>;
-    return Launch(sums != nullptr ? FusedRows<Apply, true, T> : FusedRows<Apply, false, T>,
-                  static_cast<unsigned>(ranges.count), kFusedThreads, sum_bytes, stream, FusedLayer<T>(layer),
-                  batch, blocks, gradients, apply, ranges, kept, sums, verdict);
+    using Fused = FusedStep<std::decay_t<decltype(apply)>, T>;
+    return Launch(FusedRows<Fused, T>, Blocks(kept.chunk.rows, int64_t{rows} * kWarps), kThreads, 0, stream,
+                  Fused{FusedLayer<T>(layer), batch, blocks, gradients, apply, verdict}, kept, rows);
   });
+}
+
+template <typename T, typename Id>
+int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+                       const FanInGradientsCuda& gradients, const FanInStep<T>& step, const RangeSums& sums,
+                       int sum_bytes, Verdict* verdict, GpuStream stream) {
+  const FusedRanges ranges(layer.classes);
+  LARGEOUT_RETURN_IF_ERROR(WithApply(step, layer.fan_in, [&](const auto& apply) {
+    using Fused = FusedStep<std::decay_t<decltype(apply)>, T>;
+    return Launch(FusedSums<Fused>, static_cast<unsigned>(ranges.count), kSumThreads, sum_bytes, stream,
+                  Fused{FusedLayer<T>(layer), batch, blocks, gradients, apply, verdict}, ranges, sums.sums);
+  }));
+  return Launch(AddRangeSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums);
 }
 
 }  // namespace
@@ -68,16 +80,18 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
   const bool input_gradient = d_blocks != nullptr && batch.floats() > 0;
   const bool fused = gradients.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch);
   const int sum_bytes = fused && input_gradient ? FusedSumBytes(gradients.loss, batch) : 0;
-  if (fused && (sum_bytes > 0 || !input_gradient)) {
+  if (sum_bytes > 0) {
     RangeSums sums{nullptr, batch.floats(), FusedRanges(layer.classes).count};
-    if (input_gradient) sums.sums = arena.Take<float>(sums.ranges * sums.floats);
-    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes}, nullptr};
+    sums.sums = arena.Take<float>(sums.ranges * sums.floats);
     LARGEOUT_RETURN_IF_ERROR(
-        ApplyFused(layer, batch, blocks, gradients, step, all, sums.sums, sum_bytes, verdict, stream));
-    if (input_gradient)
-      LARGEOUT_RETURN_IF_ERROR(
-          Launch(AddRangeSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums));
-    if (d_blocks != nullptr) *d_blocks = sums.sums;
+        ApplyFusedWithSums(layer, batch, blocks, gradients, step, sums, sum_bytes, verdict, stream));
+    *d_blocks = sums.sums;
+    return end();
+  }
+  if (fused && !input_gradient) {
+    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes}, nullptr};
+    LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, all, verdict, stream));
+    if (d_blocks != nullptr) *d_blocks = nullptr;
     return end();
   }
   const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch, &arena);
@@ -90,8 +104,8 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);
     if (fused) {
-      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, {chunk, old_weights},
-                                          nullptr, 0, verdict, stream));
+      LARGEOUT_RETURN_IF_ERROR(
+          ApplyFused(layer, batch, blocks, gradients, step, {chunk, old_weights}, verdict, stream));
       LARGEOUT_RETURN_IF_ERROR(AddToInputs(layer, old_weights, batch, chunk, sums, stream));
       continue;
     }

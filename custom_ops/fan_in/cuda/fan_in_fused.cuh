@@ -20,7 +20,6 @@
 namespace largeout {
 namespace fan_in_gpu {
 
-constexpr int kFusedWarps = 16, kFusedThreads = kFusedWarps * 32;
 constexpr int64_t kFusedFanIn = 32, kFusedBlocks = 8;
 
 // Whether a step of a loss is made by one gather.
@@ -28,10 +27,18 @@ inline bool IsFused(int64_t fan_in, const FanInBatch& batch) {
   return fan_in <= kFusedFanIn && batch.blocks <= kFusedBlocks;
 }
 
-// A thread block has a range of the classes. As many as fill two times 132 multiprocessors, or fewer.
+// A warp has a range of the classes. As many as 132 multiprocessors have, 24 on each, or fewer.
+inline int FusedRowsOfWarp(int64_t classes) {
+  constexpr int64_t kMost = kInEmulation ? 40 : 132 * 24;
+  return static_cast<int>((classes + kMost - 1) / kMost);
+}
+
+// With sums in shared memory a thread block has a range. As many as fill two times 132 multiprocessors, or
+// fewer.
+constexpr int kSumWarps = 16, kSumThreads = kSumWarps * 32;
 struct FusedRanges {
   explicit FusedRanges(int64_t classes) {
-    constexpr int64_t kMost = kInEmulation ? 5 : 264, kLeastRows = 4 * kFusedWarps;
+    constexpr int64_t kMost = kInEmulation ? 5 : 264, kLeastRows = 4 * kSumWarps;
     count = std::clamp<int64_t>(classes / kLeastRows, 1, kMost);
     rows = std::max<int64_t>(1, (classes + count - 1) / count);
     count = (classes + rows - 1) / rows;
@@ -40,11 +47,11 @@ struct FusedRanges {
 };
 
 // Classes in shared memory, by warps, twice: one set is taken while the next is written.
-struct FusedStage {
-  Connection connections[2][kFusedWarps][32];  // as they were; input -1: none
-  float gradients[2][kFusedWarps][32];
-  bool found[2][kFusedWarps];
-  LabelPlace labels[kFusedWarps][kFusedBlocks];  // where the cursors of the warps are
+struct SumStage {
+  Connection connections[2][kSumWarps][32];  // as they were; input -1: none
+  float gradients[2][kSumWarps][32];
+  bool found[2][kSumWarps];
+  LabelPlace labels[kSumWarps];
 };
 
 // What a thread block may have at the most.
@@ -61,7 +68,7 @@ inline int FusedSumBytes(FanInLoss loss, const FanInBatch& batch) {
   if (loss != FanInLoss::kSquaredHinge) return 0;
   const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
   const bool fits =
-      batch.blocks == 1 && bytes + static_cast<int64_t>(sizeof(FusedStage)) <= SharedBytesOfBlock();
+      batch.blocks == 1 && bytes + static_cast<int64_t>(sizeof(SumStage)) <= SharedBytesOfBlock();
   return fits ? static_cast<int>(bytes) : 0;
 }
 
@@ -95,125 +102,229 @@ struct FusedLayer {
   int64_t classes, fan_in, inputs;
 };
 
-// kSums: sums [ranges, inputs, width] are written. The classes are those of `chunk`.
-template <typename Apply, bool kSums, typename T>
-__global__ void __launch_bounds__(kFusedThreads, 1)
-    FusedRows(FusedLayer<T> layer, FanInBatch batch, const float* inputs, FanInGradientsCuda from,
-              Apply apply, FusedRanges ranges, FusedKept<T> kept, float* sums, Verdict* verdict) {
-  __shared__ FusedStage stage;
-  float* own_sums = DynamicShared<float>();
-  const int lane = Lane(), warp = Warp(), width = batch.width;
-  const int fan_in = static_cast<int>(layer.fan_in);
-  const int64_t floats = batch.inputs * width;
-  const Quads quads(width);
-  const int64_t first = kept.chunk.first, all = kept.chunk.rows;
-  const int64_t begin = blockIdx.x * ranges.rows, end = min(begin + ranges.rows, all);
-  if constexpr (kSums) {
-    for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) own_sums[i] = 0.f;
-  }
-  if (lane < batch.blocks)
-    stage.labels[warp][lane] = LabelCursor(from.positives, lane, first + begin).Place();
-  __syncwarp();
-  // Whether a class may have a gradient for a block of examples.
-  const auto active = [&](int64_t row, int64_t block) {
+// What a warp can read of a class before its turn comes: a connection of each lane, and the bias.
+template <typename T>
+struct FusedStart {
+  uint32_t index = 0;
+  T weight = T();
+  float bias = 0.f;
+};
+
+// What a fused kernel has to know, and what a warp does by it.
+template <typename ApplyT, typename T>
+struct FusedStep {
+  using Apply = ApplyT;
+  FusedLayer<T> layer;
+  FanInBatch batch;
+  const float* inputs;
+  FanInGradientsCuda from;
+  Apply apply;
+  Verdict* verdict;
+
+  // Whether a class may have a gradient for a block of examples, or for any.
+  __device__ __forceinline__ bool Active(int64_t row, int64_t block) const {
     if (from.active == nullptr) return true;
     return (from.active[block * ((layer.classes + 7) / 8) + row / 8] >> (row % 8) & 1) != 0;
-  };
-  // The connection of this lane; 0: none, or of a class that needs none. It is fetched a class ahead.
-  const auto fetch = [&](int64_t r, uint32_t* index, T* weight) {
-    *index = 0, *weight = T();
-    if (r >= end || lane >= fan_in) return;
-    bool any = false;
-    for (int64_t block = 0; block < batch.blocks; ++block) any = any || active(first + r, block);
-    if (any)
-      *index = layer.indices[(first + r) * fan_in + lane],
-      *weight = layer.weights[(first + r) * fan_in + lane];
-  };
-  uint32_t next_index;
-  T next_weight;
-  fetch(begin + warp, &next_index, &next_weight);
-  int set = 0;
-  for (int64_t base = begin; base < end; base += kFusedWarps, set ^= 1) {
-    const int64_t r = base + warp, row = first + r;
-    const uint32_t index = next_index;
-    const float weight = GpuToFloat(next_weight);
-    fetch(r + kFusedWarps, &next_index, &next_weight);
+  }
+  __device__ __forceinline__ bool Active(int64_t row) const {
+    bool any = from.active == nullptr;
+    for (int64_t block = 0; !any && block < batch.blocks; ++block) any = Active(row, block);
+    return any;
+  }
+
+  // Nothing of rows from `end` on, and of those that have no gradient.
+  __device__ __forceinline__ FusedStart<T> Start(int64_t row, int64_t end) const {
+    FusedStart<T> start;
+    if (row >= end || !Active(row)) return start;
+    if (layer.bias != nullptr) start.bias = layer.bias[row];
+    if (Lane() < layer.fan_in) {
+      start.index = layer.indices[row * layer.fan_in + Lane()];
+      start.weight = layer.weights[row * layer.fan_in + Lane()];
+    }
+    return start;
+  }
+
+  // Whether the connections of a class, one a lane, are all in range.
+  __device__ __forceinline__ bool Good(int64_t row, uint32_t index) const {
+    const bool good = __all_sync(kAll, Lane() >= layer.fan_in || InRange(index, layer.inputs)) != 0;
+    if (!good) Found(&verdict->row, row);
+    return good;
+  }
+
+  // One class, whose connections are in shared memory: keep(block, g, has) with the gradient of the logit of
+  // each example, and whether any of the block's is other than zero; then the step of weights and bias.
+  // labels: where the cursor of each block is. Returns whether there is a gradient at all.
+  template <typename Keep>
+  __device__ __forceinline__ bool Class(int64_t row, float bias, const Quads& quads,
+                                        const Connection* connections, LabelPlace* labels,
+                                        const Keep& keep) const {
+    const int lane = Lane(), width = batch.width, fan_in = static_cast<int>(layer.fan_in);
+    float sums[Quads::kLoads] = {}, of_bias = 0.f;
     bool found = false;
-    if (r < end) {
-      const int64_t at = row * fan_in + lane;
-      const bool good = __all_sync(kAll, lane >= fan_in || InRange(index, layer.inputs)) != 0;
-      if (!good) Found(&verdict->row, row);
+    for (int64_t block = 0; block < batch.blocks; ++block) {
+      float g = 0.f;
+      bool has = false;
+      if (Active(row, block)) {
+        float4 x[Quads::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
+        quads.Read(connections, fan_in, inputs + block * batch.inputs * width, x);
+        quads.AddProducts(connections, fan_in, x, &products);
+        g = Gradient(row, block, bias + quads.SumOfExample(products), &labels[block]);
+        has = __any_sync(kAll, g != 0.f) != 0;
+        if (has) Quads::AddGradients(quads.OfExamples(g), x, sums);
+      }
+      keep(block, g, has);
+      of_bias += g;
+      found = found || has;
+    }
+    typename Apply::OnDevice on(apply, found);
+    if (on.Skips()) return found;
+    const float sum = found ? quads.SumOfConnection(sums) : 0.f;
+    if (lane < fan_in) on.Weight(row * fan_in + lane, sum);
+    if (!on.HasBias()) return found;
+    of_bias = WarpSum(of_bias);
+    if (lane == 0) on.Bias(row, of_bias);
+    return found;
+  }
+
+ private:
+  // That of the logit z of a class for the example of this lane.
+  __device__ __forceinline__ float Gradient(int64_t row, int64_t block, float z, LabelPlace* place) const {
+    const int64_t example = block * batch.width + Lane();
+    float weight = 0.f;
+    LabelCursor labels(from.positives, block, *place);
+    const bool label = labels.Find(row, example, &weight);
+    __syncwarp();  // the place has been read
+    if (Lane() == 0) *place = labels.Place();
+    const LossGradient of_loss(from, Lane() < batch.width && example < batch.size, example);
+    return of_loss.At(z, label, weight);
+  }
+};
+
+// The rows of [begin, end) of a chunk that a warp has to go through, in their order: those that may have a
+// gradient, or all.
+template <typename Step>
+class RowsToDo {
+ public:
+  __device__ RowsToDo(const Step& step, int64_t first, int begin, int end, bool all)
+      : step_(step), first_(first), base_(begin), end_(end), all_(all) {}
+
+  // The next row, or `end`. skip(row) with those that are left out on the way.
+  template <typename Skip>
+  __device__ __forceinline__ int Next(const Skip& skip) {
+    while (left_ == 0) {
+      if (base_ >= end_) return end_;
+      const int row = base_ + Lane();
+      const bool within = row < end_;
+      left_ = __ballot_sync(kAll, within && (all_ || step_.Active(first_ + row)));
+      unsigned skipped = __ballot_sync(kAll, within) & ~left_;
+      for (; skipped != 0; skipped &= skipped - 1) skip(base_ + __ffs(skipped) - 1);
+      base_ += 32;
+    }
+    const int row = base_ - 33 + __ffs(left_);
+    left_ &= left_ - 1;
+    return row;
+  }
+
+ private:
+  const Step& step_;
+  const int64_t first_;
+  int base_;  // rows before it were looked at
+  const int end_;
+  const bool all_;
+  unsigned left_ = 0;  // of the 32 rows before `base_`
+};
+
+// The classes of a chunk.
+template <typename Step, typename T>
+__global__ void __launch_bounds__(kThreads, 3) FusedRows(Step step, FusedKept<T> kept, int rows_of_warp) {
+  __shared__ Connection stage[kWarps][32];
+  __shared__ LabelPlace labels[kWarps][kFusedBlocks];
+  const GradientChunk& chunk = kept.chunk;
+  const int lane = Lane(), warp = Warp(), width = step.batch.width, rows = static_cast<int>(chunk.rows);
+  const int64_t from = (int64_t{blockIdx.x} * kWarps + warp) * rows_of_warp;
+  if (from >= rows) return;
+  const int begin = static_cast<int>(from), end = min(begin + rows_of_warp, rows);
+  const Quads quads(width);
+  if (lane < step.batch.blocks)
+    labels[warp][lane] = LabelCursor(step.from.positives, lane, chunk.first + begin).Place();
+  const auto all_blocks = [&](int r, RowState state) {
+    if (chunk.values != nullptr && lane < step.batch.blocks) chunk.state[lane * chunk.rows + r] = state;
+  };
+  const auto skip = [&](int r) { all_blocks(r, kNoGradient); };
+  const bool all = !typename Step::Apply::OnDevice(step.apply, false).Skips();
+  RowsToDo<Step> to_do(step, chunk.first, begin, end, all);
+  int next = to_do.Next(skip);
+  FusedStart<T> start_of_next = step.Start(chunk.first + next, chunk.first + end);
+  while (next < end) {
+    const int r = next;
+    const FusedStart<T> start = start_of_next;
+    next = to_do.Next(skip);
+    start_of_next = step.Start(chunk.first + next, chunk.first + end);
+    const int64_t row = chunk.first + r;
+    const float weight = GpuToFloat(start.weight);
+    if (!step.Good(row, start.index)) {
+      all_blocks(r, kBadRow);
+      continue;
+    }
+    stage[warp][lane] = {static_cast<int32_t>(start.index), weight};
+    __syncwarp();
+    const bool found =
+        step.Class(row, start.bias, quads, stage[warp], labels[warp], [&](int64_t block, float g, bool has) {
+          if (chunk.values == nullptr) return;
+          const int64_t at = block * chunk.rows + r;
+          if (has && lane < width) chunk.values[at * width + lane] = g;
+          if (lane == 0) chunk.state[at] = has ? kHasGradient : kNoGradient;
+        });
+    if (chunk.values != nullptr && found && lane < step.layer.fan_in)
+      GpuFromFloat(weight, &kept.weights[r * step.layer.fan_in + lane]);
+    __syncwarp();  // the stage has been read
+  }
+}
+
+// All classes, for one block of examples; sums [ranges, inputs, width] are written.
+template <typename Step>
+__global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRanges ranges, float* sums) {
+  __shared__ SumStage stage;
+  float* own_sums = DynamicShared<float>();
+  const int lane = Lane(), warp = Warp(), width = step.batch.width;
+  const Quads quads(width);
+  const int64_t floats = step.batch.inputs * width;
+  const int64_t begin = blockIdx.x * ranges.rows, end = min(begin + ranges.rows, step.layer.classes);
+  for (int64_t i = threadIdx.x; i < floats; i += kSumThreads) own_sums[i] = 0.f;
+  if (lane == 0) stage.labels[warp] = LabelCursor(step.from.positives, 0, begin).Place();
+  auto next = step.Start(begin + warp, end);
+  int set = 0;
+  for (int64_t base = begin; base < end; base += kSumWarps, set ^= 1) {
+    const int64_t row = base + warp;
+    const auto start = next;
+    next = step.Start(row + kSumWarps, end);
+    bool found = false;
+    if (row < end && step.Good(row, start.index)) {
       Connection* connections = stage.connections[set][warp];
-      connections[lane] = {lane < fan_in ? static_cast<int32_t>(index) : -1, weight};
+      connections[lane] = {lane < step.layer.fan_in ? static_cast<int32_t>(start.index) : -1,
+                           GpuToFloat(start.weight)};
       __syncwarp();
-      float sums_of[Quads::kLoads] = {}, of_bias = 0.f;
-      for (int64_t block = 0; block < (kSums ? 1 : batch.blocks); ++block) {
-        bool has = false;
-        if (good && active(row, block)) {
-          const int64_t example = block * width + lane;
-          const float bias = layer.bias == nullptr ? 0.f : layer.bias[row];
-          float label_weight = 0.f;
-          float4 x[Quads::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
-          quads.Read(connections, fan_in, inputs + block * floats, x);
-          quads.AddProducts(connections, fan_in, x, &products);
-          const float z = bias + quads.SumOfExample(products);
-          LabelCursor labels(from.positives, block, stage.labels[warp][block]);
-          const bool label = labels.Find(row, example, &label_weight);
-          const LossGradient of_loss(from, lane < width && example < batch.size, example);
-          const float g = of_loss.At(z, label, label_weight);
-          has = __any_sync(kAll, g != 0.f) != 0;
-          __syncwarp();  // the place of the cursor has been read
-          if (lane == 0) stage.labels[warp][block] = labels.Place();
-          if (has) {
-            of_bias += g;
-            Quads::AddGradients(quads.OfExamples(g), x, sums_of);
-          }
-          if constexpr (kSums) {
-            stage.gradients[set][warp][lane] = g;
-          } else if (kept.chunk.values != nullptr && has && lane < width) {
-            kept.chunk.values[(block * all + r) * width + lane] = g;
-          }
-        }
-        if (!kSums && kept.chunk.values != nullptr && lane == 0)
-          kept.chunk.state[block * all + r] = !good ? kBadRow : has ? kHasGradient : kNoGradient;
-        found = found || has;
-      }
-      if (!kSums && kept.chunk.values != nullptr && found && lane < fan_in)
-        GpuFromFloat(weight, &kept.weights[r * fan_in + lane]);
-      typename Apply::OnDevice on(apply, found);
-      if (good && !on.Skips()) {
-        const float sum = found ? quads.SumOfConnection(sums_of) : 0.f;
-        if (lane < fan_in) on.Weight(at, sum);
-        if (on.HasBias()) {
-          of_bias = WarpSum(of_bias);
-          __syncwarp();  // all lanes have read the bias
-          if (lane == 0) on.Bias(row, of_bias);
-        }
-      }
+      found = step.Class(row, start.bias, quads, connections, &stage.labels[warp],
+                         [&](int64_t, float g, bool) { stage.gradients[set][warp][lane] = g; });
     }
-    if constexpr (!kSums) __syncwarp();  // the connections have been read
-    if constexpr (kSums) {
-      if (lane == 0) stage.found[set][warp] = found;
-      __syncthreads();  // the set is written, and the one before it has been taken
-      for (int c = 0; c < kFusedWarps; ++c) {
-        if (!stage.found[set][c]) continue;
-        const Connection* connections = stage.connections[set][c];
-        const int mine = connections[lane].input;
-        const float g = stage.gradients[set][c][lane];
-        unsigned mask = __ballot_sync(kAll, mine >= 0 && mine % kFusedWarps == warp);
-        while (mask != 0) {
-          const Connection one = connections[__ffs(mask) - 1];
-          mask &= mask - 1;
-          float* sum = own_sums + one.input * width + lane;
-          if (lane < width) *sum = fmaf(one.weight, g, *sum);
-        }
+    if (lane == 0) stage.found[set][warp] = found;
+    __syncthreads();  // the set is written, and the one before it has been taken
+    for (int c = 0; c < kSumWarps; ++c) {
+      if (!stage.found[set][c]) continue;
+      const Connection* connections = stage.connections[set][c];
+      const int mine = connections[lane].input;
+      const float g = stage.gradients[set][c][lane];
+      unsigned mask = __ballot_sync(kAll, mine >= 0 && mine % kSumWarps == warp);
+      while (mask != 0) {
+        const Connection one = connections[__ffs(mask) - 1];
+        mask &= mask - 1;
+        float* sum = own_sums + one.input * width + lane;
+        if (lane < width) *sum = fmaf(one.weight, g, *sum);
       }
     }
   }
-  if constexpr (kSums) {
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < floats; i += kFusedThreads) sums[blockIdx.x * floats + i] = own_sums[i];
-  }
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < floats; i += kSumThreads) sums[blockIdx.x * floats + i] = own_sums[i];
 }
 
 // The sums of all ranges in the place of the first one's.

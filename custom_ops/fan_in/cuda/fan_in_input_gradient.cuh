@@ -1,11 +1,11 @@
 // Private to fan_in_backward.cu: the gradient of the inputs from the gradients of a chunk of logits, without
 // atomics.
 //
-// The connections of a chunk are sorted by input. A warp goes through a piece of them, which is as long as
-// any other: what an input has in it is summed in registers, and added to the input's gradient, which no
-// other warp touches, or, where the input began in an earlier piece, kept as the head of this one. The heads
-// are added last, in the order of the pieces. What is added to what hangs on the connections alone, not on
-// which classes have a gradient.
+// The connections of a chunk are sorted by input. A group of 8 lanes (4 in blocks of 16 examples) goes
+// through a piece of them, which is as long as any other: what an input has in it is summed in registers, and
+// added to the input's gradient, which no other group touches, or, where the input began in an earlier piece,
+// kept as the head of this one. The heads are added last, in the order of the pieces. What is added to what
+// hangs on the connections alone, not on which classes have a gradient.
 //
 // Bounds, for each connection: two passes of a radix sort over 8 bytes (three from 65,536 inputs on); for
 // each block of examples its place, its weight (a sector of 32 bytes, from the L2 cache) and one run of 64 or
@@ -19,8 +19,7 @@
 namespace largeout {
 namespace fan_in_gpu {
 
-constexpr int64_t kPiece = kInEmulation ? 64 : 128;  // connections: a multiple of 32
-constexpr int kInFlight = 8;                         // runs of gradients that a warp waits for at once
+constexpr int64_t kPiece = kInEmulation ? 32 : 64;  // connections: a multiple of 8
 
 // What the gradient of the inputs needs for chunks of up to `rows` classes.
 struct InputSums {
@@ -52,66 +51,82 @@ struct SortedConnections {
   }
 };
 
-// A warp a piece, along y blocks of examples. weights: those of the chunk.
+// A connection, as it is read by one lane of a group.
+struct SortedConnection {
+  uint32_t input;  // `inputs`: none
+  uint32_t row;    // of the chunk; kNoRow: it has no gradient
+  float weight;
+};
+constexpr uint32_t kNoRow = 0xffffffffu;
+
+// What a group adds up for an input, in the place that it has in the end.
+class InputSum {
+ public:
+  __device__ InputSum(const Quads& quads, float* sums, float* heads, uint32_t piece, uint32_t head,
+                      uint32_t none)
+      : quads_(quads), sums_(sums), heads_(heads), piece_(piece), head_(head), none_(none), input_(head) {}
+
+  __device__ __forceinline__ void Add(uint32_t input, float weight, const float4& g) {
+    if (input != input_ && input != none_) {
+      Leave();
+      input_ = input;
+      sum_ = make_float4(0.f, 0.f, 0.f, 0.f);
+      before_ = quads_.Row(sums_, input);
+    }
+    Quads::AddProduct(weight, g, &sum_);
+  }
+  __device__ __forceinline__ void Leave() const {
+    if (input_ == none_) return;
+    float4& to = input_ == head_ ? quads_.Row(heads_, piece_) : quads_.Row(sums_, input_);
+    to = make_float4(before_.x + sum_.x, before_.y + sum_.y, before_.z + sum_.z, before_.w + sum_.w);
+  }
+
+ private:
+  const Quads& quads_;
+  float *const sums_, *const heads_;  // of a block: [inputs, width], [pieces, width]
+  const uint32_t piece_, head_, none_;
+  uint32_t input_;
+  float4 sum_ = make_float4(0.f, 0.f, 0.f, 0.f);
+  float4 before_ = make_float4(0.f, 0.f, 0.f, 0.f);  // what earlier chunks have of the input
+};
+
+// A group a piece, along y blocks of examples. weights: those of the chunk.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     SumPieces(SortedConnections sorted, const T* weights, uint32_t fan_in, FanInBatch batch,
               GradientChunk chunk, float* all_sums, float* all_heads) {
-  const int lane = Lane(), width = batch.width;
-  const int64_t piece = int64_t{blockIdx.x} * kWarps + Warp(), begin = piece * kPiece;
-  if (piece >= sorted.pieces || sorted.input[begin] == sorted.inputs) return;
-  const int64_t end = min(begin + kPiece, sorted.count);
+  const int width = batch.width;
+  const Quads quads(width);
+  const int64_t piece = quads.Group(), begin = piece * kPiece, end = min(begin + kPiece, sorted.count);
   const uint32_t head = sorted.HeadOf(piece);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
-    const float* gradients = chunk.values + block * chunk.rows * width + (lane & (width - 1));
+    const float* gradients = chunk.values + block * chunk.rows * width;
     const uint8_t* state = chunk.state + block * chunk.rows;
-    float* sums = all_sums + block * batch.inputs * width + lane;
-    float* heads = all_heads + (block * sorted.pieces + piece) * width + lane;
-    uint32_t current = head;  // the input whose sum this is
-    float sum = 0.f;
-    const auto leave = [&] {
-      if (lane >= width || current == sorted.inputs) return;
-      *(current == head ? heads : sums + int64_t{current} * width) = sum;
-    };
-    for (int64_t base = begin; base < end; base += 32) {
-      // One connection of each lane.
-      const bool has = base + lane < end;
-      const uint32_t input = has ? sorted.input[base + lane] : sorted.inputs;
-      uint32_t row = 0;
-      float weight = 0.f;
-      bool used = false;
-      if (input != sorted.inputs) {
-        const uint32_t at = static_cast<uint32_t>(sorted.at[base + lane]);
-        row = at / fan_in;
-        used = state[row] == kHasGradient;
-        if (used) weight = GpuToFloat(weights[at]);
+    InputSum sum(quads, all_sums + block * batch.inputs * width, all_heads + block * sorted.pieces * width,
+                 static_cast<uint32_t>(piece), head, sorted.inputs);
+    for (int64_t i = begin + quads.Part(); i < begin + kPiece; i += quads.Lanes()) {
+      SortedConnection own{sorted.inputs, kNoRow, 0.f};
+      if (i < end) own.input = sorted.input[i];
+      if (!__any_sync(kAll, own.input != sorted.inputs)) break;
+      if (own.input != sorted.inputs) {
+        const uint32_t at = static_cast<uint32_t>(sorted.at[i]), row = at / fan_in;
+        if (state[row] == kHasGradient) own.row = row, own.weight = GpuToFloat(weights[at]);
       }
-      unsigned left = __ballot_sync(kAll, used);
-      while (left != 0) {
-        int from[kInFlight];
-        float g[kInFlight];
+      float4 g[Quads::kLoads];
 #pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          from[i] = left != 0 ? __ffs(left) - 1 : -1;
-          left &= left - 1;
-          const uint32_t of_row = __shfl_sync(kAll, row, from[i] & 31);
-          if (from[i] >= 0) g[i] = gradients[int64_t{of_row} * width];
-        }
+      for (int k = 0; k < Quads::kLoads; ++k) {
+        g[k] = make_float4(0.f, 0.f, 0.f, 0.f);
+        const uint32_t row = quads.OfLoad(own.row, k);
+        if (k < quads.Lanes() && row != kNoRow) g[k] = quads.Row(gradients, row);
+      }
 #pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          const uint32_t of_input = __shfl_sync(kAll, input, from[i] & 31);
-          const float w = __shfl_sync(kAll, weight, from[i] & 31);
-          if (from[i] < 0) continue;
-          if (of_input != current) {
-            leave();
-            current = of_input;
-            sum = lane < width ? sums[int64_t{current} * width] : 0.f;
-          }
-          sum = fmaf(w, g[i], sum);
-        }
+      for (int k = 0; k < Quads::kLoads; ++k) {
+        const uint32_t input = quads.OfLoad(own.input, k);
+        const float weight = quads.OfLoad(own.weight, k);
+        if (k < quads.Lanes()) sum.Add(input, weight, g[k]);
       }
     }
-    leave();
+    sum.Leave();
   }
 }
 
@@ -148,8 +163,9 @@ int AddToInputs(const FanInLayer<T, Id>& layer, const T* weights, const FanInBat
   LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(layer.indices + chunk.first * layer.fan_in, count, to.sort, stream));
   LARGEOUT_RETURN_IF_ERROR(SortKeysCuda(to.sort, count, stream));
   const SortedConnections sorted{to.sort.sorted, to.sort.order, count, InputSums::Pieces(count), inputs};
-  const dim3 grid = Grid(Blocks(sorted.pieces, kWarps), batch);
-  LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T>, grid, kThreads, 0, stream, sorted, weights, fan_in, batch,
+  const dim3 grid = Grid(Blocks(sorted.pieces, kWarps), batch),
+             groups = Grid(Blocks(sorted.pieces, Quads::GroupsOf(kThreads, batch.width)), batch);
+  LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T>, groups, kThreads, 0, stream, sorted, weights, fan_in, batch,
                                   chunk, to.sums, to.heads));
   return Launch(AddHeads, grid, kThreads, 0, stream, sorted, batch, to.heads, to.sums);
 }

@@ -94,15 +94,11 @@ class Quads {
   // What `count` connections have of a block of inputs: zeros beyond.
   __device__ __forceinline__ void Read(const Connection* connections, int count, const float* block,
                                        float4 (&x)[kLoads]) const {
-    const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
     const int own = Own(count);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (i < own) {
-        const uint64_t offset = uint64_t{static_cast<uint32_t>(connections[first_ + i].input)} * stride_;
-        x[i] = *reinterpret_cast<const float4*>(from + offset);
-      }
+      if (i < own) x[i] = Row(block, static_cast<uint32_t>(connections[first_ + i].input));
     }
   }
 
@@ -112,10 +108,34 @@ class Quads {
     const int own = Own(count);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const float w = i < own ? connections[first_ + i].weight : 0.f;
-      sum->x = fmaf(w, x[i].x, sum->x), sum->y = fmaf(w, x[i].y, sum->y);
-      sum->z = fmaf(w, x[i].z, sum->z), sum->w = fmaf(w, x[i].w, sum->w);
+      AddProduct(i < own ? connections[first_ + i].weight : 0.f, x[i], sum);
     }
+  }
+  __device__ __forceinline__ static void AddProduct(float w, const float4& x, float4* sum) {
+    sum->x = fmaf(w, x.x, sum->x), sum->y = fmaf(w, x.y, sum->y);
+    sum->z = fmaf(w, x.z, sum->z), sum->w = fmaf(w, x.w, sum->w);
+  }
+
+  // The value of the lane whose number is that of the connection of load i.
+  template <typename V>
+  __device__ __forceinline__ V OfLoad(V value, int i) const {
+    return __shfl_sync(kAll, value, i, lanes_);
+  }
+  __device__ __forceinline__ int Lanes() const { return lanes_; }  // of a group
+  __device__ __forceinline__ int Part() const { return part_; }    // of this lane in its group
+  // The number of this lane's group among those of all warps of a launch along x.
+  __device__ __forceinline__ int64_t Group() const {
+    return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) >> (lanes_ == 8 ? 3 : 2);
+  }
+  static int64_t GroupsOf(int64_t threads, int width) { return threads * 4 / width; }
+
+  // What a row of a block [rows, width] has for this lane.
+  __device__ __forceinline__ const float4& Row(const float* block, uint32_t row) const {
+    const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
+    return *reinterpret_cast<const float4*>(from + uint64_t{row} * stride_);
+  }
+  __device__ __forceinline__ float4& Row(float* block, uint32_t row) const {
+    return const_cast<float4&>(Row(static_cast<const float*>(block), row));
   }
 
   // v summed over the groups: a lane is given that of its example.

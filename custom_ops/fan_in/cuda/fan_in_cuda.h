@@ -61,7 +61,7 @@ struct FanInGradientsCuda {
   const uint8_t* active = nullptr;
 };
 
-// For as many classes at a time as have up to 4M gradients of logits (16 MB) and 8M connections: those, the
+// For as many classes at a time as have up to 4M gradients of logits (16 MB) and 2M connections: those, the
 // weights, and 16 bytes and a 128th of a run of gradients for each connection; and one gradient of the
 // inputs. Or, for the squared hinge and up to 32 examples and 32 connections, where the gradient of all
 // inputs fits shared memory, up to 264 of it.

@@ -34,7 +34,8 @@ int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const fl
   const int rows = FusedRowsOfWarp(kept.chunk.rows);
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
     using Fused = FusedStep<std::decay_t<decltype(apply)>, T>;
-    return Launch(FusedRows<Fused, T>, Blocks(kept.chunk.rows, int64_t{rows} * kWarps), kThreads, 0, stream,
+    const auto kernel = batch.blocks == 1 ? FusedRows<true, Fused, T> : FusedRows<false, Fused, T>;
+    return Launch(kernel, Blocks(kept.chunk.rows, int64_t{rows} * kWarps), kThreads, 0, stream,
                   Fused{FusedLayer<T>(layer), batch, blocks, gradients, apply, verdict}, kept, rows);
   });
 }

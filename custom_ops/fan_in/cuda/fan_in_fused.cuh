@@ -122,30 +122,30 @@ struct FusedStep {
   Verdict* verdict;
 
   // Whether a class may have a gradient for a block of examples, or for any.
-  __device__ __forceinline__ bool Active(int64_t row, int64_t block) const {
+  __device__ __forceinline__ bool Active(int row, int block) const {
     if (from.active == nullptr) return true;
     return (from.active[block * ((layer.classes + 7) / 8) + row / 8] >> (row % 8) & 1) != 0;
   }
-  __device__ __forceinline__ bool Active(int64_t row) const {
+  __device__ __forceinline__ bool Active(int row) const {
     bool any = from.active == nullptr;
-    for (int64_t block = 0; !any && block < batch.blocks; ++block) any = Active(row, block);
+    for (int block = 0; !any && block < batch.blocks; ++block) any = Active(row, block);
     return any;
   }
 
   // Nothing of rows from `end` on, and of those that have no gradient.
-  __device__ __forceinline__ FusedStart<T> Start(int64_t row, int64_t end) const {
+  __device__ __forceinline__ FusedStart<T> Start(int row, int end) const {
     FusedStart<T> start;
     if (row >= end || !Active(row)) return start;
     if (layer.bias != nullptr) start.bias = layer.bias[row];
     if (Lane() < layer.fan_in) {
-      start.index = layer.indices[row * layer.fan_in + Lane()];
-      start.weight = layer.weights[row * layer.fan_in + Lane()];
+      const int64_t at = row * layer.fan_in + Lane();
+      start.index = layer.indices[at], start.weight = layer.weights[at];
     }
     return start;
   }
 
   // Whether the connections of a class, one a lane, are all in range.
-  __device__ __forceinline__ bool Good(int64_t row, uint32_t index) const {
+  __device__ __forceinline__ bool Good(int row, uint32_t index) const {
     const bool good = __all_sync(kAll, Lane() >= layer.fan_in || InRange(index, layer.inputs)) != 0;
     if (!good) Found(&verdict->row, row);
     return good;
@@ -153,15 +153,16 @@ struct FusedStep {
 
   // One class, whose connections are in shared memory: keep(block, g, has) with the gradient of the logit of
   // each example, and whether any of the block's is other than zero; then the step of weights and bias.
-  // labels: where the cursor of each block is. Returns whether there is a gradient at all.
-  template <typename Keep>
-  __device__ __forceinline__ bool Class(int64_t row, float bias, const Quads& quads,
+  // labels: where the cursor of each block is. kOne: of one block of examples, which takes fewer registers.
+  // Returns whether there is a gradient at all.
+  template <bool kOne, typename Keep>
+  __device__ __forceinline__ bool Class(int row, float bias, const Quads& quads,
                                         const Connection* connections, LabelPlace* labels,
                                         const Keep& keep) const {
     const int lane = Lane(), width = batch.width, fan_in = static_cast<int>(layer.fan_in);
     float sums[Quads::kLoads] = {}, of_bias = 0.f;
     bool found = false;
-    for (int64_t block = 0; block < batch.blocks; ++block) {
+    for (int block = 0; block < (kOne ? 1 : batch.blocks); ++block) {
       float g = 0.f;
       bool has = false;
       if (Active(row, block)) {
@@ -179,7 +180,7 @@ struct FusedStep {
     typename Apply::OnDevice on(apply, found);
     if (on.Skips()) return found;
     const float sum = found ? quads.SumOfConnection(sums) : 0.f;
-    if (lane < fan_in) on.Weight(row * fan_in + lane, sum);
+    if (lane < fan_in) on.Weight(int64_t{row} * fan_in + lane, sum);
     if (!on.HasBias()) return found;
     of_bias = WarpSum(of_bias);
     if (lane == 0) on.Bias(row, of_bias);
@@ -188,8 +189,8 @@ struct FusedStep {
 
  private:
   // That of the logit z of a class for the example of this lane.
-  __device__ __forceinline__ float Gradient(int64_t row, int64_t block, float z, LabelPlace* place) const {
-    const int64_t example = block * batch.width + Lane();
+  __device__ __forceinline__ float Gradient(int row, int block, float z, LabelPlace* place) const {
+    const int example = block * batch.width + Lane();
     float weight = 0.f;
     LabelCursor labels(from.positives, block, *place);
     const bool label = labels.Find(row, example, &weight);
@@ -200,13 +201,13 @@ struct FusedStep {
   }
 };
 
-// The rows of [begin, end) of a chunk that a warp has to go through, in their order: those that may have a
+// The rows of [begin, end) that a warp has to go through, in their order: those that may have a
 // gradient, or all.
 template <typename Step>
 class RowsToDo {
  public:
-  __device__ RowsToDo(const Step& step, int64_t first, int begin, int end, bool all)
-      : step_(step), first_(first), base_(begin), end_(end), all_(all) {}
+  __device__ RowsToDo(const Step& step, int begin, int end, bool all)
+      : step_(step), base_(begin), end_(end), all_(all) {}
 
   // The next row, or `end`. skip(row) with those that are left out on the way.
   template <typename Skip>
@@ -215,7 +216,7 @@ class RowsToDo {
       if (base_ >= end_) return end_;
       const int row = base_ + Lane();
       const bool within = row < end_;
-      left_ = __ballot_sync(kAll, within && (all_ || step_.Active(first_ + row)));
+      left_ = __ballot_sync(kAll, within && (all_ || step_.Active(row)));
       unsigned skipped = __ballot_sync(kAll, within) & ~left_;
       for (; skipped != 0; skipped &= skipped - 1) skip(base_ + __ffs(skipped) - 1);
       base_ += 32;
@@ -227,56 +228,56 @@ class RowsToDo {
 
  private:
   const Step& step_;
-  const int64_t first_;
   int base_;  // rows before it were looked at
   const int end_;
   const bool all_;
   unsigned left_ = 0;  // of the 32 rows before `base_`
 };
 
-// The classes of a chunk.
-template <typename Step, typename T>
+// The classes of a chunk. kOne: for one block of examples.
+template <bool kOne, typename Step, typename T>
 __global__ void __launch_bounds__(kThreads, 3) FusedRows(Step step, FusedKept<T> kept, int rows_of_warp) {
   __shared__ Connection stage[kWarps][32];
   __shared__ LabelPlace labels[kWarps][kFusedBlocks];
   const GradientChunk& chunk = kept.chunk;
-  const int lane = Lane(), warp = Warp(), width = step.batch.width, rows = static_cast<int>(chunk.rows);
+  const int lane = Lane(), warp = Warp(), width = step.batch.width, first = static_cast<int>(chunk.first),
+            rows = static_cast<int>(chunk.rows), fan_in = static_cast<int>(step.layer.fan_in);
   const int64_t from = (int64_t{blockIdx.x} * kWarps + warp) * rows_of_warp;
   if (from >= rows) return;
-  const int begin = static_cast<int>(from), end = min(begin + rows_of_warp, rows);
+  const int begin = first + static_cast<int>(from), end = min(begin + rows_of_warp, first + rows);
   const Quads quads(width);
-  if (lane < step.batch.blocks)
-    labels[warp][lane] = LabelCursor(step.from.positives, lane, chunk.first + begin).Place();
-  const auto all_blocks = [&](int r, RowState state) {
-    if (chunk.values != nullptr && lane < step.batch.blocks) chunk.state[lane * chunk.rows + r] = state;
+  if (lane < step.batch.blocks) labels[warp][lane] = LabelCursor(step.from.positives, lane, begin).Place();
+  const auto no_gradient = [&](int row, RowState state) {
+    if (chunk.values != nullptr && lane < step.batch.blocks)
+      chunk.state[lane * chunk.rows + row - first] = state;
   };
-  const auto skip = [&](int r) { all_blocks(r, kNoGradient); };
+  const auto skip = [&](int row) { no_gradient(row, kNoGradient); };
   const bool all = !typename Step::Apply::OnDevice(step.apply, false).Skips();
-  RowsToDo<Step> to_do(step, chunk.first, begin, end, all);
+  RowsToDo<Step> to_do(step, begin, end, all);
   int next = to_do.Next(skip);
-  FusedStart<T> start_of_next = step.Start(chunk.first + next, chunk.first + end);
+  FusedStart<T> start_of_next = step.Start(next, end);
   while (next < end) {
-    const int r = next;
+    const int row = next, r = row - first;
     const FusedStart<T> start = start_of_next;
     next = to_do.Next(skip);
-    start_of_next = step.Start(chunk.first + next, chunk.first + end);
-    const int64_t row = chunk.first + r;
-    const float weight = GpuToFloat(start.weight);
+    start_of_next = step.Start(next, end);
     if (!step.Good(row, start.index)) {
-      all_blocks(r, kBadRow);
+      no_gradient(row, kBadRow);
       continue;
     }
-    stage[warp][lane] = {static_cast<int32_t>(start.index), weight};
+    stage[warp][lane] = {static_cast<int32_t>(start.index), GpuToFloat(start.weight)};
     __syncwarp();
-    const bool found =
-        step.Class(row, start.bias, quads, stage[warp], labels[warp], [&](int64_t block, float g, bool has) {
-          if (chunk.values == nullptr) return;
-          const int64_t at = block * chunk.rows + r;
-          if (has && lane < width) chunk.values[at * width + lane] = g;
-          if (lane == 0) chunk.state[at] = has ? kHasGradient : kNoGradient;
-        });
-    if (chunk.values != nullptr && found && lane < step.layer.fan_in)
-      GpuFromFloat(weight, &kept.weights[r * step.layer.fan_in + lane]);
+    const bool found = step.template Class<kOne>(row, start.bias, quads, stage[warp], labels[warp],
+                                                 [&](int block, float g, bool has) {
+                                                   if (chunk.values == nullptr) return;
+                                                   const int64_t at = block * chunk.rows + r;
+                                                   if (has && lane < width)
+                                                     chunk.values[at * width + lane] = g;
+                                                   if (lane == 0)
+                                                     chunk.state[at] = has ? kHasGradient : kNoGradient;
+                                                 });
+    if (chunk.values != nullptr && found && lane < fan_in)
+      kept.weights[int64_t{r} * fan_in + lane] = start.weight;
     __syncwarp();  // the stage has been read
   }
 }
@@ -289,13 +290,14 @@ __global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRang
   const int lane = Lane(), warp = Warp(), width = step.batch.width;
   const Quads quads(width);
   const int64_t floats = step.batch.inputs * width;
-  const int64_t begin = blockIdx.x * ranges.rows, end = min(begin + ranges.rows, step.layer.classes);
+  const int begin = static_cast<int>(blockIdx.x * ranges.rows),
+            end = static_cast<int>(min(begin + ranges.rows, step.layer.classes));
   for (int64_t i = threadIdx.x; i < floats; i += kSumThreads) own_sums[i] = 0.f;
   if (lane == 0) stage.labels[warp] = LabelCursor(step.from.positives, 0, begin).Place();
   auto next = step.Start(begin + warp, end);
   int set = 0;
-  for (int64_t base = begin; base < end; base += kSumWarps, set ^= 1) {
-    const int64_t row = base + warp;
+  for (int base = begin; base < end; base += kSumWarps, set ^= 1) {
+    const int row = base + warp;
     const auto start = next;
     next = step.Start(row + kSumWarps, end);
     bool found = false;
@@ -304,8 +306,8 @@ __global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRang
       connections[lane] = {lane < step.layer.fan_in ? static_cast<int32_t>(start.index) : -1,
                            GpuToFloat(start.weight)};
       __syncwarp();
-      found = step.Class(row, start.bias, quads, connections, &stage.labels[warp],
-                         [&](int64_t, float g, bool) { stage.gradients[set][warp][lane] = g; });
+      found = step.template Class<true>(row, start.bias, quads, connections, &stage.labels[warp],
+                                        [&](int, float g, bool) { stage.gradients[set][warp][lane] = g; });
     }
     if (lane == 0) stage.found[set][warp] = found;
     __syncthreads();  // the set is written, and the one before it has been taken

@@ -19,7 +19,7 @@
 namespace largeout {
 namespace fan_in_gpu {
 
-constexpr int64_t kPiece = kInEmulation ? 32 : 64;  // connections: a multiple of 8
+constexpr int kPiece = kInEmulation ? 32 : 64;  // connections: a multiple of 8
 
 // What the gradient of the inputs needs for chunks of up to `rows` classes.
 struct InputSums {
@@ -62,30 +62,31 @@ constexpr uint32_t kNoRow = 0xffffffffu;
 // What a group adds up for an input, in the place that it has in the end.
 class InputSum {
  public:
-  __device__ InputSum(const Quads& quads, float* sums, float* heads, uint32_t piece, uint32_t head,
-                      uint32_t none)
-      : quads_(quads), sums_(sums), heads_(heads), piece_(piece), head_(head), none_(none), input_(head) {}
+  // sums: [inputs, width]; head: where the sum of `head_input`, the first one, goes.
+  __device__ InputSum(const Quads& quads, float* sums, float4* head, uint32_t head_input, uint32_t none)
+      : quads_(quads), sums_(sums), none_(none), input_(head_input), to_(head) {}
 
   __device__ __forceinline__ void Add(uint32_t input, float weight, const float4& g) {
     if (input != input_ && input != none_) {
       Leave();
       input_ = input;
+      to_ = &quads_.Row(sums_, input);
+      before_ = *to_;
       sum_ = make_float4(0.f, 0.f, 0.f, 0.f);
-      before_ = quads_.Row(sums_, input);
     }
     Quads::AddProduct(weight, g, &sum_);
   }
   __device__ __forceinline__ void Leave() const {
     if (input_ == none_) return;
-    float4& to = input_ == head_ ? quads_.Row(heads_, piece_) : quads_.Row(sums_, input_);
-    to = make_float4(before_.x + sum_.x, before_.y + sum_.y, before_.z + sum_.z, before_.w + sum_.w);
+    *to_ = make_float4(before_.x + sum_.x, before_.y + sum_.y, before_.z + sum_.z, before_.w + sum_.w);
   }
 
  private:
   const Quads& quads_;
-  float *const sums_, *const heads_;  // of a block: [inputs, width], [pieces, width]
-  const uint32_t piece_, head_, none_;
+  float* const sums_;
+  const uint32_t none_;
   uint32_t input_;
+  float4* to_;
   float4 sum_ = make_float4(0.f, 0.f, 0.f, 0.f);
   float4 before_ = make_float4(0.f, 0.f, 0.f, 0.f);  // what earlier chunks have of the input
 };
@@ -97,14 +98,16 @@ __global__ void __launch_bounds__(kThreads, 3)
               GradientChunk chunk, float* all_sums, float* all_heads) {
   const int width = batch.width;
   const Quads quads(width);
-  const int64_t piece = quads.Group(), begin = piece * kPiece, end = min(begin + kPiece, sorted.count);
+  const int piece = static_cast<int>(quads.Group()), begin = piece * kPiece,
+            end = min(begin + kPiece, static_cast<int>(sorted.count));
   const uint32_t head = sorted.HeadOf(piece);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const float* gradients = chunk.values + block * chunk.rows * width;
     const uint8_t* state = chunk.state + block * chunk.rows;
-    InputSum sum(quads, all_sums + block * batch.inputs * width, all_heads + block * sorted.pieces * width,
-                 static_cast<uint32_t>(piece), head, sorted.inputs);
-    for (int64_t i = begin + quads.Part(); i < begin + kPiece; i += quads.Lanes()) {
+    float* heads = all_heads + block * sorted.pieces * width;
+    InputSum sum(quads, all_sums + block * batch.inputs * width,
+                 &quads.Row(heads, static_cast<uint32_t>(piece)), head, sorted.inputs);
+    for (int i = begin + quads.Part(); i < begin + kPiece; i += quads.Lanes()) {
       SortedConnection own{sorted.inputs, kNoRow, 0.f};
       if (i < end) own.input = sorted.input[i];
       if (!__any_sync(kAll, own.input != sorted.inputs)) break;

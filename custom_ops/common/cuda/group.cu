@@ -65,14 +65,6 @@ KeySort<Key>::KeySort(int64_t n, int64_t limit, Arena* arena) : n(n), limit(limi
 }
 
 template <typename Key>
-int SortKeysCuda(const KeySort<Key>& s, int64_t count, GpuStream stream) {
-  size_t bytes = static_cast<size_t>(s.sort_bytes);
-  return static_cast<int>(cub::DeviceRadixSort::SortPairs(s.sort_temp, bytes, s.keys, s.sorted, s.positions,
-                                                          s.order, static_cast<int>(count), 0,
-                                                          BitsOf(static_cast<uint64_t>(s.limit)), stream));
-}
-
-template <typename Key>
 KeyGroups<Key>::KeyGroups(int64_t n, int64_t limit, Arena* arena) : KeySort<Key>(n, limit, arena) {
   group = arena->Take<int32_t>(n);
   starts = arena->Take<int32_t>(n + 1);
@@ -95,7 +87,10 @@ int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
   const unsigned blocks = BlocksFor(g.n);
   size_t bytes = static_cast<size_t>(g.scan_bytes);
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(g.counts, 0, sizeof(GroupCounts), stream));
-  LARGEOUT_RETURN_IF_ERROR(SortKeysCuda<Key>(g, g.n, stream));
+  size_t sort_bytes = static_cast<size_t>(g.sort_bytes);
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(g.sort_temp, sort_bytes, g.keys, g.sorted, g.positions,
+                                                       g.order, static_cast<int>(g.n), 0,
+                                                       BitsOf(static_cast<uint64_t>(g.limit)), stream));
   LARGEOUT_RETURN_IF_ERROR(
       Launch(MarkHeads<Key>, blocks, kThreads, 0, stream, g.sorted, g.n, g.limit, g.group));
   LARGEOUT_CUDA_RETURN(
@@ -104,14 +99,24 @@ int GroupKeysCuda(const KeyGroups<Key>& g, GpuStream stream) {
                 g.starts, g.counts);
 }
 
+WordSort::WordSort(int64_t n, uint64_t limit, int bit, Arena* arena) : bit(bit), end(bit + BitsOf(limit)) {
+  words = arena->Take<uint64_t>(n), sorted = arena->Take<uint64_t>(n);
+  size_t bytes = 0;
+  cub::DeviceRadixSort::SortKeys(nullptr, bytes, words, sorted, static_cast<int>(n), bit, end);
+  sort_bytes = static_cast<int64_t>(bytes);
+  sort_temp = arena->Take<char>(sort_bytes);
+}
+
+int SortWordsCuda(const WordSort& s, int64_t count, GpuStream stream) {
+  size_t bytes = static_cast<size_t>(s.sort_bytes);
+  return static_cast<int>(cub::DeviceRadixSort::SortKeys(s.sort_temp, bytes, s.words, s.sorted,
+                                                         static_cast<int>(count), s.bit, s.end, stream));
+}
+
 template struct KeySort<uint32_t>;
 template struct KeySort<uint64_t>;
-template int SortKeysCuda<uint32_t>(const KeySort<uint32_t>&, int64_t, GpuStream);
-template int SortKeysCuda<uint64_t>(const KeySort<uint64_t>&, int64_t, GpuStream);
 template struct KeyGroups<uint32_t>;
 template struct KeyGroups<uint64_t>;
-template int KeysOfIdsCuda(const uint16_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
-template int KeysOfIdsCuda(const uint32_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
 template int KeysOfIdsCuda(const int32_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
 template int KeysOfIdsCuda(const int64_t*, int64_t, const KeySort<uint32_t>&, GpuStream);
 template int KeysOfIdsCuda(const int32_t*, int64_t, const KeySort<uint64_t>&, GpuStream);

@@ -33,14 +33,26 @@ struct KeySort {
   int64_t sort_bytes;
 };
 
+// Device memory for a stable sort of n < 2^31 words by the bits from `bit` on that numbers up to `limit`
+// have.
+struct WordSort {
+  WordSort(int64_t n, uint64_t limit, int bit, Arena* arena);
+
+  int bit, end;
+  uint64_t* words;   // [n], the caller's to write
+  uint64_t* sorted;  // [n]
+
+  char* sort_temp;
+  int64_t sort_bytes;
+};
+
+// Sorts the first `count` words. Does not wait.
+int SortWordsCuda(const WordSort& sort, int64_t count, GpuStream stream);
+
 // The keys of ids [count], and positions. Ids out of [0, limit) become `limit`: they come last. Does not
 // wait.
 template <typename Id, typename Key>
 int KeysOfIdsCuda(const Id* ids, int64_t count, const KeySort<Key>& sort, GpuStream stream);
-
-// Sorts the first `count` keys. Does not wait.
-template <typename Key>
-int SortKeysCuda(const KeySort<Key>& sort, int64_t count, GpuStream stream);
 
 // The groups of equal keys; those of `limit` take no part.
 template <typename Key>

@@ -64,7 +64,8 @@ int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInB
   arena.Take<Verdict>(1), fused.Take<Verdict>(1);
   const ChunkMemory memory(classes, input_gradient ? fan_in : 0, batch, &arena);
   if (input_gradient) InputSums(memory.rows, fan_in, batch, &arena);
-  if (IsFused(fan_in, batch) && input_gradient) arena.Take<float>(memory.rows * fan_in);
+  if (IsFused(fan_in, batch) && input_gradient && !ConnectionWords(batch.inputs, fan_in).Whole())
+    arena.Take<float>(memory.rows * fan_in);
   if (IsFused(fan_in, batch) && input_gradient && FusedSumBytes(FanInLoss::kSquaredHinge, batch) > 0)
     fused.Take<float>(FusedRanges(classes).count * batch.floats());
   return std::max(arena.bytes(), fused.bytes());
@@ -90,7 +91,8 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
     return end();
   }
   if (fused && !input_gradient) {
-    const FusedKept<T> all{{nullptr, nullptr, 0, layer.classes}, nullptr};
+    const FusedKept<T> all{
+        {nullptr, nullptr, 0, layer.classes}, {batch.inputs, layer.fan_in}, nullptr, false, nullptr};
     LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, all, verdict, stream));
     if (d_blocks != nullptr) *d_blocks = nullptr;
     return end();
@@ -98,23 +100,31 @@ int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
   const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch, &arena);
   Arena nothing(nullptr);
   const InputSums sums(memory.rows, layer.fan_in, batch, input_gradient ? &arena : &nothing);
-  T* old_weights = fused ? reinterpret_cast<T*>(arena.Take<float>(memory.rows * layer.fan_in)) : nullptr;
+  T* old_weights = fused && !sums.kind.Whole() ? arena.Take<T>(memory.rows * layer.fan_in) : nullptr;
   if (d_blocks != nullptr) *d_blocks = sums.sums;
   if (input_gradient)
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.floats * sizeof(float), stream));
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);
     if (fused) {
-      LARGEOUT_RETURN_IF_ERROR(
-          ApplyFused(layer, batch, blocks, gradients, step, {chunk, old_weights}, verdict, stream));
-      LARGEOUT_RETURN_IF_ERROR(AddToInputs(layer, old_weights, batch, chunk, sums, stream));
+      const bool sparse = gradients.active != nullptr;
+      if (sparse) {
+        LARGEOUT_CUDA_RETURN(cudaMemsetAsync(chunk.state, kNoGradient, chunk.rows * batch.blocks, stream));
+        LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch, chunk, sums, stream));
+      }
+      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step,
+                                          {chunk, sums.kind, sums.sort.words, sparse, old_weights}, verdict,
+                                          stream));
+      LARGEOUT_RETURN_IF_ERROR(AddToInputs(old_weights, layer.fan_in, batch, chunk, sums, stream));
       continue;
     }
     LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream));
     // The inputs' gradient first: it takes the weights as they were.
-    if (input_gradient)
+    if (input_gradient) {
+      LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch, chunk, sums, stream));
       LARGEOUT_RETURN_IF_ERROR(
-          AddToInputs(layer, layer.weights + first * layer.fan_in, batch, chunk, sums, stream));
+          AddToInputs(layer.weights + first * layer.fan_in, layer.fan_in, batch, chunk, sums, stream));
+    }
     LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch, blocks, chunk, step, verdict, stream));
   }
   return end();

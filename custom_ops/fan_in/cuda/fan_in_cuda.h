@@ -61,10 +61,10 @@ struct FanInGradientsCuda {
   const uint8_t* active = nullptr;
 };
 
-// For as many classes at a time as have up to 4M gradients of logits (16 MB) and 2M connections: those, the
-// weights, and 16 bytes and a 128th of a run of gradients for each connection; and one gradient of the
-// inputs. Or, for the squared hinge and up to 32 examples and 32 connections, where the gradient of all
-// inputs fits shared memory, up to 264 of it.
+// For as many classes at a time as have up to 4M gradients of logits (16 MB) and 2M connections: those, 16
+// bytes and a 64th of a run of gradients for each connection, and its weight beyond 65,536 inputs; and one
+// gradient of the inputs. Or, for the squared hinge and up to 32 examples and 32 connections, where the
+// gradient of all inputs fits shared memory, up to 264 of it.
 int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
                                    bool input_gradient);
 

@@ -3,7 +3,7 @@
 // the logits and, once the gradients of those are known, for those of the weights, which are applied when all
 // blocks have been gone through.
 //
-// The gradients of the logits, and the weights as they were, are kept for the gradient of the inputs
+// The gradients of the logits, and the connections as they were, are kept for the gradient of the inputs
 // (fan_in_input_gradient.cuh). Not so for the squared hinge, which most classes have no gradient of, where
 // there is one block of examples and all inputs fit shared memory (1,600 x 32 floats are 205 KB): there the
 // warps of a thread block leave 16 classes at a time in shared memory, and each takes, in their order, the
@@ -82,7 +82,10 @@ struct RangeSums {
 template <typename T>
 struct FusedKept {
   GradientChunk chunk;  // `values` null: nothing
-  T* weights;           // [rows of the chunk, fan_in]
+  ConnectionWords kind;
+  uint64_t* words;  // [rows of the chunk, fan_in]
+  bool written;     // `state` and `words` are there, as of classes without a gradient
+  T* weights;       // [rows of the chunk, fan_in], where words are without
 };
 
 // A `FanInLayer` with indices of either width.
@@ -201,24 +204,20 @@ struct FusedStep {
   }
 };
 
-// The rows of [begin, end) that a warp has to go through, in their order: those that may have a
-// gradient, or all.
+// The rows of [begin, end) that a warp has to go through, in their order: those that may have a gradient, or
+// all.
 template <typename Step>
 class RowsToDo {
  public:
   __device__ RowsToDo(const Step& step, int begin, int end, bool all)
       : step_(step), base_(begin), end_(end), all_(all) {}
 
-  // The next row, or `end`. skip(row) with those that are left out on the way.
-  template <typename Skip>
-  __device__ __forceinline__ int Next(const Skip& skip) {
+  // The next row, or `end`.
+  __device__ __forceinline__ int Next() {
     while (left_ == 0) {
       if (base_ >= end_) return end_;
       const int row = base_ + Lane();
-      const bool within = row < end_;
-      left_ = __ballot_sync(kAll, within && (all_ || step_.Active(row)));
-      unsigned skipped = __ballot_sync(kAll, within) & ~left_;
-      for (; skipped != 0; skipped &= skipped - 1) skip(base_ + __ffs(skipped) - 1);
+      left_ = __ballot_sync(kAll, row < end_ && (all_ || step_.Active(row)));
       base_ += 32;
     }
     const int row = base_ - 33 + __ffs(left_);
@@ -247,37 +246,36 @@ __global__ void __launch_bounds__(kThreads, 3) FusedRows(Step step, FusedKept<T>
   const int begin = first + static_cast<int>(from), end = min(begin + rows_of_warp, first + rows);
   const Quads quads(width);
   if (lane < step.batch.blocks) labels[warp][lane] = LabelCursor(step.from.positives, lane, begin).Place();
-  const auto no_gradient = [&](int row, RowState state) {
-    if (chunk.values != nullptr && lane < step.batch.blocks)
-      chunk.state[lane * chunk.rows + row - first] = state;
-  };
-  const auto skip = [&](int row) { no_gradient(row, kNoGradient); };
   const bool all = !typename Step::Apply::OnDevice(step.apply, false).Skips();
   RowsToDo<Step> to_do(step, begin, end, all);
-  int next = to_do.Next(skip);
+  int next = to_do.Next();
   FusedStart<T> start_of_next = step.Start(next, end);
   while (next < end) {
     const int row = next, r = row - first;
     const FusedStart<T> start = start_of_next;
-    next = to_do.Next(skip);
+    next = to_do.Next();
     start_of_next = step.Start(next, end);
     if (!step.Good(row, start.index)) {
-      no_gradient(row, kBadRow);
+      if (chunk.values == nullptr) continue;
+      if (lane < step.batch.blocks) chunk.state[lane * chunk.rows + r] = kBadRow;
+      if (lane < fan_in) kept.words[int64_t{r} * fan_in + lane] = kept.kind.Without(start.index);
       continue;
     }
     stage[warp][lane] = {static_cast<int32_t>(start.index), GpuToFloat(start.weight)};
     __syncwarp();
-    const bool found = step.template Class<kOne>(row, start.bias, quads, stage[warp], labels[warp],
-                                                 [&](int block, float g, bool has) {
-                                                   if (chunk.values == nullptr) return;
-                                                   const int64_t at = block * chunk.rows + r;
-                                                   if (has && lane < width)
-                                                     chunk.values[at * width + lane] = g;
-                                                   if (lane == 0)
-                                                     chunk.state[at] = has ? kHasGradient : kNoGradient;
-                                                 });
-    if (chunk.values != nullptr && found && lane < fan_in)
-      kept.weights[int64_t{r} * fan_in + lane] = start.weight;
+    const auto keep = [&](int block, float g, bool has) {
+      if (chunk.values == nullptr) return;
+      const int64_t at = block * chunk.rows + r;
+      if (has && lane < width) chunk.values[at * width + lane] = g;
+      if (lane == 0) chunk.state[at] = has ? kHasGradient : kNoGradient;
+    };
+    const bool found = step.template Class<kOne>(row, start.bias, quads, stage[warp], labels[warp], keep);
+    if (chunk.values != nullptr && lane < fan_in && (found || !kept.written)) {
+      const int64_t at = int64_t{r} * fan_in + lane;
+      const auto word = kept.kind.Of(start.index, r, lane, GpuToFloat(start.weight));
+      kept.words[at] = found ? word : kept.kind.Without(start.index);
+      if (found && !kept.kind.Whole()) kept.weights[at] = start.weight;
+    }
     __syncwarp();  // the stage has been read
   }
 }
@@ -306,8 +304,8 @@ __global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRang
       connections[lane] = {lane < step.layer.fan_in ? static_cast<int32_t>(start.index) : -1,
                            GpuToFloat(start.weight)};
       __syncwarp();
-      found = step.template Class<true>(row, start.bias, quads, connections, &stage.labels[warp],
-                                        [&](int, float g, bool) { stage.gradients[set][warp][lane] = g; });
+      const auto keep = [&](int, float g, bool) { stage.gradients[set][warp][lane] = g; };
+      found = step.template Class<true>(row, start.bias, quads, connections, &stage.labels[warp], keep);
     }
     if (lane == 0) stage.found[set][warp] = found;
     __syncthreads();  // the set is written, and the one before it has been taken

@@ -5,6 +5,7 @@
 
 #include "common/arena.h"
 #include "fan_in/cuda/fan_in_labels.cuh"
+#include "fan_in/cuda/fan_in_words.cuh"
 
 namespace largeout {
 namespace fan_in_gpu {
@@ -25,6 +26,7 @@ struct ChunkMemory {
     constexpr int64_t kFloats = int64_t{4} << 20, kConnections = int64_t{2} << 20, kLeastRows = 1024;
     rows = kFloats / std::max<int64_t>(1, batch.padded());
     rows = std::min(rows, kConnections / std::max<int64_t>(1, connections));
+    if (connections > 0) rows = std::min(rows, kWholeRows);
     rows = std::min(classes, std::max(kLeastRows, rows) / 8 * 8);
     values = arena->Take<float>(rows * batch.padded());
     state = arena->Take<uint8_t>(rows * batch.blocks);

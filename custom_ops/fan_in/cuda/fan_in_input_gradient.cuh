@@ -7,9 +7,9 @@
 // kept as the head of this one. The heads are added last, in the order of the pieces. What is added to what
 // hangs on the connections alone, not on which classes have a gradient.
 //
-// Bounds, for each connection: two passes of a radix sort over 8 bytes (three from 65,536 inputs on); for
-// each block of examples its place, its weight (a sector of 32 bytes, from the L2 cache) and one run of 64 or
-// 128 bytes of gradients, from the L2 cache; 2 flops for each example.
+// Bounds, for each connection: two passes of a radix sort over 8 bytes (three beyond 65,536 inputs); for
+// each block of examples those 8 bytes, and one run of 64 or 128 bytes of gradients, from the L2 cache
+// (beyond 65,536 inputs the weight, too: a sector of 32 bytes); 2 flops for each example.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_INPUT_GRADIENT_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_INPUT_GRADIENT_CUH_
 
@@ -24,13 +24,16 @@ constexpr int kPiece = kInEmulation ? 32 : 64;  // connections: a multiple of 8
 // What the gradient of the inputs needs for chunks of up to `rows` classes.
 struct InputSums {
   InputSums(int64_t rows, int64_t fan_in, const FanInBatch& batch, Arena* arena)
-      : sort(rows * fan_in, batch.inputs, arena), floats(batch.floats()) {
+      : kind(batch.inputs, fan_in),
+        sort(rows * fan_in, std::max<int64_t>(1, batch.inputs) - 1, kind.Bit(), arena),
+        floats(batch.floats()) {
     sums = arena->Take<float>(floats);
     heads = arena->Take<float>(Pieces(rows * fan_in) * batch.padded());
   }
   static int64_t Pieces(int64_t connections) { return (connections + kPiece - 1) / kPiece; }
 
-  KeySort<uint32_t> sort;  // keys: inputs; positions: among the chunk's connections
+  ConnectionWords kind;
+  WordSort sort;
   int64_t floats;
   float* sums;   // [blocks, inputs, width]
   float* heads;  // [blocks, pieces, width]
@@ -38,16 +41,15 @@ struct InputSums {
 
 // The sorted connections of a chunk, as kernels read them.
 struct SortedConnections {
-  const uint32_t* input;  // [count] ascending; `inputs`: out of range
-  const int32_t* at;
+  ConnectionWords kind;
+  const uint64_t* words;  // [count]
   int64_t count, pieces;
-  uint32_t inputs;
 
-  // The input of a piece's first connection, where it began in an earlier piece; else `inputs`.
+  // The input of a piece's first connection, where it began in an earlier piece; else `Inputs()`.
   __device__ __forceinline__ uint32_t HeadOf(int64_t piece) const {
-    if (piece <= 0 || piece >= pieces) return inputs;
-    const uint32_t first = input[piece * kPiece];
-    return first == input[piece * kPiece - 1] ? first : inputs;
+    if (piece <= 0 || piece >= pieces) return kind.Inputs();
+    const uint32_t first = kind.Input(words[piece * kPiece]);
+    return first == kind.Input(words[piece * kPiece - 1]) ? first : kind.Inputs();
   }
 };
 
@@ -57,7 +59,6 @@ struct SortedConnection {
   uint32_t row;    // of the chunk; kNoRow: it has no gradient
   float weight;
 };
-constexpr uint32_t kNoRow = 0xffffffffu;
 
 // What a group adds up for an input, in the place that it has in the end.
 class InputSum {
@@ -91,30 +92,33 @@ class InputSum {
   float4 before_ = make_float4(0.f, 0.f, 0.f, 0.f);  // what earlier chunks have of the input
 };
 
-// A group a piece, along y blocks of examples. weights: those of the chunk.
-template <typename T>
+// A group a piece, along y blocks of examples. weights: those of the chunk, for words without. A class in a
+// word has a gradient for some block of examples.
+template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads, 3)
-    SumPieces(SortedConnections sorted, const T* weights, uint32_t fan_in, FanInBatch batch,
-              GradientChunk chunk, float* all_sums, float* all_heads) {
+    SumPieces(SortedConnections sorted, const T* weights, FanInBatch batch, GradientChunk chunk,
+              float* all_sums, float* all_heads) {
   const int width = batch.width;
   const Quads quads(width);
   const int piece = static_cast<int>(quads.Group()), begin = piece * kPiece,
             end = min(begin + kPiece, static_cast<int>(sorted.count));
-  const uint32_t head = sorted.HeadOf(piece);
+  const uint32_t head = sorted.HeadOf(piece), none = sorted.kind.Inputs();
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const float* gradients = chunk.values + block * chunk.rows * width;
     const uint8_t* state = chunk.state + block * chunk.rows;
     float* heads = all_heads + block * sorted.pieces * width;
     InputSum sum(quads, all_sums + block * batch.inputs * width,
-                 &quads.Row(heads, static_cast<uint32_t>(piece)), head, sorted.inputs);
+                 &quads.Row(heads, static_cast<uint32_t>(piece)), head, none);
     for (int i = begin + quads.Part(); i < begin + kPiece; i += quads.Lanes()) {
-      SortedConnection own{sorted.inputs, kNoRow, 0.f};
-      if (i < end) own.input = sorted.input[i];
-      if (!__any_sync(kAll, own.input != sorted.inputs)) break;
-      if (own.input != sorted.inputs) {
-        const uint32_t at = static_cast<uint32_t>(sorted.at[i]), row = at / fan_in;
-        if (state[row] == kHasGradient) own.row = row, own.weight = GpuToFloat(weights[at]);
+      SortedConnection own{none, kNoRow, 0.f};
+      if (i < end) {
+        const uint64_t word = sorted.words[i];
+        const uint32_t row = sorted.kind.Row<kWhole>(word);
+        own.input = sorted.kind.Input(word);
+        if (row != kNoRow && (batch.blocks == 1 || state[row] == kHasGradient))
+          own.row = row, own.weight = sorted.kind.Weight<kWhole>(word, weights);
       }
+      if (!__any_sync(kAll, i < end)) break;
       float4 g[Quads::kLoads];
 #pragma unroll
       for (int k = 0; k < Quads::kLoads; ++k) {
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = Lane(), width = batch.width;
   const int64_t first = int64_t{blockIdx.x} * kWarps + Warp();
   const uint32_t input = sorted.HeadOf(first);
-  if (input == sorted.inputs || sorted.HeadOf(first - 1) == input) return;
+  if (input == sorted.kind.Inputs() || sorted.HeadOf(first - 1) == input) return;
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     float* to = all_sums + (block * batch.inputs + input) * width + lane;
     float sum = lane < width ? *to : 0.f;
@@ -155,21 +159,45 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A thread a connection.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    WriteWords(Indices indices, const T* weights, uint32_t fan_in, int64_t blocks, GradientChunk chunk,
+               ConnectionWords kind, uint64_t* words) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= chunk.rows * fan_in) return;
+  const uint32_t row = static_cast<uint32_t>(i) / fan_in, k = static_cast<uint32_t>(i) % fan_in;
+  bool found = false;
+  for (int64_t block = 0; !found && block < blocks; ++block)
+    found = chunk.state[block * chunk.rows + row] == kHasGradient;
+  words[i] = found ? kind.Of(indices[i], row, k, GpuToFloat(weights[i])) : kind.Without(indices[i]);
+}
+
+// The words of a chunk's connections, for AddToInputs.
+template <typename T, typename Id>
+int WordsOfConnections(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const GradientChunk& chunk,
+                       const InputSums& to, GpuStream stream) {
+  const int64_t count = chunk.rows * layer.fan_in, first = chunk.first * layer.fan_in;
+  if (count == 0) return 0;
+  return Launch(WriteWords<T>, Blocks(count, kThreads), kThreads, 0, stream, Indices(layer.indices + first),
+                layer.weights + first, static_cast<uint32_t>(layer.fan_in), batch.blocks, chunk, to.kind,
+                to.sort.words);
+}
+
 // Adds what the chunk's classes have to the gradient of the inputs. weights: those of the chunk, as they
 // were.
-template <typename T, typename Id>
-int AddToInputs(const FanInLayer<T, Id>& layer, const T* weights, const FanInBatch& batch,
-                const GradientChunk& chunk, const InputSums& to, GpuStream stream) {
-  const int64_t count = chunk.rows * layer.fan_in;
+template <typename T>
+int AddToInputs(const T* weights, int64_t fan_in, const FanInBatch& batch, const GradientChunk& chunk,
+                const InputSums& to, GpuStream stream) {
+  const int64_t count = chunk.rows * fan_in;
   if (count == 0) return 0;
-  const uint32_t fan_in = static_cast<uint32_t>(layer.fan_in), inputs = static_cast<uint32_t>(batch.inputs);
-  LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(layer.indices + chunk.first * layer.fan_in, count, to.sort, stream));
-  LARGEOUT_RETURN_IF_ERROR(SortKeysCuda(to.sort, count, stream));
-  const SortedConnections sorted{to.sort.sorted, to.sort.order, count, InputSums::Pieces(count), inputs};
+  LARGEOUT_RETURN_IF_ERROR(SortWordsCuda(to.sort, count, stream));
+  const SortedConnections sorted{to.kind, to.sort.sorted, count, InputSums::Pieces(count)};
   const dim3 grid = Grid(Blocks(sorted.pieces, kWarps), batch),
              groups = Grid(Blocks(sorted.pieces, Quads::GroupsOf(kThreads, batch.width)), batch);
-  LARGEOUT_RETURN_IF_ERROR(Launch(SumPieces<T>, groups, kThreads, 0, stream, sorted, weights, fan_in, batch,
-                                  chunk, to.sums, to.heads));
+  const auto kernel = to.kind.Whole() ? SumPieces<true, T> : SumPieces<false, T>;
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(kernel, groups, kThreads, 0, stream, sorted, weights, batch, chunk, to.sums, to.heads));
   return Launch(AddHeads, grid, kThreads, 0, stream, sorted, batch, to.heads, to.sums);
 }
 

@@ -1,0 +1,65 @@
+// Private to fan_in_backward.cu: the connections of a chunk as words of 64 bits, to be sorted by their
+// inputs.
+//
+// Up to 65,535 inputs a word is all that a sum has to know of its connection: from above the input and the
+// row in the chunk, 16 bits each, and the weight as it was. Beyond, it is the input and the place among the
+// chunk's connections, by which the weight is found.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
+
+#include "common/cuda/cuda.h"
+
+namespace largeout {
+namespace fan_in_gpu {
+
+constexpr int64_t kWholeInputs = kInEmulation ? 64 : 0x10000, kWholeRows = 0xfff8;
+constexpr uint32_t kNoRow = 0xffffffffu;
+
+class ConnectionWords {
+ public:
+  ConnectionWords(int64_t inputs, int64_t fan_in)
+      : inputs_(static_cast<uint32_t>(inputs)),
+        fan_in_(static_cast<uint32_t>(fan_in)),
+        bit_(inputs <= kWholeInputs ? 48 : 32) {}
+
+  // Whether words have weights and rows.
+  __host__ __device__ bool Whole() const { return bit_ == 48; }
+  // The lowest bit of inputs.
+  int Bit() const { return bit_; }
+
+  __device__ __forceinline__ uint64_t Of(uint32_t input, uint32_t row, uint32_t k, float weight) const {
+    const uint64_t rest = Whole() ? uint64_t{row} << 32 | __float_as_uint(weight) : row * fan_in_ + k;
+    return uint64_t{input} << bit_ | rest;
+  }
+  // Of a class without a gradient; the input may be out of range.
+  __device__ __forceinline__ uint64_t Without(uint32_t input) const {
+    return uint64_t{input < inputs_ ? input : 0} << bit_ | (Whole() ? uint64_t{0xffff} << 32 : kNoRow);
+  }
+
+  __device__ __forceinline__ uint32_t Inputs() const { return inputs_; }
+  __device__ __forceinline__ uint32_t Input(uint64_t word) const {
+    return static_cast<uint32_t>(word >> bit_);
+  }
+  // kNoRow: there is no gradient. kWhole: what Whole() says.
+  template <bool kWhole>
+  __device__ __forceinline__ uint32_t Row(uint64_t word) const {
+    const uint32_t row = static_cast<uint32_t>(word >> 32) & 0xffffu, place = static_cast<uint32_t>(word);
+    if (kWhole) return row == 0xffffu ? kNoRow : row;
+    return place == kNoRow ? kNoRow : place / fan_in_;
+  }
+  // weights: those of the chunk, for words without.
+  template <bool kWhole, typename T>
+  __device__ __forceinline__ float Weight(uint64_t word, const T* weights) const {
+    const uint32_t low = static_cast<uint32_t>(word);
+    return kWhole ? __uint_as_float(low) : GpuToFloat(weights[low]);
+  }
+
+ private:
+  uint32_t inputs_, fan_in_;
+  int bit_;
+};
+
+}  // namespace fan_in_gpu
+}  // namespace largeout
+
+#endif  // LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_

@@ -3,7 +3,7 @@
 // nor a gradient [classes, fan_in] is ever held.
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_apply.cuh"
-#include "fan_in/cuda/fan_in_fused.cuh"
+#include "fan_in/cuda/fan_in_fused_sums.cuh"
 #include "fan_in/cuda/fan_in_input_gradient.cuh"
 
 namespace largeout {

@@ -1,6 +1,6 @@
 // Private to the .cu files of fan_in: what a warp does with one class. A lane is an example of the block; in
 // blocks of 16 examples what the upper lanes compute is not used. Inputs are read 16 bytes a lane: 4 or 8
-// connections by one load (Quads).
+// connections by one load (fan_in_quads.cuh).
 #ifndef LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
 
@@ -9,12 +9,12 @@
 #include "common/cuda/cuda_warp.cuh"
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_cuda.h"
+#include "fan_in/cuda/fan_in_quads.cuh"
 
 namespace largeout {
 namespace fan_in_gpu {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr unsigned kAll = 0xffffffffu;
 
 inline unsigned Blocks(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
@@ -44,18 +44,9 @@ inline int ReadVerdict(const Verdict* verdict, GpuStream stream, int64_t* row, i
 // nothing waits, and the finding goes there. limit: what indices are below.
 int EndWithVerdict(const Verdict* verdict, int64_t limit, GpuStream stream, LateReport* late, int64_t* row);
 
-__device__ __forceinline__ int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int Warp() { return static_cast<int>(threadIdx.x) / 32; }
-
 __device__ __forceinline__ void Found(unsigned long long* first, int64_t row) {
   if (Lane() == 0) atomicMin(first, static_cast<unsigned long long>(row));
 }
-
-// A connection as all lanes of a warp read it, from shared memory.
-struct Connection {
-  int32_t input;
-  float weight;
-};
 
 template <typename Id>
 __device__ __forceinline__ bool InRange(Id index, int64_t inputs) {
@@ -77,120 +68,6 @@ class Indices {
  private:
   const void* at_;
   bool wide_;
-};
-
-// How a warp reads inputs: the lanes of a group have the examples of one connection among them, 4 each. Of 32
-// connections a group has as many as it has lanes, those whose numbers are these lanes'.
-class Quads {
- public:
-  static constexpr int kLoads = 8;  // of a group; in blocks of 16 examples 4
-
-  __device__ explicit Quads(int width)
-      : stride_(width * sizeof(float)),
-        lanes_(width / 4),
-        first_(Lane() & -lanes_),
-        part_(Lane() & (lanes_ - 1)) {}
-
-  // What `count` connections have of a block of inputs: zeros beyond.
-  __device__ __forceinline__ void Read(const Connection* connections, int count, const float* block,
-                                       float4 (&x)[kLoads]) const {
-    const int own = Own(count);
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (i < own) x[i] = Row(block, static_cast<uint32_t>(connections[first_ + i].input));
-    }
-  }
-
-  // Adds weight * x of each connection.
-  __device__ __forceinline__ void AddProducts(const Connection* connections, int count,
-                                              const float4 (&x)[kLoads], float4* sum) const {
-    const int own = Own(count);
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      AddProduct(i < own ? connections[first_ + i].weight : 0.f, x[i], sum);
-    }
-  }
-  __device__ __forceinline__ static void AddProduct(float w, const float4& x, float4* sum) {
-    sum->x = fmaf(w, x.x, sum->x), sum->y = fmaf(w, x.y, sum->y);
-    sum->z = fmaf(w, x.z, sum->z), sum->w = fmaf(w, x.w, sum->w);
-  }
-
-  // The value of the lane whose number is that of the connection of load i.
-  template <typename V>
-  __device__ __forceinline__ V OfLoad(V value, int i) const {
-    return __shfl_sync(kAll, value, i, lanes_);
-  }
-  __device__ __forceinline__ int Lanes() const { return lanes_; }  // of a group
-  __device__ __forceinline__ int Part() const { return part_; }    // of this lane in its group
-  // The number of this lane's group among those of all warps of a launch along x.
-  __device__ __forceinline__ int64_t Group() const {
-    return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) >> (lanes_ == 8 ? 3 : 2);
-  }
-  static int64_t GroupsOf(int64_t threads, int width) { return threads * 4 / width; }
-
-  // What a row of a block [rows, width] has for this lane.
-  __device__ __forceinline__ const float4& Row(const float* block, uint32_t row) const {
-    const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
-    return *reinterpret_cast<const float4*>(from + uint64_t{row} * stride_);
-  }
-  __device__ __forceinline__ float4& Row(float* block, uint32_t row) const {
-    return const_cast<float4&>(Row(static_cast<const float*>(block), row));
-  }
-
-  // v summed over the groups: a lane is given that of its example.
-  __device__ __forceinline__ float SumOfExample(const float4& v) const {
-    const int lane = Lane(), example = lane & (4 * lanes_ - 1);
-    const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
-    const float first = (upper ? v.z : v.x) + __shfl_xor_sync(kAll, upper ? v.x : v.z, 16);
-    const float second = (upper ? v.w : v.y) + __shfl_xor_sync(kAll, upper ? v.y : v.w, 16);
-    float sum = (odd ? second : first) + __shfl_xor_sync(kAll, odd ? first : second, 8);
-    if (lanes_ == 4) sum += __shfl_xor_sync(kAll, sum, 4);
-    return __shfl_sync(kAll, sum, (example & 3) << 3 | example >> 2);
-  }
-
-  // g of the 4 examples of this lane.
-  __device__ __forceinline__ float4 OfExamples(float g) const {
-    const int first = 4 * part_;
-    return make_float4(__shfl_sync(kAll, g, first), __shfl_sync(kAll, g, first + 1),
-                       __shfl_sync(kAll, g, first + 2), __shfl_sync(kAll, g, first + 3));
-  }
-
-  // Adds g * x of each connection, for the examples of this lane.
-  __device__ __forceinline__ static void AddGradients(const float4& g, const float4 (&x)[kLoads],
-                                                      float (&sums)[kLoads]) {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      sums[i] = fmaf(g.x, x[i].x, sums[i]), sums[i] = fmaf(g.y, x[i].y, sums[i]);
-      sums[i] = fmaf(g.z, x[i].z, sums[i]), sums[i] = fmaf(g.w, x[i].w, sums[i]);
-    }
-  }
-
-  // The sums of all lanes of a group: lane k is given that of connection k.
-  __device__ __forceinline__ float SumOfConnection(float (&sums)[kLoads]) const {
-    if (lanes_ == 8) Halve<4>(sums);
-    Halve<2>(sums);
-    Halve<1>(sums);
-    return sums[0];
-  }
-
- private:
-  // Adds the sums of the lane at this distance: each keeps one half of them.
-  template <int kHalf>
-  __device__ __forceinline__ static void Halve(float (&v)[kLoads]) {
-    const bool upper = (Lane() & kHalf) != 0;
-#pragma unroll
-    for (int k = 0; k < kHalf; ++k) {
-      const float other = __shfl_xor_sync(kAll, upper ? v[k] : v[k + kHalf], kHalf);
-      v[k] = (upper ? v[k + kHalf] : v[k]) + other;
-    }
-  }
-
-  // How many of `count` connections this group has.
-  __device__ __forceinline__ int Own(int count) const { return min(count - first_, lanes_); }
-
-  uint32_t stride_;  // bytes of a connection's examples
-  int lanes_, first_, part_;
 };
 
 // What a warp can read of a row before its turn comes: the first connection of each lane, and the bias.

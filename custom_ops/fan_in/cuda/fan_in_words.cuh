@@ -1,9 +1,10 @@
 // Private to fan_in_backward.cu: the connections of a chunk as words of 64 bits, to be sorted by their
 // inputs.
 //
-// Up to 65,535 inputs a word is all that a sum has to know of its connection: from above the input and the
+// Up to 65,536 inputs a word is all that a sum has to know of its connection: from above the input and the
 // row in the chunk, 16 bits each, and the weight as it was. Beyond, it is the input and the place among the
-// chunk's connections, by which the weight is found.
+// chunk's connections, by which the weight is found. Connections of classes without a gradient are among the
+// others, with no row, so that what is added to what hangs on the connections alone.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
 

@@ -273,9 +273,9 @@ void BadTargets() {
   for (const int64_t wrong : {int64_t{-2}, int64_t{50}, int64_t{1} << 20}) {
     SoftmaxProblem<float, float> p(50, 300, 4, 1);
     p.targets[207] = wrong, p.targets[299] = -9;
-    for (const BadTarget& bad : {RunSoftmax<Device>(p).bad, RunSoftmax<Device, int32_t>(p).bad}) {
-      CHECK_TRUE(bad.position == 207 && bad.value == wrong);
-    }
+    const BadTarget bad = RunSoftmax<Device>(p).bad, of_int32 = RunSoftmax<Device, int32_t>(p).bad;
+    CHECK_TRUE(bad.position == 207 && bad.value == wrong);
+    CHECK_TRUE(of_int32.position == 207 && of_int32.value == wrong);
   }
 }
 

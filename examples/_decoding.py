@@ -32,9 +32,8 @@ def beam_search(predictor, context, length, beams=4, end=None):
     steps, known = len(context), _words(context)
     found, complete = [(0.0, [])], []
     for _ in range(length):
-        windows = np.zeros([beams, steps], np.int32)  # one shape: the model is traced once
-        for row, (_, words) in enumerate(found):
-            windows[row], _ = _window(known + words, steps)
+        beginnings = [_window(known + words, steps)[0] for _, words in found]
+        windows = np.resize(beginnings, [beams, steps])  # one shape: the model is traced once
         answer = predictor.predict(windows, verbose=0)
         longer = [
             (score + float(more), [*words, int(word)])

@@ -5,6 +5,7 @@ ImportError that says so.
 """
 
 import contextlib
+import functools
 import sys
 from typing import Any, NamedTuple
 
@@ -83,6 +84,23 @@ def compiled_metrics(model):
     if given is None:
         return []
     return [_need(given, "_user_metrics"), _need(given, "_user_weighted_metrics")]
+
+
+def decline_xla(declines):
+    """From now on `jit_compile="auto"` means False for the models that `declines(model)` names.
+
+    Why: where there is a GPU, Keras compiles by XLA each model whose layers allow it. It does not ask the
+    optimizer.
+    """
+    name = "_resolve_auto_jit_compile"
+    choose = _need(keras.Model, name)
+    (owner, *_) = (base for base in keras.Model.__mro__ if name in vars(base))
+
+    @functools.wraps(choose)
+    def resolve(model):
+        return not declines(model) and choose(model)
+
+    setattr(owner, name, resolve)
 
 
 def optimizer_inside(multi, variable):

@@ -24,6 +24,8 @@ tf.config.set_logical_device_configuration(
 # A single GPU is cut into 8 as well, of a GB each: several processes share it.
 for gpu in tf.config.list_physical_devices("GPU")[:1]:
     tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(1024)] * 8)
+    # Two trainings have the same bits there only if TensorFlow's own ops have.
+    tf.config.experimental.enable_op_determinism()
 
 
 # Products of Keras layers as exact on a GPU as on a CPU.
@@ -80,6 +82,13 @@ def rewritten_graphs():
     _rewrite_graphs(True)
     yield
     _rewrite_graphs(not before)
+
+
+@pytest.fixture
+def on_cpu():
+    """The test runs on the CPU also where there is a GPU: its ops, or what it says of them, are of CPUs."""
+    with tf.device("CPU:0"):
+        yield
 
 
 @pytest.fixture

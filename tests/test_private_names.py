@@ -74,6 +74,10 @@ KERAS = {
         m.delattr(keras.layers.Layer, "_maybe_reset_call_context"),
         _keras.outermost_layer(keras.layers.Dense(1)),
     ),
+    "_resolve_auto_jit_compile": lambda m: (
+        _lacking(m, _functional(), "_resolve_auto_jit_compile"),
+        _keras.decline_xla(bool),
+    ),
     "_optimizer_map": lambda m: _keras.optimizer_inside(_multi(m, "_optimizer_map"), None),
     "_var_to_optimizer_idx": lambda m: _keras.optimizer_inside(_multi(m, "_var_to_optimizer_idx"), None),
     "_var_key": lambda m: _keras.optimizer_inside(_multi(m, "_var_key"), None),

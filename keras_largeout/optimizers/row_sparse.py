@@ -6,7 +6,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import GradientSums, step_counter
+from keras_largeout._keras import GradientSums, all_layers, decline_xla, step_counter
 from keras_largeout.distribute.replicas._tensorflow import in_xla
 from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
 from keras_largeout.ops.row_update import row_update
@@ -43,8 +43,9 @@ class RowSparse(GradientSums, SavedRows):
     - a `constraint` acts on the rows updated, and must be `NonNeg`, or a norm over the last axis of a
       matrix;
     - `use_ema` is refused where there are row gradients: an average moves every row in every step;
-    - XLA (`jit_compile=True`) is refused where there are row gradients. Models with a layer of this package
-      do not use it. Dense weights take Keras's ops under XLA.
+    - XLA (`jit_compile=True`) is refused where there are row gradients. Of its own accord (`"auto"`) Keras
+      does not use it for models with a layer of this package, or with an `Embedding` that such an optimizer
+      trains. Dense weights take Keras's ops under XLA.
 
     Works inside `keras.optimizers.MultiOptimizer`, and inside `optimizers.LossScaleOptimizer`, which looks
     for NaN in the rows alone and on all replicas (Keras's own makes a dense copy of every gradient, and looks
@@ -251,3 +252,20 @@ class RowSparse(GradientSums, SavedRows):
             and tf.DeviceSpec.from_string(copy.device).device_type != "GPU"
             and not in_xla()
         )
+
+
+def _trains_embeddings(model):
+    """Whether an optimizer of this package gets gradients of rows from an `Embedding` of Keras."""
+    optimizers = _and_inside(getattr(model, "optimizer", None))  # a model may not be compiled
+    ours = any(isinstance(optimizer, RowSparse) for optimizer in optimizers)
+    return ours and any(isinstance(layer, keras.layers.Embedding) for layer in all_layers(model))
+
+
+def _and_inside(optimizer):
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for other in getattr(optimizer, "optimizers", [] if inner is None else [inner]):
+        yield from _and_inside(other)
+
+
+decline_xla(_trains_embeddings)

@@ -4,13 +4,6 @@ import pytest
 import tensorflow as tf
 
 
-@pytest.fixture
-def on_cpu():
-    """The test runs on the CPU also where there is a GPU: its ops, or what it says of them, are of CPUs."""
-    with tf.device("CPU:0"):
-        yield
-
-
 @pytest.fixture(params=["cpu", "gpu"])
 def device(request):
     """The test runs on a CPU and on a GPU; without one it is skipped, and never runs on a CPU instead.

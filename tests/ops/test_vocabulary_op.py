@@ -249,6 +249,7 @@ THREADS = """
 import hashlib, sys
 import numpy as np
 import tensorflow as tf
+tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 from keras_largeout.ops.vocabulary.wrapper import EMPTY, find, update
 rng, bits = np.random.default_rng(0), hashlib.sha256()

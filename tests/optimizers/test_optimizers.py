@@ -150,7 +150,7 @@ def test_in_fit_with_a_keras_embedding(rng, name, run_eagerly):
     ],
     ids=["graph", "xla", "xla options"],
 )
-def test_large_dense_weights_take_one_pass(rng, rewritten_graphs, name, jit_compile, tried):
+def test_large_dense_weights_take_one_pass(rng, on_cpu, rewritten_graphs, name, jit_compile, tried):
     """By `row_update`, with Keras's numbers; under XLA, which knows no ops of ours, by Keras's ops."""
     for option in [*(OPTIONS if name in THOROUGH else IN_THE_FORMULA)][tried]:
         shapes = [(40, 8192), (70, 3, 2048), (2, 200_000)]  # the last one has too few rows

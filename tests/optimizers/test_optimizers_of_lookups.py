@@ -160,7 +160,7 @@ def test_ordinary_variables(rng):
     np.testing.assert_allclose(before - table.numpy(), want, atol=1e-6)
 
 
-def test_a_bad_batch_changes_nothing(rng):
+def test_a_bad_batch_changes_nothing(rng, on_cpu):
     step = Step(rng, "sgd", out_of_range="error")
     before = step.layer.embeddings.numpy()
     with pytest.raises(tf.errors.InvalidArgumentError, match="`ids` must lie in"):

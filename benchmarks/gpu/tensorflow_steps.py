@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 import keras_largeout as kl
+from examples._profile.recording import OP, events
 
 # Calls of CUDA in which the host waits, or may: a copy to the host does unless that memory is pinned.
 _WAITS = re.compile(r"Synchronize|DtoH|MemcpyD2H|EventQuery|MemFree")
-_OP = re.compile(r"[^\s:]+:[^\s:]+")
 _BATCHES = 10
 _STEPS = 40  # of a round
 _RECORDED = 20
@@ -173,21 +173,15 @@ def _measured(name, problem, options):
 
 def told(file):
     """Lines of text about a recording of `_RECORDED` steps."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    space = xplane_pb2.XSpace.FromString(pathlib.Path(file).read_bytes())
     kernels, waits, ops = (collections.defaultdict(list) for _ in range(3))
-    for plane in space.planes:
+    for plane, line, name, event in events(file):
         on_gpu = plane.name.startswith("/device:GPU")
-        for line in plane.lines:
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                if on_gpu and line.name.startswith("Stream"):
-                    kernels[name].append(event.duration_ps)
-                elif not on_gpu and _WAITS.search(name):
-                    waits[name].append(event.duration_ps)
-                elif not on_gpu and event.duration_ps and _OP.fullmatch(name):
-                    ops[name.rpartition(":")[2]].append(event.duration_ps)
+        if on_gpu and line.name.startswith("Stream"):
+            kernels[name].append(event.duration_ps)
+        elif not on_gpu and _WAITS.search(name):
+            waits[name].append(event.duration_ps)
+        elif not on_gpu and event.duration_ps and OP.fullmatch(name):
+            ops[name.rpartition(":")[2]].append(event.duration_ps)
     busy = 1e-9 * sum(map(sum, kernels.values())) / _RECORDED
     count = sum(map(len, kernels.values())) / _RECORDED
     return [

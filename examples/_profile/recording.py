@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_OP = re.compile(r"[^\s:]+:[^\s:]+")
+OP = re.compile(r"[^\s:]+:[^\s:]+")  # the name of an op at work: scopes, and its type
 _STEP = "profiled step"
 _CALL = "KernelAndDeviceFunc::Run"
 
@@ -66,23 +66,28 @@ class Recorder:
 
 def read(file):
     """The Recording in a file of the profiler."""
+    found = Recording([], [], [])
+    for _, line, name, event in events(file):
+        reads_data = line.name.startswith("tf_data_")
+        begin = 1e-9 * line.timestamp_ns + 1e-12 * event.offset_ps
+        end = begin + 1e-12 * event.duration_ps
+        if name == _STEP:
+            found.steps.append((begin, end))
+        elif name == _CALL:
+            found.calls.append((begin, end))
+        elif event.duration_ps and (reads_data or OP.fullmatch(name)):
+            kind = "Input" if reads_data else name.rpartition(":")[2]
+            found.spans.append(Span(line.id, begin, end, name.rpartition(":")[0] or name, kind))
+    return found
+
+
+def events(file):
+    """The plane (a device), the line (a thread or stream), the name and the event, of all in such a file."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(pathlib.Path(file).read_bytes())
-    found = Recording([], [], [])
     for plane in space.planes:
         names = {key: value.name for key, value in plane.event_metadata.items()}
         for line in plane.lines:
-            reads_data = line.name.startswith("tf_data_")
             for event in line.events:
-                name = names[event.metadata_id]
-                begin = 1e-9 * line.timestamp_ns + 1e-12 * event.offset_ps
-                end = begin + 1e-12 * event.duration_ps
-                if name == _STEP:
-                    found.steps.append((begin, end))
-                elif name == _CALL:
-                    found.calls.append((begin, end))
-                elif event.duration_ps and (reads_data or _OP.fullmatch(name)):
-                    kind = "Input" if reads_data else name.rpartition(":")[2]
-                    found.spans.append(Span(line.id, begin, end, name.rpartition(":")[0] or name, kind))
-    return found
+                yield plane, line, names[event.metadata_id], event

@@ -62,7 +62,9 @@ def errors_and_stocks(rng, dtype, hidden_dtype):
 
 @pytest.mark.parametrize("hidden_dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-def test_error_is_that_of_the_framework(rng, on_cpu, dtype, hidden_dtype):
+def test_error_is_that_of_the_framework(rng, dtype, hidden_dtype):
+    if tf.config.list_logical_devices("GPU") and dtype == BFLOAT16 and hidden_dtype == np.float32:
+        pytest.skip("tensor cores take 16 bits of a vector beside rows of bfloat16")
     for ours, theirs in errors_and_stocks(rng, dtype, hidden_dtype):
         assert ours.max() <= 2 * theirs.max() + 1e-7 and ours.mean() <= 2 * theirs.mean() + 1e-8
 

@@ -19,10 +19,10 @@
 
 namespace largeout {
 
-// *bad: the first target outside [-1, classes). copy [tokens]: the targets as the
-// functions below take them, -1 in the place of bad ones; may be null. Waits for the stream, where there are
-// tokens. With `late` nothing waits: *bad is none, and the finding, of rule 0, is posted there. bad null:
-// nothing waits and nobody learns.
+// *bad: the first target outside [-1, classes). copy [tokens]: the targets as the functions below take them,
+// -1 in the place of bad ones; may be null. Waits for the stream, where there are tokens. With `late` nothing
+// waits: *bad is none, and the finding, of rule 0, is posted there. bad null: nothing waits and nobody
+// learns.
 template <typename Id>
 int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32_t* copy, Scratch* scratch,
                        GpuStream stream, BadTarget* bad, LateReport* late = nullptr);

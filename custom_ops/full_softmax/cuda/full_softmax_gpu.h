@@ -27,7 +27,6 @@ class FullSoftmaxGpu {
       *bad = {found.position, found.value};
       return 0;
     }
-    *bad = {};
     SoftmaxBatch<H, int32_t> checked;
     LARGEOUT_RETURN_IF_ERROR(Check(batch, table.classes, &checked, bad));
     return bad->found() ? 0 : FullSoftmaxTermsCuda(table, checked, terms, scratch_, stream_);

@@ -1,8 +1,17 @@
 """Targets of which a token may have any number: one list of labels after the other."""
 
+import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
+
+
+def on_the_host():
+    """A context for what is made of labels: the ops that take them read them in host memory.
+
+    Made on a GPU they would be waited for. Without a GPU the context changes nothing.
+    """
+    return tf.device("CPU:0") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
 
 
 class LabelLists(NamedTuple):
@@ -17,9 +26,10 @@ class LabelLists(NamedTuple):
     weights: tf.Tensor = None
 
     def of_tokens(self, active):
-        """The same without the labels of tokens at which `active` (bool `[n]`) is False."""
-        kept = tf.repeat(active, self.row_splits[1:] - self.row_splits[:-1])
-        return self._replace(labels=tf.where(kept, self.labels, -1))
+        """The same without the labels of tokens at which `active` (bool, n in all) is False."""
+        with on_the_host():
+            kept = tf.repeat(tf.reshape(active, [-1]), self.row_splits[1:] - self.row_splits[:-1])
+            return self._replace(labels=tf.where(kept, self.labels, -1))
 
 
 def label_lists(y_true, lead, num_classes):
@@ -36,7 +46,11 @@ def label_lists(y_true, lead, num_classes):
     Raises:
         ValueError: the shapes do not belong together.
     """
-    static, dynamic = lead
+    with on_the_host():
+        return _label_lists(y_true, *lead, num_classes)
+
+
+def _label_lists(y_true, static, dynamic, num_classes):
     if isinstance(y_true, tf.SparseTensor):
         _require(y_true.shape.rank == 2 and static.rank == 1, y_true, static)
         return _from_sparse(tf.sparse.reorder(y_true), dynamic[0], num_classes)

@@ -72,12 +72,13 @@ class FanInOptimizer(FusedOptimizer):
         decay = rate * optimizer.weight_decay if optimizer.weight_decay else 0.0
         shards = [table.shards[position] for table in weights.tables]
         slots = [tuple(slot.value for slot in optimizer.slots_of(shard)) for shard in shards]
-        step = tf.cast(optimizer.iterations.value, tf.int64)
+        # Only bfloat16 is rounded, and a counter on a GPU would be waited for.
+        step = tf.convert_to_tensor(optimizer.iterations.value) if shards[0].dtype == "bfloat16" else 0
         return FanInUpdate(
             self.rule,
             optimizer.row_hyper(rate, decay),
             *slots,  # of the kernel, and of the bias where there is one
-            seed=tf.stack([tf.constant(self._seed, tf.int64), step]),
+            seed=(self._seed, step),
         )
 
     def count(self):

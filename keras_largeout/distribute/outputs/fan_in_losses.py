@@ -12,7 +12,7 @@ from keras_largeout.distribute.replicas.exchange_dtype import from_home, sent
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
-from keras_largeout.ops.labels import LabelLists
+from keras_largeout.ops.labels import LabelLists, on_the_host
 
 
 def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
@@ -190,14 +190,15 @@ def _lists_of_all(hosts, route, targets):
 
 def _joined(replicas):
     """Hidden vectors and `LabelLists` of all replicas, one after the other."""
-    hidden, labels, splits, *weights = zip(*(inputs[:-1] for inputs in replicas))
+    hidden, *of_labels = zip(*(inputs[:-1] for inputs in replicas))
     if len(replicas) == 1:
-        splits = splits[0]
-    else:
+        return hidden[0], LabelLists(*(of_one for (of_one,) in of_labels))
+    with on_the_host():
+        labels, splits, *weights = of_labels
         lengths = tf.concat([s[1:] - s[:-1] for s in splits], axis=0)
         splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
-    hidden, labels, *weights = (tf.concat(parts, axis=0) for parts in (hidden, labels, *weights))
-    return hidden, LabelLists(labels, splits, *weights)
+        labels, *weights = (tf.concat(parts, axis=0) for parts in (labels, *weights))
+    return tf.concat(hidden, axis=0), LabelLists(labels, splits, *weights)
 
 
 def _split(values, sizes):

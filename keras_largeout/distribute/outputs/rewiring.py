@@ -18,7 +18,7 @@ from keras_largeout.ops.fan_in.rewire import (
     fan_in_prune_threshold,
     fan_in_rewire,
 )
-from keras_largeout.ops.labels import LabelLists
+from keras_largeout.ops.labels import LabelLists, on_the_host
 
 
 class Batch(NamedTuple):
@@ -43,16 +43,12 @@ class BatchKeeper:
         self._kept, self._hosts = [], hosts
         for device in devices:
             with tf.init_scope(), tf.device(device):
-                self._kept.append(
-                    {
-                        "wanted": plain_variable(False, trainable=False),
-                        "hidden": _empty([dim], dtype),
-                        "labels": _empty([], tf.int64),
-                        "lengths": _empty([], tf.int64),
-                        "weights": _empty([], tf.float32),
-                        "upstream": _empty([], tf.float32),
-                    }
-                )
+                kept = {"hidden": _empty([dim], dtype), "upstream": _empty([], tf.float32)}
+                with on_the_host():
+                    kept["wanted"] = plain_variable(False, trainable=False)
+                    kept["labels"], kept["lengths"] = _empty([], tf.int64), _empty([], tf.int64)
+                    kept["weights"] = _empty([], tf.float32)
+                self._kept.append(kept)
 
     def want(self, wanted):
         """From now on each backward pass leaves its batch here, or none does."""
@@ -62,13 +58,11 @@ class BatchKeeper:
     def keeping(self, losses, hidden, targets):
         """`losses`; a gradient of them keeps the batch if that is wanted."""
         kept = self._kept[replica_index() if len(self._kept) > 1 else 0]
-        weights = tf.ones_like(targets.labels, tf.float32) if targets.weights is None else targets.weights
-        values = {
-            "hidden": hidden,
-            "labels": targets.labels,
-            "lengths": targets.row_splits[1:] - targets.row_splits[:-1],
-            "weights": weights,
-        }
+        values = {"hidden": hidden, "labels": targets.labels, "weights": targets.weights}
+        with on_the_host():
+            values["lengths"] = targets.row_splits[1:] - targets.row_splits[:-1]
+            if targets.weights is None:
+                values["weights"] = tf.ones_like(targets.labels, tf.float32)
 
         def gradient(upstream):
             tf.cond(

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.trees._check import class_counts
 
 
@@ -47,14 +48,15 @@ class PerClass:
     def build(self, head):
         """Makes the variable, a weight of `head`."""
         self._head = head.name
-        self.variable = head.add_weight(
-            shape=self._first.shape,
-            initializer=lambda shape, dtype: tf.convert_to_tensor(self._first, dtype),
-            dtype="float32",
-            trainable=False,
-            autocast=False,
-            name=self.name,
-        )
+        with on_the_host():
+            self.variable = head.add_weight(
+                shape=self._first.shape,
+                initializer=lambda shape, dtype: tf.convert_to_tensor(self._first, dtype),
+                dtype="float32",
+                trainable=False,
+                autocast=False,
+                name=self.name,
+            )
 
     def require_known(self):
         """Raises ValueError where the head was made from a config, and no weights were loaded yet."""
@@ -80,8 +82,11 @@ class LabelWeights(PerClass):
         """`LabelLists` with these weights, times those that they have."""
         self.require_known()
         last = self.variable.shape[0] - 1  # the op says which label is out of range
-        weights = tf.gather(self.variable.value, tf.clip_by_value(lists.labels, 0, last))
-        return lists._replace(weights=weights if lists.weights is None else weights * lists.weights)
+        with on_the_host():
+            clipped = tf.clip_by_value(lists.labels, 0, last)
+        weights = tf.gather(self.variable.value, clipped)  # where the variable is
+        with on_the_host():
+            return lists._replace(weights=weights if lists.weights is None else weights * lists.weights)
 
 
 def check_stored(name, given, store):

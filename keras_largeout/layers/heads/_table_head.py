@@ -148,11 +148,11 @@ class TableHead(HeadOptimizer, Head):
         if active is None:
             found = self._stepping(y_true, vectors, weight, hidden)
         else:  # the others cost nothing
-            kept = tf.where(tf.reshape(active, [-1]))
+            # A GPU leaves int32 shapes on the host, where `scatter_nd` reads them; not those of int64.
+            kept = tf.cast(tf.where(tf.reshape(active, [-1])), tf.int32)
             y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
             found = self._stepping(y_true, vectors, weight, hidden)
-            size = tf.reduce_prod(tf.cast(lead, tf.int64))[None]
-            found = [tf.scatter_nd(kept, losses, size) for losses in found]
+            found = [tf.scatter_nd(kept, losses, tf.reduce_prod(lead)[None]) for losses in found]
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):

@@ -21,7 +21,7 @@ from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.fan_in.wrapper import LOSSES
-from keras_largeout.ops.labels import label_lists
+from keras_largeout.ops.labels import label_lists, on_the_host
 from keras_largeout.optimizers.fan_in_optimizer import FanInOptimizer
 
 
@@ -185,8 +185,9 @@ class SparseOutput(HeadOptimizer, Head):
         """Where a token has a label, if "softmax" is given one label per token; else None, for all count."""
         if self.loss_kind != "softmax" or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
             return None
-        y_true = tf.convert_to_tensor(y_true)
-        return y_true != -1 if y_true.shape.rank == like.shape.rank else None
+        with on_the_host():  # where the labels are that it chooses from
+            y_true = tf.convert_to_tensor(y_true)
+            return y_true != -1 if y_true.shape.rank == like.shape.rank else None
 
     def token_losses(self, y_true, hidden, active=None):
         hidden = hidden_vectors(self, hidden)
@@ -195,9 +196,9 @@ class SparseOutput(HeadOptimizer, Head):
             return tf.zeros(lead)
         flat = tf.reshape(hidden, [-1, self.dim])
         if active is not None:
-            counts = tf.reshape(active, [-1])
-            y_true = y_true.of_tokens(counts)
-            flat = tf.where(counts[:, None], flat, tf.zeros([], flat.dtype))  # NaN there reaches no gradient
+            y_true = y_true.of_tokens(active)
+            # NaN there reaches no gradient.
+            flat = tf.where(tf.reshape(active, [-1, 1]), flat, tf.zeros([], flat.dtype))
         if self._label_weights is not None:
             y_true = self._label_weights.times(y_true)
         fused = self._fused if self.trainable else None

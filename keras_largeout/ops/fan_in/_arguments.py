@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.ops import _gradients, _library
+from keras_largeout.ops.labels import on_the_host
 
 LOSSES = ("squared_hinge", "binary_crossentropy", "softmax")
 INDEX_DTYPES = (tf.uint16, tf.uint32)  # not int32: TensorFlow keeps int32 variables off GPUs
@@ -60,23 +61,20 @@ def loss_arguments(
     if loss not in LOSSES:
         raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
     inputs, weights, indices, bias = operands(inputs, weights, indices, bias)
-    labels = tf.convert_to_tensor(labels)
-    if labels.dtype not in (tf.int32, tf.int64):
-        raise ValueError(f"`labels` must be int32 or int64. Received: dtype={labels.dtype.name}")
-    first_class = int64(first_class)
-    rows = tf.raw_ops.VariableShape(input=weights.handle, out_type=tf.int64)[0]
-    if label_weights is None:
-        label_weights = tf.zeros([0], tf.float32)
-    return {
-        "inputs": inputs,
-        "labels": labels,
-        "row_splits": tf.cast(row_splits, tf.int64),
-        "label_weights": tf.cast(label_weights, tf.float32),
-        "classes": tf.stack([first_class, first_class + rows if num_classes is None else int64(num_classes)]),
-        "weights": weights,
-        "indices": indices,
-        "bias": bias,
-    }
+    rows = tf.raw_ops.VariableShape(input=weights.handle, out_type=tf.int64)
+    with on_the_host():
+        first_class = int64(first_class)
+        num_classes = first_class + rows[0] if num_classes is None else int64(num_classes)
+        labels = tf.convert_to_tensor(labels)
+        if labels.dtype not in (tf.int32, tf.int64):
+            raise ValueError(f"`labels` must be int32 or int64. Received: dtype={labels.dtype.name}")
+        of_labels = {
+            "labels": labels,
+            "row_splits": tf.cast(row_splits, tf.int64),
+            "label_weights": tf.cast([] if label_weights is None else label_weights, tf.float32),
+            "classes": tf.stack([first_class, num_classes]),
+        }
+    return {"inputs": inputs, **of_labels, "weights": weights, "indices": indices, "bias": bias}
 
 
 def handles(arguments):
@@ -108,7 +106,7 @@ def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient
             # Of an update, which the forward pass does not read: `fan_in_backward` brings it to the step.
             slots=[],
             hyper=tf.zeros([0], tf.float32),
-            seed=tf.zeros([2], tf.int64),
+            seed=seed_of((0, 0)),
             rule="none",
         )
     )
@@ -158,6 +156,12 @@ def int64(value):
     if isinstance(value, (tuple, list)) and any(map(tf.is_tensor, value)):
         return tf.stack([int64(v) for v in value])
     return tf.cast(value, tf.int64) if tf.is_tensor(value) else tf.constant(value, tf.int64)
+
+
+def seed_of(pair):
+    """An update's `seed` as the ops read it: in host memory."""
+    with on_the_host():
+        return int64(pair)
 
 
 def watch(weights, bias):

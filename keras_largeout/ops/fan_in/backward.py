@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.ops import _library
-from keras_largeout.ops.fan_in._arguments import check_update, handles, int64, loss_arguments
+from keras_largeout.ops.fan_in._arguments import check_update, handles, loss_arguments, seed_of
 
 
 def fan_in_backward(
@@ -60,7 +60,7 @@ def fan_in_backward(
             **shared,
             slots=[slot.handle for slot in check_update(update, arguments["bias"])],
             hyper=update.hyper,
-            seed=int64(update.seed),
+            seed=seed_of(update.seed),
             rule=update.rule,
         )
     return (

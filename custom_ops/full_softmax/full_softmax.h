@@ -18,9 +18,10 @@
 // not (6 T C D for both). Bytes: the rows once, and their gradient, per chunk of tokens.
 //
 // hidden is float32 here (the facades convert bfloat16). Where it was bfloat16, the products may be of
-// bfloat16 too, with sums in float32: on processors with AVX512-BF16, which take half of the time for them.
-// Others take float32. T is the type of the rows, float or bfloat16. All memory belongs to the caller. The
-// results do not depend on the number of threads. Functions return 0 or an error (common/scratch.h).
+// bfloat16 too, with sums in float32: on GPUs, and on processors with AVX512-BF16, which take half of the
+// time for them. Others take float32. T is the type of the rows, float or bfloat16. All memory belongs to the
+// caller. The results do not depend on the number of threads. Functions return 0 or an error
+// (common/scratch.h).
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 

@@ -10,16 +10,16 @@ namespace largeout {
 namespace {
 
 // c [m, n] = a b: a is [m, k], or [k, m] where it does not run along k; b [n, k] or [k, n]. A tile a block,
-// and a block has all tiles of its rows, one after another.
-template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B>
+// and a block has all tiles of its rows, one after another. kRounds: float32 factors are rounded.
+template <class Shape, bool kAAlongK, bool kBAlongK, bool kRounds, typename A, typename B>
 __global__ void __launch_bounds__(kTileThreads)
     Product(const A* a, const B* b, int m, int n, int k, int stride_a, int stride_b, bool aligned, float* c) {
   const int row = blockIdx.x * Shape::kM;
   for (int column = 0; column < n; column += Shape::kN) {
-    const auto x =
-        kAAlongK ? PartOf(a, stride_a, m, k, row, 0, aligned) : PartOf(a, stride_a, k, m, 0, row, aligned);
-    const auto y = kBAlongK ? PartOf(b, stride_b, n, k, column, 0, aligned)
-                            : PartOf(b, stride_b, k, n, 0, column, aligned);
+    const auto x = kAAlongK ? PartOf<kRounds>(a, stride_a, m, k, row, 0, aligned)
+                            : PartOf<kRounds>(a, stride_a, k, m, 0, row, aligned);
+    const auto y = kBAlongK ? PartOf<kRounds>(b, stride_b, n, k, column, 0, aligned)
+                            : PartOf<kRounds>(b, stride_b, k, n, 0, column, aligned);
     float acc[Shape::kTM][Shape::kTN] = {};
     MultiplyTile<Shape, kAAlongK, kBAlongK>(x, y, 0, k, DynamicShared<char>(), acc, NothingEachK());
     StoreTile<Shape>(
@@ -40,8 +40,16 @@ std::vector<X> Matrix(int rows, int columns, int stride, Random* random) {
   return values;
 }
 
+template <typename X>
+double Factor(X x, bool rounds) {
+  if (!rounds) return ToFloat(x);
+  bfloat16 rounded;
+  FromFloat(ToFloat(x), &rounded);
+  return ToFloat(rounded);
+}
+
 // tolerance: of the sum of the sizes of the terms.
-template <typename T, class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B>
+template <typename T, class Shape, bool kAAlongK, bool kBAlongK, bool kRounds, typename A, typename B>
 void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
   Random random(m * 31 + n * 7 + k);
   const int stride_a = (kAAlongK ? k : m) + pad, stride_b = (kBAlongK ? k : n) + pad;
@@ -57,18 +65,18 @@ void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
   const A* first_a = on_a.get() + offset;
   const B* first_b = on_b.get() + offset;
   const bool aligned = RowsCopied(stride_a, first_a) && RowsCopied(stride_b, first_b);
-  CUDA_OK(Launch(Product<Shape, kAAlongK, kBAlongK, A, B>,
+  CUDA_OK(Launch(Product<Shape, kAAlongK, kBAlongK, kRounds, A, B>,
                  static_cast<unsigned>((m + Shape::kM - 1) / Shape::kM), kTileThreads,
-                 kTileBytes<Shape, kAAlongK, kBAlongK, RowOperand<A>, RowOperand<B>>, nullptr, first_a,
-                 first_b, m, n, k, stride_a, stride_b, aligned, c.get()));
+                 kTileBytes<Shape, kAAlongK, kBAlongK, RowOperand<A, kRounds>, RowOperand<B, kRounds>>,
+                 nullptr, first_a, first_b, m, n, k, stride_a, stride_b, aligned, c.get()));
   const std::vector<float> got = c.Host();
   double worst = 0.0;
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < n; ++j) {
       double want = 0.0, size = 0.0;
       for (int step = 0; step < k; ++step) {
-        const double term = double{ToFloat(a[kAAlongK ? i * stride_a + step : step * stride_a + i])} *
-                            ToFloat(b[kBAlongK ? j * stride_b + step : step * stride_b + j]);
+        const double term = Factor(a[kAAlongK ? i * stride_a + step : step * stride_a + i], kRounds) *
+                            Factor(b[kBAlongK ? j * stride_b + step : step * stride_b + j], kRounds);
         want += term, size += std::fabs(term);
       }
       const double error = std::fabs(got[static_cast<size_t>(i) * n + j] - want);
@@ -79,17 +87,17 @@ void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
   CHECK_TRUE(worst == 0.0);
 }
 
-template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B>
+template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B, bool kRounds = false>
 void CheckShapes(double tolerance) {
   using Tall = typename Tiles<T>::Tall;
   using Flat = typename Tiles<T>::Flat;
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, A, B>(17, 130, 48, 0, 0, tolerance);
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, A, B>(1, 3, 1, 0, 0, tolerance);  // one step
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, A, B>(24, 64, 40, 8, 0,
-                                                  tolerance);  // columns that are not multiplied
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, A, B>(32, 16, 32, 0, 1, tolerance);  // misaligned
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, A, B>(40, 72, 21, 3, 0, tolerance);
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, A, B>(136, 128, 36, 4, 0, tolerance);
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(17, 130, 48, 0, 0, tolerance);
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(1, 3, 1, 0, 0, tolerance);  // one step
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(24, 64, 40, 8, 0,
+                                                           tolerance);  // columns that are not multiplied
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(32, 16, 32, 0, 1, tolerance);  // misaligned
+  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(40, 72, 21, 3, 0, tolerance);
+  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(136, 128, 36, 4, 0, tolerance);
 }
 
 template <bool kAAlongK, bool kBAlongK>
@@ -98,6 +106,8 @@ void CheckKinds() {
   CheckShapes<bfloat16, kAAlongK, kBAlongK, float, bfloat16>(2e-5);
   CheckShapes<bfloat16, kAAlongK, kBAlongK, float, float>(3e-5);
   CheckShapes<bfloat16, kAAlongK, kBAlongK, bfloat16, bfloat16>(6e-7);
+  CheckShapes<bfloat16, kAAlongK, kBAlongK, float, float, true>(6e-7);
+  CheckShapes<bfloat16, kAAlongK, kBAlongK, bfloat16, float, true>(6e-7);
 }
 
 LARGEOUT_TEST(ProductsOfRows) { CheckKinds<true, true>(); }
@@ -113,7 +123,7 @@ LARGEOUT_TEST(LongSums) {
   for (float& x : b) x = 0.5f + static_cast<float>(random.Unit());
   const OnGpu<float> on_a(a), on_b(b), c(m * n);
   using Shape = Tiles<float>::Flat;
-  CUDA_OK(Launch(Product<Shape, true, true, float, float>, 1, kTileThreads,
+  CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
                  on_b.get(), m, n, k, k, k, true, c.get()));
   const std::vector<float> got = c.Host();
@@ -134,7 +144,7 @@ LARGEOUT_TEST(SpecialNumbers) {
   for (int j = 0; j < n; ++j) b[j * k + 3] = 1.f;
   const OnGpu<float> on_a(a), on_b(b), c(m * n);
   using Shape = Tiles<float>::Flat;
-  CUDA_OK(Launch(Product<Shape, true, true, float, float>, 1, kTileThreads,
+  CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
                  on_b.get(), m, n, k, k, k, true, c.get()));
   const std::vector<float> got = c.Host();

@@ -9,7 +9,6 @@
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_tile.cuh"
-#include "tree_softmax/cuda/tree_softmax_cuda.h"
 
 namespace largeout {
 namespace {
@@ -75,7 +74,7 @@ template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     RangeTerms(SoftmaxRows<T> table, SoftmaxBatch<H, int32_t> batch, TermsPlan plan, PartialTerms out,
                CopiedRows copied) {
-  using Shape = SoftmaxTile<T>;
+  using Shape = SoftmaxTile<T, H>;
   using Totals = TileTotals<Shape>;
   __shared__ float terms[Totals::kFloats];
   __shared__ float sums[Shape::kAcross * Totals::kStride];  // of all logits, as the totals are laid out
@@ -139,32 +138,6 @@ __global__ void JoinRanges(PartialTerms parts, int64_t ranges, const int32_t* ta
   out.sum[t] = skip ? 0.f : static_cast<float>(all);
 }
 
-template <typename T, typename H>
-int TermsOf(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const SoftmaxTerms& terms,
-            Scratch* scratch, GpuStream stream) {
-  const TermsPlan plan(table.classes, batch.count);
-  const int64_t partial = plan.ranges * plan.tokens;
-  const PartialTerms parts{scratch->Take<float>(partial), scratch->Take<float>(partial),
-                           scratch->Take<float>(partial), scratch->Take<float>(plan.tokens)};
-  if (parts.picked == nullptr || parts.high == nullptr || parts.total == nullptr || parts.sum == nullptr)
-    return kNoMemory;
-  const CopiedRows copied{RowsCopied(table.dim, batch.hidden), RowsCopied(table.dim, table.rows)};
-  for (int64_t begin = 0; begin < batch.count; begin += plan.tokens) {
-    const int64_t count = std::min(plan.tokens, batch.count - begin);
-    const SoftmaxBatch<H, int32_t> chunk{batch.hidden + begin * table.dim, batch.targets + begin, count,
-                                         batch.skip_target};
-    const int64_t blocks = CeilDiv(count, kTileRows) * plan.ranges;
-    if (blocks > 0) {
-      LARGEOUT_RETURN_IF_ERROR(Launch(RangeTerms<T, H>, static_cast<unsigned>(blocks), kTileThreads,
-                                      kLogitBytes<T, H>, stream, table, chunk, plan, parts, copied));
-    }
-    LARGEOUT_RETURN_IF_ERROR(Launch(JoinRanges, Blocks(count), kThreads, 0, stream, parts, plan.ranges,
-                                    chunk.targets, count, batch.skip_target,
-                                    SoftmaxTerms{terms.lse + begin, terms.ce + begin, terms.sum + begin}));
-  }
-  return 0;
-}
-
 }  // namespace
 
 template <typename Id>
@@ -188,15 +161,27 @@ template <typename T, typename H>
 int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
                          const SoftmaxTerms& terms, Scratch* scratch, GpuStream stream) {
   if (batch.count == 0) return 0;
-  if constexpr (sizeof(T) > sizeof(H)) {
-    float* hidden = scratch->Take<float>(batch.count * table.dim);
-    if (hidden == nullptr) return kNoMemory;
-    LARGEOUT_RETURN_IF_ERROR(ToFloatsCuda(batch.hidden, batch.count * table.dim, hidden, stream));
-    return TermsOf<T, float>(table, {hidden, batch.targets, batch.count, batch.skip_target}, terms, scratch,
-                             stream);
-  } else {
-    return TermsOf(table, batch, terms, scratch, stream);
+  const TermsPlan plan(table.classes, batch.count);
+  const int64_t partial = plan.ranges * plan.tokens;
+  const PartialTerms parts{scratch->Take<float>(partial), scratch->Take<float>(partial),
+                           scratch->Take<float>(partial), scratch->Take<float>(plan.tokens)};
+  if (parts.picked == nullptr || parts.high == nullptr || parts.total == nullptr || parts.sum == nullptr)
+    return kNoMemory;
+  const CopiedRows copied{RowsCopied(table.dim, batch.hidden), RowsCopied(table.dim, table.rows)};
+  for (int64_t begin = 0; begin < batch.count; begin += plan.tokens) {
+    const int64_t count = std::min(plan.tokens, batch.count - begin);
+    const SoftmaxBatch<H, int32_t> chunk{batch.hidden + begin * table.dim, batch.targets + begin, count,
+                                         batch.skip_target};
+    const int64_t blocks = CeilDiv(count, kTileRows) * plan.ranges;
+    if (blocks > 0) {
+      LARGEOUT_RETURN_IF_ERROR(Launch(RangeTerms<T, H>, static_cast<unsigned>(blocks), kTileThreads,
+                                      kLogitBytes<T, H>, stream, table, chunk, plan, parts, copied));
+    }
+    LARGEOUT_RETURN_IF_ERROR(Launch(JoinRanges, Blocks(count), kThreads, 0, stream, parts, plan.ranges,
+                                    chunk.targets, count, batch.skip_target,
+                                    SoftmaxTerms{terms.lse + begin, terms.ce + begin, terms.sum + begin}));
   }
+  return 0;
 }
 
 #define LARGEOUT_INSTANTIATE_TARGETS(Id)                                                          \

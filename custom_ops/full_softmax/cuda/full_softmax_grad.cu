@@ -4,20 +4,19 @@
 // joined at the end.
 //
 // Bounds: 6 x tokens x classes x dim flops. Bytes, for each chunk of up to 8192 tokens: the rows twice and
-// their gradient once; and 4 for each of the chunk's logits, written once and read by both products, for
-// every 128 elements of a row.
+// their gradient once; and 4 (2 with hidden vectors of bfloat16) for each of the chunk's logits, written once
+// and read by both products, for every 128 elements of a row.
 #include <algorithm>
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_products.cuh"
-#include "tree_softmax/cuda/tree_softmax_cuda.h"
 
 namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kChunkFloats = kInEmulation ? 1 << 18 : 32 << 20;  // gradients of logits in memory at once
+constexpr int64_t kChunkLogits = kInEmulation ? 1 << 18 : 32 << 20;  // whose gradients are in memory at once
 constexpr int64_t kMostTokens = kInEmulation ? 512 : 8192;           // of a chunk
 constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows should have
 
@@ -28,7 +27,7 @@ struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
     tokens = Even(count, kMostTokens, kTileRows);
     const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
-    const int64_t fit = kChunkFloats / (tall * kTileRows) / kTileColumns * kTileColumns;
+    const int64_t fit = kChunkLogits / (tall * kTileRows) / kTileColumns * kTileColumns;
     width = Even(classes, fit, kTileColumns);
     const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kTileColumns));
     parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kTileColumns));
@@ -55,9 +54,9 @@ struct TokenGradients {
 
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    LogitGradients(SoftmaxRows<T> table, const H* hidden, TokenGradients of, SoftmaxChunk chunk,
+    LogitGradients(SoftmaxRows<T> table, const H* hidden, TokenGradients of, SoftmaxChunk<H> chunk,
                    CopiedRows copied) {
-  using Shape = SoftmaxTile<T>;
+  using Shape = SoftmaxTile<T, H>;
   static_assert(kLogitBytes<T, H> >= Shape::kDown * kTileColumns * static_cast<int>(sizeof(float)),
                 "room for sums");
   float* shared = DynamicShared<float>();
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     }
   }
   // The memory has whole tiles.
-  float* out = chunk.gradient + token * chunk.stride + first;
+  H* out = chunk.gradient + token * chunk.stride + first;
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
 #pragma unroll
@@ -121,7 +120,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 }
 
 // The gradient of the biases from the sums of tiles; added to where other tokens came before.
-__global__ void JoinColumns(SoftmaxChunk chunk, bool add, float* d_bias) {
+template <typename H>
+__global__ void JoinColumns(SoftmaxChunk<H> chunk, bool add, float* d_bias) {
   const int64_t c = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (c >= chunk.width) return;
   float sum = add ? d_bias[c] : 0.f;
@@ -146,11 +146,11 @@ int SetZero(X* data, int64_t n, GpuStream stream) {
   return static_cast<int>(cudaMemsetAsync(data, 0, n * sizeof(X), stream));
 }
 
-// The launches of one call. X: hidden vectors, which are float32 for float32 rows; H: their gradient.
-template <typename T, typename X, typename H>
+// The launches of one call.
+template <typename T, typename H>
 class Gradients {
  public:
-  Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<X, int32_t>& batch,
+  Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
             const SoftmaxBatchGradients<H, T>& out, GpuStream stream)
       : table_(table),
         batch_(batch),
@@ -166,7 +166,8 @@ class Gradients {
       *to = scratch->Take<float>(n);
       return *to != nullptr;
     };
-    bool all = take(plan_.tokens * plan_.width, &gradient_);
+    gradient_ = scratch->Take<H>(plan_.tokens * plan_.width);
+    bool all = gradient_ != nullptr;
     if (out_.bias != nullptr)
       all = all && take(CeilDiv(plan_.tokens, kTileRows) * plan_.width, &column_sums_);
     if (hidden_ && KeepsHidden()) {
@@ -199,29 +200,29 @@ class Gradients {
   // Whether d_hidden is the only part.
   bool KeepsHidden() const { return std::is_same<H, float>::value && plan_.parts == 1; }
 
-  int RunChunk(const SoftmaxChunk& chunk, const TokenGradients& of) {
+  int RunChunk(const SoftmaxChunk<H>& chunk, const TokenGradients& of) {
     const int64_t columns = CeilDiv(dim_, kTileColumns);
     LARGEOUT_RETURN_IF_ERROR(Launch(
-        LogitGradients<T, X>, Grid(CeilDiv(chunk.count, kTileRows) * CeilDiv(chunk.width, kTileColumns)),
-        kTileThreads, kLogitBytes<T, X>, stream_, table_, batch_.hidden, of, chunk,
+        LogitGradients<T, H>, Grid(CeilDiv(chunk.count, kTileRows) * CeilDiv(chunk.width, kTileColumns)),
+        kTileThreads, kLogitBytes<T, H>, stream_, table_, batch_.hidden, of, chunk,
         CopiedRows{RowsCopied(dim_, batch_.hidden), RowsCopied(dim_, table_.rows)}));
     if (out_.bias != nullptr) {
-      LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns, Blocks(chunk.width), kThreads, 0, stream_, chunk,
+      LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns<H>, Blocks(chunk.width), kThreads, 0, stream_, chunk,
                                       chunk.token > 0, out_.bias + chunk.first));
     }
     if (rows_) {
       T* d_rows = out_.rows + chunk.first * dim_;
       RowSums sums{row_sums_, chunk.token > 0, chunk.token + chunk.count == batch_.count};
       if constexpr (std::is_same<T, float>::value) sums.sums = d_rows;
-      LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, X>, Grid(CeilDiv(chunk.width, kTileRows) * columns),
-                                      kTileThreads, kRowBytes<T, X>, stream_, chunk, batch_.hidden, dim_,
+      LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, H>, Grid(CeilDiv(chunk.width, kTileRows) * columns),
+                                      kTileThreads, kRowBytes<T, H>, stream_, chunk, batch_.hidden, dim_,
                                       sums, d_rows, RowsCopied(dim_, batch_.hidden),
                                       RowsAligned(dim_, d_rows, sums.sums)));
     }
     if (hidden_) {
       LARGEOUT_RETURN_IF_ERROR(
-          Launch(HiddenGradients<T>, Grid(CeilDiv(chunk.count, kTileRows) * columns * plan_.parts),
-                 kTileThreads, kHiddenBytes<T>, stream_, chunk, table_, plan_.of_part, batch_.count,
+          Launch(HiddenGradients<T, H>, Grid(CeilDiv(chunk.count, kTileRows) * columns * plan_.parts),
+                 kTileThreads, kHiddenBytes<T, H>, stream_, chunk, table_, plan_.of_part, batch_.count,
                  chunk.first > 0, parts_, RowsCopied(dim_, table_.rows), RowsAligned(dim_, parts_, nullptr)));
     }
     return 0;
@@ -230,13 +231,14 @@ class Gradients {
   static unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
 
   const SoftmaxRows<T> table_;
-  const SoftmaxBatch<X, int32_t> batch_;
+  const SoftmaxBatch<H, int32_t> batch_;
   const SoftmaxBatchGradients<H, T> out_;
   const GpuStream stream_;
   const int64_t dim_;
   const GradPlan plan_;
   const bool rows_, hidden_;  // wanted, and not empty
-  float *gradient_ = nullptr, *column_sums_ = nullptr, *row_sums_ = nullptr, *parts_ = nullptr;
+  H* gradient_ = nullptr;
+  float *column_sums_ = nullptr, *row_sums_ = nullptr, *parts_ = nullptr;
 };
 
 }  // namespace
@@ -251,19 +253,9 @@ int FullSoftmaxGradCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32
     return SetZero(gradients.bias, table.classes, stream);
   }
   const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
-  if constexpr (sizeof(T) > sizeof(H)) {
-    float* hidden = scratch->Take<float>(batch.count * table.dim);
-    if (hidden == nullptr) return kNoMemory;
-    LARGEOUT_RETURN_IF_ERROR(ToFloatsCuda(batch.hidden, batch.count * table.dim, hidden, stream));
-    Gradients<T, float, H> work(table, {hidden, batch.targets, batch.count, batch.skip_target}, gradients,
-                                stream);
-    LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
-    return work.Run(of);
-  } else {
-    Gradients<T, H, H> work(table, batch, gradients, stream);
-    LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
-    return work.Run(of);
-  }
+  Gradients<T, H> work(table, batch, gradients, stream);
+  LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
+  return work.Run(of);
 }
 
 #define LARGEOUT_INSTANTIATE(T, H)                                                               \

@@ -7,17 +7,18 @@
 namespace largeout {
 
 // One chunk: tokens from `token` on, classes from `first` on. `gradient` [tokens, stride] are those of its
-// logits.
+// logits, of the type of the hidden vectors.
+template <typename H>
 struct SoftmaxChunk {
   int64_t token, count, first, width, stride;
-  float* gradient;
+  H* gradient;
   float* column_sums;  // [tiles of tokens, stride]
 };
 
 template <typename T, typename H>
-constexpr int kRowBytes = kTileBytes<SoftmaxTile<T>, false, false, RowOperand<float>, RowOperand<H>>;
-template <typename T>
-constexpr int kHiddenBytes = kTileBytes<SoftmaxTile<T>, true, false, RowOperand<float>, RowOperand<T>>;
+constexpr int kRowBytes = kTileBytes<SoftmaxTile<T, H>, false, false, RowOperand<H>, RowOperand<H>>;
+template <typename T, typename H>
+constexpr int kHiddenBytes = kTileBytes<SoftmaxTile<T, H>, true, false, RowOperand<H>, TableOperand<T, H>>;
 
 // out (+)= gradient^T hidden, [width, dim]. Where other tokens come before or after, `sums` [width, dim] has
 // the sum so far.
@@ -27,9 +28,9 @@ struct RowSums {
 };
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    RowGradients(SoftmaxChunk chunk, const H* hidden, int64_t dim, RowSums of, T* d_rows, bool copied,
+    RowGradients(SoftmaxChunk<H> chunk, const H* hidden, int64_t dim, RowSums of, T* d_rows, bool copied,
                  bool aligned) {
-  using Shape = SoftmaxTile<T>;
+  using Shape = SoftmaxTile<T, H>;
   const int64_t wide = CeilDiv(dim, kTileColumns);
   const int64_t row = blockIdx.x / wide * kTileRows, column = blockIdx.x % wide * kTileColumns;
   float acc[Shape::kTM][Shape::kTN] = {};
@@ -50,11 +51,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
 // parts[part] (+)= gradient rows, over the classes of the part, for the tokens of the chunk. parts: [parts,
 // all tokens, dim].
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    HiddenGradients(SoftmaxChunk chunk, SoftmaxRows<T> table, int64_t of_part, int64_t all_tokens, bool add,
-                    float* parts, bool copied, bool aligned) {
-  using Shape = SoftmaxTile<T>;
+    HiddenGradients(SoftmaxChunk<H> chunk, SoftmaxRows<T> table, int64_t of_part, int64_t all_tokens,
+                    bool add, float* parts, bool copied, bool aligned) {
+  using Shape = SoftmaxTile<T, H>;
   const int64_t dim = table.dim, wide = CeilDiv(dim, kTileColumns), high = CeilDiv(chunk.count, kTileRows);
   const int64_t column = blockIdx.x % wide * kTileColumns, token = blockIdx.x / wide % high * kTileRows;
   const int64_t part = blockIdx.x / wide / high;
@@ -62,10 +63,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t begin = min(part * of_part, chunk.width), end = min(begin + of_part, chunk.width);
   if (begin == end && add) return;
   float acc[Shape::kTM][Shape::kTN] = {};
-  MultiplyTile<Shape, true, false>(PartOf(chunk.gradient, chunk.stride, chunk.count, end, token, 0, true),
-                                   PartOf(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
-                                   static_cast<int>(begin), static_cast<int>(end), DynamicShared<char>(), acc,
-                                   NothingEachK());
+  MultiplyTile<Shape, true, false>(
+      PartOf(chunk.gradient, chunk.stride, chunk.count, end, token, 0, true),
+      PartOf<kRoundsRows<H>>(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
+      static_cast<int>(begin), static_cast<int>(end), DynamicShared<char>(), acc, NothingEachK());
   float* out = parts + (part * all_tokens + chunk.token + token) * dim + column;
   StoreTile<Shape>(
       acc, chunk.count - token, dim - column, aligned, [&](int t) { return out + t * dim; },

@@ -7,9 +7,15 @@
 
 namespace largeout {
 
-// Rows of a tile are tokens, columns classes; or either of them, and elements of a row.
-template <typename T>
-using SoftmaxTile = typename Tiles<T>::Tall;
+// Rows of a tile are tokens, columns classes; or either of them, and elements of a row. Rows of type T,
+// hidden vectors of type H. Products are of bfloat16 where either is; beside hidden vectors of bfloat16 rows
+// of float32 are rounded.
+template <typename T, typename H>
+using SoftmaxTile = typename Tiles<std::conditional_t<sizeof(H) == 2, bfloat16, T>>::Tall;
+template <typename H>
+constexpr bool kRoundsRows = sizeof(H) == 2;
+template <typename T, typename H>
+using TableOperand = RowOperand<T, kRoundsRows<H>>;
 
 // Which rows may be copied as they lie.
 struct CopiedRows {
@@ -17,19 +23,20 @@ struct CopiedRows {
 };
 
 template <typename T, typename H>
-constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T>, true, true, RowOperand<H>, RowOperand<T>>;
+constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T, H>, true, true, RowOperand<H>, TableOperand<T, H>>;
 
 // The logits of a tile, whose first token and class these are.
 template <typename T, typename H>
 __device__ __forceinline__ void MultiplyLogits(const H* hidden, int64_t tokens, const SoftmaxRows<T>& table,
                                                int64_t token, int64_t first, const CopiedRows& copied,
                                                char* shared,
-                                               float (&acc)[SoftmaxTile<T>::kTM][SoftmaxTile<T>::kTN]) {
-  using Shape = SoftmaxTile<T>;
+                                               float (&acc)[SoftmaxTile<T, H>::kTM][SoftmaxTile<T, H>::kTN]) {
+  using Shape = SoftmaxTile<T, H>;
   const int64_t dim = table.dim;
-  MultiplyTile<Shape, true, true>(PartOf(hidden, dim, tokens, dim, token, 0, copied.hidden),
-                                  PartOf(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
-                                  static_cast<int>(dim), shared, acc, NothingEachK());
+  MultiplyTile<Shape, true, true>(
+      PartOf(hidden, dim, tokens, dim, token, 0, copied.hidden),
+      PartOf<kRoundsRows<H>>(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
+      static_cast<int>(dim), shared, acc, NothingEachK());
   if (table.bias == nullptr) return;
 #pragma unroll
   for (int j = 0; j < Shape::kTN; ++j) {

@@ -1,5 +1,6 @@
-// The three numbers of every token, and their gradients, for 100,000 classes and 3200 tokens, in float32 and
-// in bfloat16, next to 2 and 6 flops per token, class and column on the GPU's float32 units.
+// The three numbers of every token, and their gradients, for 100,000 classes and 3200 tokens, in float32, in
+// bfloat16, and with hidden vectors alone of bfloat16 (mixed_bfloat16), next to 2 and 6 flops per token,
+// class and column on the GPU's float32 units.
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
@@ -9,11 +10,12 @@
 namespace largeout {
 namespace {
 
-// X: the type of rows and hidden vectors.
-template <typename X>
+// T: the type of rows, H: of hidden vectors.
+template <typename T, typename H>
 void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   const std::string name = std::to_string(classes) + " x " + std::to_string(tokens) + " x " +
-                           std::to_string(dim) + ", " + BenchTypeName<X>();
+                           std::to_string(dim) + ", " +
+                           (sizeof(T) == sizeof(H) ? BenchTypeName<T>() : std::string("mixed"));
   const double need = classes * dim * 10.0 + tokens * dim * 20.0 + (bench->quick() ? 3e8 : 5e8);
   if (need > 0.9 * bench->free_bytes()) {
     std::printf("%-14s %-34s left out: %.1f GB are free\n", "full_softmax", name.c_str(),
@@ -26,18 +28,19 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
   for (int32_t& target : host_targets) target = static_cast<int32_t>(random.Below(classes));
   int32_t* targets = memory.Take<int32_t>(tokens);
   BENCH_OK(cudaMemcpy(targets, host_targets.data(), tokens * sizeof(int32_t), cudaMemcpyHostToDevice));
-  const SoftmaxRows<X> table{BenchFilled<X>(&memory, classes * dim, 1, 0.05f),
+  const SoftmaxRows<T> table{BenchFilled<T>(&memory, classes * dim, 1, 0.05f),
                              BenchFilled<float>(&memory, classes, 2, 1.f), classes, dim};
-  const SoftmaxBatch<X, int32_t> batch{BenchFilled<X>(&memory, tokens * dim, 3, 1.f), targets, tokens, false};
+  const SoftmaxBatch<H, int32_t> batch{BenchFilled<H>(&memory, tokens * dim, 3, 1.f), targets, tokens, false};
   const SoftmaxTerms terms{memory.Take<float>(tokens), memory.Take<float>(tokens),
                            memory.Take<float>(tokens)};
   const SoftmaxUpstream upstream{BenchFilled<float>(&memory, tokens, 4, 1.f),
                                  BenchFilled<float>(&memory, tokens, 5, 1.f),
                                  BenchFilled<float>(&memory, tokens, 6, 0.1f)};
-  const SoftmaxBatchGradients<X, X> gradients{memory.Take<X>(tokens * dim), memory.Take<X>(classes * dim),
+  const SoftmaxBatchGradients<H, T> gradients{memory.Take<H>(tokens * dim), memory.Take<T>(classes * dim),
                                               memory.Take<float>(classes)};
   const int64_t base = memory.used();
-  const double flops = 2.0 * tokens * classes * dim, bytes = 1.0 * (classes + tokens) * dim * sizeof(X);
+  const double flops = 2.0 * tokens * classes * dim,
+               bytes = 1.0 * (classes * sizeof(T) + tokens * sizeof(H)) * dim;
   const auto report = [&](const char* part, const Times& t, double products, double all_bytes) {
     bench->Report(name, part, t, all_bytes, products * flops);
   };
@@ -81,13 +84,15 @@ int main(int argc, char** argv) {
   if (!Bench::HasGpu()) return 77;
   Bench bench("full_softmax", argc, argv);
   if (bench.quick()) {
-    Run<float>(&bench, 1000, 200, 36);
-    Run<bfloat16>(&bench, 1000, 200, 36);
+    Run<float, float>(&bench, 1000, 200, 36);
+    Run<bfloat16, bfloat16>(&bench, 1000, 200, 36);
+    Run<float, bfloat16>(&bench, 1000, 200, 36);
     return 0;
   }
   for (const int64_t dim : {304, 1024}) {
-    Run<float>(&bench, 100000, 3200, dim);
-    Run<bfloat16>(&bench, 100000, 3200, dim);
+    Run<float, float>(&bench, 100000, 3200, dim);
+    Run<bfloat16, bfloat16>(&bench, 100000, 3200, dim);
+    Run<float, bfloat16>(&bench, 100000, 3200, dim);
   }
   return 0;
 }

@@ -14,7 +14,7 @@ namespace {
 // (probability - 1 at the path's child) * scale, for pairs x children.
 struct GradOperand {
   using Element = float;
-  static constexpr bool kConverts = true;
+  static constexpr bool kConverts = true, kRounded = false;
   const float* base;  // the probability of pair 0, child 0
   const int32_t* pair_row;
   const float* scale;

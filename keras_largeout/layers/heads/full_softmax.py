@@ -43,7 +43,8 @@ class FullSoftmax(TableHead):
             frequencies of `counts`; zeros without `counts`.
         kernel_constraint: constraint that acts row by row.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
-            float32.
+            float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
+            processors with AVX512-BF16.
 
     Input shape:
         float `[..., dim]`.

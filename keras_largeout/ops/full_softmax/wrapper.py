@@ -69,7 +69,8 @@ def full_softmax_terms(
     once the real ones are known. (Where these are others, everything is computed again, and right.)
 
     Args:
-        hidden: Floating tensor `[tokens, dim]`, float32 or bfloat16 (other types are cast to float32).
+        hidden: Floating tensor `[tokens, dim]`, float32 or bfloat16 (other types are cast to float32). If
+            bfloat16, products are of bfloat16 with float32 sums on GPUs and on processors with AVX512-BF16.
         targets: Integer tensor `[tokens]`, class ids; -1: none.
         table: `tf.Variable` (or `keras.Variable` that holds one) `[classes, dim]`, float32 or bfloat16; or a
             tensor.

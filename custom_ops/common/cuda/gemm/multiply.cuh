@@ -84,8 +84,7 @@ __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a
                                                const typename PieceB::Element* b, int steps,
                                                float (&acc)[Shape::kTM][Shape::kTN]) {
   using Mma = typename Shape::Mma;
-  constexpr bool kExactA = sizeof(typename PieceA::Element) == 2,
-                 kExactB = sizeof(typename PieceB::Element) == 2;
+  constexpr bool kOneA = PieceA::kOneFactor, kOneB = PieceB::kOneFactor;
   constexpr int kDown = Shape::kTM / 2, kAcross = Shape::kTN / 2;
 #pragma unroll 1
   for (int k = 0; k < steps; k += Mma::kDepth) {
@@ -104,14 +103,14 @@ __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a
           float sum[4];
 #pragma unroll
           for (int n = 0; n < 4; ++n)
-            sum[n] = kExactA && kExactB ? acc[2 * i + n / 2][2 * (j + half) + n % 2] : 0.f;
-          if constexpr (!kExactA) MultiplyKind(Mma(), sum, x_small[i], y[half], y[half + 2]);
-          if constexpr (!kExactB) MultiplyKind(Mma(), sum, x[i], y_small[half], y_small[half + 2]);
+            sum[n] = kOneA && kOneB ? acc[2 * i + n / 2][2 * (j + half) + n % 2] : 0.f;
+          if constexpr (!kOneA) MultiplyKind(Mma(), sum, x_small[i], y[half], y[half + 2]);
+          if constexpr (!kOneB) MultiplyKind(Mma(), sum, x[i], y_small[half], y_small[half + 2]);
           MultiplyKind(Mma(), sum, x[i], y[half], y[half + 2]);
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
             float& to = acc[2 * i + n / 2][2 * (j + half) + n % 2];
-            to = kExactA && kExactB ? sum[n] : to + sum[n];
+            to = kOneA && kOneB ? sum[n] : to + sum[n];
           }
         }
       }

@@ -8,6 +8,7 @@
 //   Line(row)                  the address of a row's first element, or null beyond `rows`
 //   aligned                    whether rows are, to 16 bytes
 //   kConverts                  whether 16 bytes become something else, by Convert(row, column, x)
+//   kRounded                   whether float32 elements are rounded where factors are of bfloat16, not split
 #ifndef LARGEOUT_COMMON_CUDA_GEMM_OPERANDS_CUH_
 #define LARGEOUT_COMMON_CUDA_GEMM_OPERANDS_CUH_
 
@@ -19,10 +20,10 @@
 namespace largeout {
 
 // Rows of a matrix, or some of them through an index.
-template <typename T>
+template <typename T, bool kRounds = false>
 struct RowOperand {
   using Element = T;
-  static constexpr bool kConverts = false;
+  static constexpr bool kConverts = false, kRounded = kRounds;
   const T* base;
   int64_t stride;
   const int32_t* index;  // or null: row r is base + r * stride
@@ -58,9 +59,10 @@ inline bool RowsCopied(int64_t dim, const X*... matrices) {
 }
 
 // The rows of a matrix from `row` on, and their elements from `column` on, a multiple of 16 bytes.
-template <typename X>
-__device__ __forceinline__ RowOperand<X> PartOf(const X* matrix, int64_t stride, int64_t rows,
-                                                int64_t columns, int64_t row, int64_t column, bool aligned) {
+template <bool kRounds = false, typename X>
+__device__ __forceinline__ RowOperand<X, kRounds> PartOf(const X* matrix, int64_t stride, int64_t rows,
+                                                         int64_t columns, int64_t row, int64_t column,
+                                                         bool aligned) {
   return {matrix + row * stride + column,     stride, nullptr, static_cast<int>(rows - row),
           static_cast<int>(columns - column), aligned};
 }
@@ -73,8 +75,9 @@ struct Piece {
   using Element = typename Operand::Element;
   static constexpr int kVec = 16 / sizeof(Element);
   static constexpr int kLine = kAlongK ? kTileK : kSize, kLines = kAlongK ? kSize : kTileK;
-  static constexpr bool kSplitBf16 = sizeof(Element) == 4 && std::is_same<typename Shape::Mma, Bf16>::value;
-  static constexpr int kPad = sizeof(Element) == 2 || kSplitBf16 == kAlongK ? 8 : 4;
+  static constexpr bool kFloatToBf16 = sizeof(Element) == 4 && std::is_same<typename Shape::Mma, Bf16>::value;
+  static constexpr bool kOneFactor = sizeof(Element) == 2 || (kFloatToBf16 && Operand::kRounded);
+  static constexpr int kPad = sizeof(Element) == 2 || kFloatToBf16 == kAlongK ? 8 : 4;
   static constexpr int kStride = kLine + kPad;
   static constexpr int kUnits = kLines * kLine / kVec;  // of 16 bytes
   static constexpr int kEach = (kUnits + Shape::kThreads - 1) / Shape::kThreads;

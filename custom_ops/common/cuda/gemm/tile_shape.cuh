@@ -15,7 +15,8 @@ namespace largeout {
 struct Tf32 {
   static constexpr int kDepth = 8;
 };
-// Bf16: factors of bfloat16 are exact; a float32 one is the sum of two bfloat16, which keep 16 bits of it.
+// Bf16: factors of bfloat16 are exact; a float32 one is the sum of two bfloat16, which keep 16 bits of it, or
+// is rounded to one of them where the operand says so.
 struct Bf16 {
   static constexpr int kDepth = 16;
 };

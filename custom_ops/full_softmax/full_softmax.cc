@@ -16,6 +16,7 @@
 #include "common/tasks.h"
 #include "full_softmax/full_softmax_blocks.h"
 #include "full_softmax/full_softmax_kernels.h"
+#include "full_softmax/full_softmax_products.h"
 
 namespace largeout {
 namespace {
@@ -32,7 +33,7 @@ template <typename T>
 class Softmax {
  public:
   Softmax(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const CpuCall& call)
-      : gemm_(Products(tokens.in_bfloat16)),
+      : gemm_(SoftmaxProducts(tokens.in_bfloat16)),
         table_(table),
         tokens_(tokens),
         parallel_(call.parallel),
@@ -164,13 +165,13 @@ class Softmax {
         EachTokenBlock([&](int64_t t, int64_t m) {
           const float* g = GradientsOfLogits(block, t, m, columns, lse, scratch);
           if (partial != nullptr) {
-            const LeftMatrix left = LeftOf(g, m, width, scratch);
+            const LeftMatrix left = LeftOf(gemm_, g, blocks_.size, m, width, scratch);
             gemm_.multiply(m, dim_, gemm_.Words(width), left.data, left.row, left.k, rows, nullptr,
                            partial + (range * n + t) * dim_, dim_, block > blocks_.first_of_range(range));
           }
           if (row_sums != nullptr) {
             const bool add = t > 0 || (!first && std::is_same<T, float>::value);
-            const LeftMatrix left = TransposedOf(g, m, width, scratch);
+            const LeftMatrix left = TransposedOf(gemm_, g, blocks_.size, m, width, scratch);
             gemm_.multiply(width, dim_, gemm_.Words(m), left.data, left.row, left.k, PanelsOf(t), nullptr,
                            row_sums, dim_, add);
           }
@@ -239,32 +240,6 @@ class Softmax {
   // The open tokens from t on, as the rows that gradients of logits are multiplied with. Blocks of tokens are
   // even, so that no word has numbers of two of them.
   float* PanelsOf(int64_t t) { return panels_ + t / gemm_.per_word * RoundUp(dim_, gemm_.width); }
-
-  // Gradients of logits g [m, width] as the left side of a product, and as that of the transposed one.
-  struct LeftMatrix {
-    const float* data;
-    int64_t row, k;  // strides
-  };
-  LeftMatrix LeftOf(const float* g, int64_t m, int64_t width, BlockScratch* scratch) const {
-    if (gemm_.per_word == 1) return {g, blocks_.size, 1};
-    const int64_t ld = OddLines(gemm_.Words(width));
-    float* words = Aligned(&scratch->words, m * ld);
-    gemm_.left(g, blocks_.size, m, width, words, ld);
-    return {words, ld, 1};
-  }
-  LeftMatrix TransposedOf(const float* g, int64_t m, int64_t width, BlockScratch* scratch) const {
-    if (gemm_.per_word == 1) return {g, 1, blocks_.size};
-    float* words = Aligned(&scratch->turned, gemm_.Words(m) * blocks_.size);
-    gemm_.left_transposed(g, blocks_.size, m, width, words, blocks_.size);
-    return {words, 1, blocks_.size};
-  }
-
-  // In bfloat16 where that is asked for and the machine has it.
-  static const SoftmaxGemmKernels& Products(bool in_bfloat16) {
-    const SoftmaxGemmKernels& halves = LARGEOUT_SELECT(kSoftmaxGemmBfloat16);
-    const bool has = CurrentIsa() == Isa::kV4Bfloat16 && halves.per_word > 0;
-    return in_bfloat16 && has ? halves : LARGEOUT_SELECT(kSoftmaxGemm);
-  }
 
   static void TakeSums(const float* sums, int64_t n, bool first, T* out) {
     for (int64_t i = 0; i < n; ++i) FromFloat(first ? sums[i] : ToFloat(out[i]) + sums[i], out + i);

@@ -6,9 +6,10 @@ from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
+from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.storage.places import check_storage, storage_of_spec
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
-from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
+from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._own_optimizer import OwnOptimizer

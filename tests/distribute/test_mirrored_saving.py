@@ -15,7 +15,7 @@ from _training import assert_same, needs_multi_optimizer
 
 import keras_largeout as kl
 from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.tables import chunks, table
+from keras_largeout.distribute.tables import chunks, placing
 
 klo = kl.optimizers
 STEP = 24  # Keras cannot begin with a batch that does not divide evenly
@@ -25,7 +25,7 @@ HOT = Placement.by_modulo(VOCAB, 2).with_hot_rows([0, 1, 2, 50])
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * DIM * 11)  # several chunks a table
-    monkeypatch.setattr(table, "REPLICATED_BYTES", 0)  # "auto" cuts what is small as well
+    monkeypatch.setattr(placing, "REPLICATED_BYTES", 0)  # "auto" cuts what is small as well
 
 
 def accumulating():

@@ -9,8 +9,9 @@ import tensorflow as tf
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.distribute.tables import chunks
+from keras_largeout.distribute.tables.placing import REPLICATED_BYTES
 from keras_largeout.distribute.tables.row_span import RowSpan
-from keras_largeout.distribute.tables.table import REPLICATED_BYTES, ShardedTable
+from keras_largeout.distribute.tables.table import ShardedTable
 
 
 class Section(NamedTuple):

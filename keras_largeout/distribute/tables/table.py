@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
 from keras_largeout.distribute.replicas.exchange_dtype import exchange_dtype_of
@@ -12,6 +11,7 @@ from keras_largeout.distribute.replicas.hosts import current_hosts
 from keras_largeout.distribute.tables.array import ShardedArray
 from keras_largeout.distribute.tables.exchange import Exchange
 from keras_largeout.distribute.tables.export_proxy import quantized, stand_in
+from keras_largeout.distribute.tables.placing import check_placement, place
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.storage.first_rows import FirstRows
 from keras_largeout.distribute.tables.storage.folder import FORMAT, TableFolder
@@ -25,57 +25,8 @@ from keras_largeout.distribute.tables.storage.places import (
 from keras_largeout.distribute.tables.storage.row_cache import RowCaches
 from keras_largeout.ops import export_mode
 
-#: `placement="auto"` replicates tables up to this size, and cuts larger ones.
-REPLICATED_BYTES = 1 << 20
-
-PLACEMENTS = ("auto", *SIMPLE_KINDS)
-
 #: Kinds of placements of which a formula tells the row at a position.
 _IN_FILES = ("range", "modulo", "permutation", "table", "replicated")
-
-
-def check_placement(placement):
-    """`placement` itself, an argument of a layer. Raises ValueError where it is none."""
-    if isinstance(placement, Placement) or placement in PLACEMENTS or hasattr(placement, "placements"):
-        return placement
-    raise ValueError(
-        f"`placement` must be one of {PLACEMENTS}, a Placement or a Plan. Received: placement={placement!r}"
-    )
-
-
-def place(placement, shape, devices, itemsize=4, name=None):
-    """The `Placement` of a table that `placement` (see `ShardedTable`) asks for.
-
-    Args:
-        placement: one of `PLACEMENTS`, a `Placement`, or a `Plan` that has one under `name`.
-        shape: tuple of ints, `(rows, ...)`.
-        devices: int.
-        itemsize: bytes of a value.
-        name: the name by which a plan knows the table.
-
-    Raises:
-        ValueError: a placement for other rows or devices, or a plan that does not know the table.
-    """
-    rows = shape[0]
-    if hasattr(placement, "placements"):
-        if name not in placement.placements:
-            raise ValueError(
-                f"`placement` is a plan without the table {name!r}. Received: a plan of "
-                f"{sorted(placement.placements)}"
-            )
-        placement = placement.placements[name]
-    if isinstance(placement, Placement):
-        if (placement.rows, placement.devices) != (rows, devices):
-            raise ValueError(
-                f"`placement` must be for {rows} rows on {devices} devices. Received: placement={placement!r}"
-            )
-        return placement
-    if devices == 1:
-        return Placement.by_range(rows, 1)
-    if placement == "auto":
-        small = int(np.prod(shape, dtype=np.int64)) * itemsize <= REPLICATED_BYTES
-        placement = "replicated" if small else "permutation"
-    return Placement.of_kind(placement, rows, shape[1] if len(shape) > 1 else 1, devices)
 
 
 def give_shards(layer, *tables):

@@ -5,9 +5,9 @@ import dataclasses
 import keras
 
 from keras_largeout._checks import positive_int
+from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.storage.places import check_storage
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
-from keras_largeout.distribute.tables.table import check_placement
 from keras_largeout.layers._ids import IdsOfTable
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.optimizers.counterpart import counterpart

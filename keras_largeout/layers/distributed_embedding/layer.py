@@ -9,9 +9,10 @@ from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.feature_use import FeatureUse
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale, check_optimizer
+from keras_largeout.distribute.tables.placing import PLACEMENTS
 from keras_largeout.distribute.tables.stacked import StackedTable
 from keras_largeout.distribute.tables.stacked_lookup import StackedLookup
-from keras_largeout.distribute.tables.table import PLACEMENTS, give_shards
+from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import check_exact, check_keras_3

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_largeout import trees
 from keras_largeout.distribute.planning.tree_cut import TreeCut, unfilled_placement
 from keras_largeout.distribute.replicas.devices import plain_variable
-from keras_largeout.distribute.tables.table import place
+from keras_largeout.distribute.tables.placing import place
 from keras_largeout.layers.heads._per_class import counts_per_class
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
 

@@ -10,8 +10,9 @@ from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.distribute.tables.lookup import LogicalRows
+from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.row_span import saved_shape
-from keras_largeout.distribute.tables.table import ShardedTable, check_placement, give_shards
+from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors

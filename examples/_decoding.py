@@ -1,4 +1,7 @@
-"""How a text goes on: its best continuations, by beam search, or one that is sampled."""
+"""How a text goes on: its best continuations, by beam search, or one that is sampled.
+
+Word 0 is padding, which no continuation has: the model would not see what comes after it.
+"""
 
 import numpy as np
 
@@ -39,6 +42,7 @@ def beam_search(predictor, context, length, beams=4, end=None):
             (score + float(more), [*words, int(word)])
             for (score, words), scores, ids in zip(found, answer["scores"], answer["ids"])
             for more, word in zip(scores, ids)
+            if word != 0
         ]
         best = sorted(longer + complete, key=lambda beam: -beam[0])[:beams]
         complete = [beam for beam in best if beam[1][-1] == end]
@@ -63,5 +67,9 @@ def sample_text(model, head, context, length, end=None, **how):
     while len(words) < length and (not words or words[-1] != end):
         window, there = _window(known + words, steps)
         hidden = model.predict(window[None], verbose=0)[:, there - 1]
-        words.append(int(head.sample(hidden, **how)[0]))
+        drawn = (int(head.sample(hidden, **how)[0]) for _ in range(20))
+        word = next((word for word in drawn if word != 0), None)
+        if word is None:  # the model expects nothing else
+            break
+        words.append(word)
     return words

@@ -49,27 +49,25 @@ def _all_sentences(model, head, context):
 def test_beam_search_finds_the_best_sentences():
     model, head = _model()
     context = [4, 3, 1, 5]  # the window becomes full, then moves
-    # No word of the context, nor one that is found, may be the padding: the model would not see it.
     truth = {w: s for w, s in _all_sentences(model, head, context).items() if 0 not in w}
     best = sorted(truth, key=lambda words: -truth[words])[:4]
     assert any(len(words) < LENGTH for words in truth)
     padded = np.pad(np.array(context, np.int32), (0, STEPS - len(context)))
-    predictor = _without_padding(head.predictor(model, k=WORDS, position="last"))
+    predictor = _Predictor(head.predictor(model, k=WORDS, position="last"))
     found = decoding.beam_search(predictor, padded, LENGTH, beams=WORDS**2, end=END)
     assert [tuple(words) for _, words in found[:4]] == best
     np.testing.assert_allclose([score for score, _ in found[:4]], [truth[w] for w in best], rtol=1e-5)
 
 
-class _without_padding:
-    """A predictor that never says 0, and takes no text without words, as cuDNN's GRU does not."""
+class _Predictor:
+    """Takes no text without words, and none with padding among them: cuDNN's GRU does not either."""
 
     def __init__(self, predictor):
         self._predictor = predictor
 
     def predict(self, windows, verbose):
-        assert (windows[:, 0] != 0).all()
-        answer = self._predictor.predict(windows, verbose=verbose)
-        return answer | {"scores": np.where(answer["ids"] == 0, -1e9, answer["scores"])}
+        assert (windows[:, 0] != 0).all() and (np.diff((windows == 0).astype(int), axis=1) >= 0).all()
+        return self._predictor.predict(windows, verbose=verbose)
 
 
 def test_sampled_text_ends_where_the_text_does():
@@ -78,7 +76,27 @@ def test_sampled_text_ends_where_the_text_does():
     texts = [decoding.sample_text(model, head, context, 4, end=END, seed=seed) for seed in range(12)]
     assert len(set(map(tuple, texts))) > 1
     for words in texts:
-        assert END not in words[:-1] and (len(words) == 4 or words[-1] == END)
+        assert 0 not in words and END not in words[:-1] and (len(words) == 4 or words[-1] == END)
     # At a temperature near zero it is what the model thinks most probable, word by word.
     greedy = decoding.beam_search(head.predictor(model, k=1, position="last"), context, 4, beams=1, end=END)
     assert decoding.sample_text(model, head, context, 4, end=END, temperature=1e-4) == greedy[0][1]
+
+
+def test_where_padding_alone_is_expected_nothing_is_said():
+    model, _ = _model()
+    context = np.array([4, 3, 1, 5, 0], np.int32)
+
+    class Head:
+        def sample(self, hidden, **how):
+            return np.zeros(len(hidden), np.int32)
+
+    assert decoding.sample_text(model, Head(), context, 4) == []
+    assert decoding.beam_search(_Padding(), context, 4, beams=1) == []
+
+
+class _Padding:
+    def predict(self, windows, verbose):
+        return {
+            "scores": np.zeros([len(windows), 1], np.float32),
+            "ids": np.zeros([len(windows), 1], np.int32),
+        }

@@ -125,7 +125,8 @@ class TreeRowTaker {
   virtual void Take(int64_t first, int64_t n, int64_t next, const T* grads) = 0;
 };
 
-// The same, but that row gradients go to `taker`: the same bits. Beside them about scratch_bytes are held.
+// The same, but that row gradients go to `taker`: the same bits. Beside them at most about scratch_bytes are
+// held.
 template <typename T>
 void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
                        const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,

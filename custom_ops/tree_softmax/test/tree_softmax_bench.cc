@@ -188,8 +188,8 @@ int main(int argc, char** argv) {
   if (wanted("top-k headtail 100K")) RunTopK("top-k headtail 100K", HeadTailTree(100000, 448, 64, 16), 10, 256, &parallel);
   if (wanted("top-k twolevel 100K")) RunTopK("top-k twolevel 100K", TwoLevelTree(100000, 316), 10, 32, &parallel);
   if (only == "huffman8 10M") Run("huffman8 10M", HuffmanTree(10000000, 8), lm, &parallel);
-  if (only == "twolevel 1000 1M") {  // saved, and not, with so much scratch memory
-    for (const int64_t megabytes : {256, 128, 64, 32, 16, 8}) {
+  if (only == "twolevel 1000 1M") {  // probabilities saved, and not, with so much scratch memory
+    for (const int64_t megabytes : {256, 32, 16, 8}) {
       const std::string name = "twolevel 1000 1M, " + std::to_string(megabytes) + " MB";
       Run(name.c_str(), TwoLevelTree(1000000, 1000), {20000, 304, 1.0, megabytes << 20}, &parallel);
     }

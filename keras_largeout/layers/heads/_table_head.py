@@ -152,7 +152,8 @@ class TableHead(HeadOptimizer, Head):
             kept = tf.cast(tf.where(tf.reshape(active, [-1])), tf.int32)
             y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
             found = self._stepping(y_true, vectors, weight, hidden)
-            found = [tf.scatter_nd(kept, losses, tf.reduce_prod(lead)[None]) for losses in found]
+            size = tf.reduce_prod(lead)[None]
+            found = [tf.scatter_nd(kept, losses, size) for losses in found]
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):

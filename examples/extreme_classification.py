@@ -9,6 +9,7 @@ python examples/extreme_classification.py --data DIR    # train.txt[.gz], test.t
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -276,6 +277,11 @@ def arguments():
     add("--save", metavar="FILE.keras", help="keep the model; default: saved for a test, then removed")
     add("--results", metavar="FILE.json", help="write the numbers to a file")
     args = parser.parse_args()
+    if args.compare and "TF_CONFIG" in os.environ:
+        parser.error(
+            "--compare trains each output in a process of its own, and is not for a cluster. "
+            f"Received: TF_CONFIG={os.environ['TF_CONFIG']}"
+        )
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
         args.epochs, args.hidden, args.wide, args.rewire_every = 3, 64, 1024, 10

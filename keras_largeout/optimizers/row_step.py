@@ -96,7 +96,8 @@ class RowStep:
             return None
         self.optimizer.check_rows(weight)
         slots = [native(slot) for slot in self.optimizer.slots_of(weight.variable)]
-        return TableStep(self.optimizer.row_rule, weight.native, slots, self._hyper(weight))
+        hyper = self._hyper(self.optimizer.decays(weight))
+        return TableStep(self.optimizer.row_rule, weight.native, slots, hyper)
 
     def _unscaled(self, gradient):
         return gradient if self.scale is None else gradient / self.scale
@@ -139,13 +140,12 @@ class RowStep:
         for r, weight in rows:
             decays = optimizer.decays(weight)
             if decays not in hypers:
-                hypers[decays] = self._hyper(weight)
+                hypers[decays] = self._hyper(decays)
             self._update_rows(r, weight, hypers[decays])
 
-    def _hyper(self, weight):
-        optimizer = self.optimizer
-        rate = tf.cast(optimizer.learning_rate, tf.float32)
-        return optimizer.row_hyper(rate, rate * optimizer.weight_decay if optimizer.decays(weight) else 0.0)
+    def _hyper(self, decays):
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        return self.optimizer.row_hyper(rate, rate * self.optimizer.weight_decay if decays else 0.0)
 
     def _update_dense(self, copy, gradient, prepare, clip, weight):
         """Keras's own update of one dense weight, on the device of `copy`."""

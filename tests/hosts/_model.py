@@ -3,10 +3,12 @@
 `python _model.py FOLDER` prints what the tests look at, and saves `FOLDER/model.keras`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import sys
+import unittest.mock
 
 import keras
 import numpy as np
@@ -93,9 +95,22 @@ def main(folder):
         said["steps"] = int(model.optimizer.iterations.numpy() - before)
         with strategy.scope(), kl.distribute.shared_folder() as shared:
             said["shared"] = [shared, os.path.isdir(shared)]
+        said["not_shared"] = not_shared(strategy, host)
     model.save(folder / "model.keras")
     said["users"] = float(np.abs(model.get_layer("users").table.numpy()).sum())
     print("said", json.dumps(said), flush=True)
+
+
+def not_shared(strategy, host):
+    """The error where the second host does not find the first one's folder."""
+    with contextlib.ExitStack() as stack:
+        if host == 1:
+            stack.enter_context(unittest.mock.patch("os.path.isdir", lambda path: False))
+        try:
+            with strategy.scope(), kl.distribute.shared_folder():
+                return None
+        except OSError as error:
+            return str(error)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -81,3 +82,10 @@ def test_hosts_share_a_folder(said):
     (first, found), second = (host["shared"] for host in said[1])
     assert second == [first, True] and found
     assert not pathlib.Path(first).exists()
+
+
+def test_a_folder_that_a_host_does_not_find_is_an_error_on_all(said):
+    first, second = (host["not_shared"] for host in said[1])
+    assert first == second
+    path = re.fullmatch(r".* as TMPDIR\. Received: (.+), which is not there on every host", first)[1]
+    assert not pathlib.Path(path).exists()

@@ -98,20 +98,22 @@ class Launcher:
                 self.children["chief", 0].send(signal.SIGKILL)
 
     def _start(self, job, index):
-        own = self.cluster.task(job, index)
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-        environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
-        if job != "worker":
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # weights of parameter servers are in main memory
-        command = [sys.executable]
+        # Weights of parameter servers are in main memory.
+        no_gpu = {} if job == "worker" else {"CUDA_VISIBLE_DEVICES": ""}
         if job == "chief":
-            command += self.script
             self._lost_ps_at = None
+            self._start_child(job, index, job, self.script, **no_gpu)
         else:
-            command += ["-m", "keras_largeout.distribute.server"]
-        name = job if job == "chief" else f"{job} {index}"
+            server = ["-m", "keras_largeout.distribute.server"]
+            self._start_child(job, index, f"{job} {index}", server, hidden_until=_READY, **no_gpu)
+
+    def _start_child(self, job, index, name, arguments, hidden_until=None, **environment):
+        """A Python process with these arguments, which is `index` of `job` in the cluster."""
+        own = self.cluster.task(job, index)
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
+        environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
         log = self.logs / f"{name.replace(' ', '_')}.log"
-        child = Child(name, command, environment, log, hidden_until=None if job == "chief" else _READY)
+        child = Child(name, [sys.executable, *arguments], environment, log, hidden_until=hidden_until)
         self.children[job, index] = child
         self.console.add(child)
 
@@ -178,15 +180,8 @@ class HostLauncher(Launcher):
 
     def _start_first(self):
         for job, index, _ in self.cluster.hosts():
-            own = self.cluster.task(job, index)
-            environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-            environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
-            name = f"host {index}"
-            log = self.logs / f"{name.replace(' ', '_')}.log"
             shown = None if index == 0 else _NEVER  # all hosts say much the same
-            child = Child(name, [sys.executable, *self.script], environment, log, hidden_until=shown)
-            self.children[job, index] = child
-            self.console.add(child)
+            self._start_child(job, index, f"host {index}", self.script, hidden_until=shown)
 
     def _watch(self):
         code, deadline = 0, None

@@ -113,7 +113,10 @@ say("read", {key: len(values) for key, values in losses.items()})
 model = make(kl.optimizers.SGD, steps_per_execution=5)
 model.fit(read, steps_per_epoch=12, epochs=2, verbose=0, **there)
 say("read_steps", model.optimizer.iterations.numpy())
-for wrong in ({"x": read}, {"x": data(2), "validation_data": read}):
+made = data(2)
+outside = {"x": lambda _: made, "steps_per_epoch": 12}
+variable = {"x": lambda _: tf.data.Dataset.range(tf.Variable(3)), "steps_per_epoch": 12}
+for wrong in ({"x": read}, {"x": data(2), "validation_data": read}, outside, variable):
     try:
         model.fit(**wrong)
     except ValueError as error:
@@ -178,6 +181,7 @@ def test_keras_ways(new_cluster, tmp_path):
     assert said(script, "read_steps") == 24
     refused = re.findall("^>> refused: (.*)$", script.text, re.M)
     assert "`steps_per_epoch` must say how many" in refused[0] and "`validation_steps`" in refused[1]
+    assert "must make its datasets itself" in refused[2] and "must not make variables" in refused[3]
     assert "`run_eagerly` must be False" in said(script, "eager")
     assert "must be in [0, 500)" in said(script, "wrong_id") and said(script, "after")
     assert said(script, "own") == ["loss", "one"]

@@ -36,7 +36,7 @@ class WorkerData:
             index = tf.distribute.coordinator.experimental_get_current_worker_index()
             return _dataset(function, workers, index).repeat()
 
-        self._datasets = coordinator.create_per_worker_dataset(of_worker)
+        self._datasets = coordinator.create_per_worker_dataset(_traced(of_worker, function))
         self.element_spec = _dataset(function, workers, 0).element_spec
         self.calls = tf.data.Dataset.range(steps).map(lambda i: {_KEY: tf.stack([self.number, i])})
 
@@ -59,6 +59,22 @@ def worker_data_of(batch):
         return None
     number, call = batch[_KEY].numpy().tolist()
     return _known[number], call
+
+
+def _traced(of_worker, function):
+    """The graph that every worker runs: nothing in it may lie in the memory of this process."""
+
+    def refuse(*_, **__):
+        raise ValueError(f"A dataset function must not make variables. Received: {function}, which makes one")
+
+    with tf.variable_creator_scope(refuse):
+        graph = tf.function(of_worker).get_concrete_function()
+    if any(tensor.dtype == tf.variant for tensor in graph.inputs):
+        raise ValueError(
+            "A dataset function must make its datasets itself, for each worker calls it. "
+            f"Received: {function}, which uses a dataset that was made outside of it"
+        )
+    return graph
 
 
 def _dataset(function, workers, index):

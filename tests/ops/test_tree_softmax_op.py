@@ -64,8 +64,13 @@ class Problem:
         return loss.numpy(), named
 
     def check(self, device="cpu", **options):
-        # On GPUs those of the kernel's own test: tensor cores take bfloat16 tables.
+        # On GPUs those of the kernel's own test: tensor cores take bfloat16 tables, and beside hidden vectors
+        # of bfloat16 that of every factor.
         tolerance = 3e-6 if device == "cpu" else 5e-5 if self.table.dtype == BFLOAT16 else 5e-6
+        of_gradients, rough = 20 * tolerance, 8e-3
+        if device != "cpu" and self.hidden.dtype == BFLOAT16:
+            tolerance = 1e-2 if self.table.dtype == np.float32 else tolerance
+            of_gradients = rough = 1e-2
         loss, got = self.run(**options)
         want_loss, want = ts.tree_softmax_reference(
             self.hidden, self.targets, self.table, self.bias, self.numpy, self.weights, self.grad_loss
@@ -81,15 +86,15 @@ class Problem:
             np.testing.assert_allclose(
                 got[name].values.numpy().astype(np.float64),
                 want[name][rows],
-                rtol=8e-3 if got[name].dtype == tf.bfloat16 else 0,
-                atol=20 * tolerance,
+                rtol=rough if got[name].dtype == tf.bfloat16 else 0,
+                atol=of_gradients,
             )
-        rough = 8e-3 if got["hidden"].dtype == BFLOAT16 else 0
+        rtol = rough if got["hidden"].dtype == BFLOAT16 else 0
         np.testing.assert_allclose(
-            got["hidden"].astype(np.float64), want["hidden"], rtol=rough, atol=20 * tolerance
+            got["hidden"].astype(np.float64), want["hidden"], rtol=rtol, atol=of_gradients
         )
         if self.weights is not None:
-            np.testing.assert_allclose(got["weights"], want["weights"], rtol=1e-5, atol=20 * tolerance)
+            np.testing.assert_allclose(got["weights"], want["weights"], rtol=1e-5, atol=of_gradients)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 17, 64, 304])

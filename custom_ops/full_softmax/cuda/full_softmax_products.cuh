@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   float acc[Shape::kTM][Shape::kTN] = {};
   MultiplyTile<Shape, true, false>(
       PartOf(chunk.gradient, chunk.stride, chunk.count, end, token, 0, true),
-      PartOf<kRoundsRows<H>>(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
+      PartOf<kRoundsFactors<H>>(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
       static_cast<int>(begin), static_cast<int>(end), DynamicShared<char>(), acc, NothingEachK());
   float* out = parts + (part * all_tokens + chunk.token + token) * dim + column;
   StoreTile<Shape>(

@@ -8,14 +8,9 @@
 namespace largeout {
 
 // Rows of a tile are tokens, columns classes; or either of them, and elements of a row. Rows of type T,
-// hidden vectors of type H. Products are of bfloat16 where either is; beside hidden vectors of bfloat16 rows
-// of float32 are rounded.
+// hidden vectors of type H.
 template <typename T, typename H>
-using SoftmaxTile = typename Tiles<std::conditional_t<sizeof(H) == 2, bfloat16, T>>::Tall;
-template <typename H>
-constexpr bool kRoundsRows = sizeof(H) == 2;
-template <typename T, typename H>
-using TableOperand = RowOperand<T, kRoundsRows<H>>;
+using SoftmaxTile = typename Tiles<FactorType<T, H>>::Tall;
 
 // Which rows may be copied as they lie.
 struct CopiedRows {
@@ -35,7 +30,7 @@ __device__ __forceinline__ void MultiplyLogits(const H* hidden, int64_t tokens, 
   const int64_t dim = table.dim;
   MultiplyTile<Shape, true, true>(
       PartOf(hidden, dim, tokens, dim, token, 0, copied.hidden),
-      PartOf<kRoundsRows<H>>(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
+      PartOf<kRoundsFactors<H>>(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
       static_cast<int>(dim), shared, acc, NothingEachK());
   if (table.bias == nullptr) return;
 #pragma unroll

@@ -86,9 +86,15 @@ struct Chunks {
 
 }  // namespace
 
-int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream) {
-  if (n == 0) return 0;
-  return Launch(Widen, Blocks(n), kThreads, 0, stream, in, n, out);
+int FloatsCuda(const float* in, int64_t, Scratch*, GpuStream, const float** out) {
+  *out = in;
+  return 0;
+}
+int FloatsCuda(const bfloat16* in, int64_t n, Scratch* scratch, GpuStream stream, const float** out) {
+  float* copy = scratch->Take<float>(n);
+  *out = copy;
+  if (copy == nullptr) return kNoMemory;
+  return n == 0 ? 0 : Launch(Widen, Blocks(n), kThreads, 0, stream, in, n, copy);
 }
 
 int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
@@ -96,10 +102,10 @@ int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) 
   return Launch(Round, Blocks(n), kThreads, 0, stream, in, n, out);
 }
 
-template <typename T>
+template <typename T, typename H>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, Scratch* scratch, GpuStream stream) {
+                        const H* hidden, const float* weights, int64_t tokens, const TreeLossOutputs& outputs,
+                        Scratch* scratch, GpuStream stream) {
   if (tokens == 0) {
     if (outputs.group_start != nullptr) {
       LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
@@ -110,19 +116,21 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
   if (plan.pairs > 0) {
     pair_loss = static_cast<float*>(scratch->Allocate(plan.pairs * sizeof(float)));
     if (pair_loss == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    const TreeBatch<T> batch{tree,
-                             table,
-                             hidden,
-                             plan.pair_token,
-                             plan.pair_row,
-                             plan.work.group_node,
-                             plan.work.group_start,
-                             plan.work.offsets,
-                             outputs.pair_lse};
+    const TreeBatch<T, H> batch{tree,
+                                table,
+                                hidden,
+                                plan.pair_token,
+                                plan.pair_row,
+                                plan.work.group_node,
+                                plan.work.group_start,
+                                plan.work.offsets,
+                                outputs.pair_lse};
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
     if (plan.work.narrow_slices > 0) {
-      LARGEOUT_RETURN_IF_ERROR(
-          NarrowProbs(batch, plan.pairs, plan.pair_group, plan.pair_slot, all, pair_loss, stream));
+      const float* floats;
+      LARGEOUT_RETURN_IF_ERROR(FloatsCuda(hidden, tokens * table.dim, scratch, stream, &floats));
+      LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch.With(floats), plan.pairs, plan.pair_group, plan.pair_slot,
+                                           all, pair_loss, stream));
     }
     if (plan.work.wide_slices > 0) {
       const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
@@ -147,9 +155,9 @@ int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const 
                 plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens, outputs.loss);
 }
 
-template <typename T>
+template <typename T, typename H>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                        const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
                         T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream) {
   const TreeWork& work = plan.work;
@@ -174,15 +182,19 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                                   grad_loss, weights, saved.pairs, pair_scale));
   LARGEOUT_RETURN_IF_ERROR(Launch(WriteRowIds, Blocks(work.groups * 32), kThreads, 0, stream, tree,
                                   saved.group_node, work.offsets, work.groups, rows));
-  const TreeBatch<T> batch{tree,
-                           table,
-                           hidden,
-                           saved.pair_token,
-                           saved.pair_row,
-                           saved.group_node,
-                           saved.group_start,
-                           work.offsets,
-                           const_cast<float*>(saved.pair_lse)};
+  const float* floats = nullptr;
+  if (work.narrow_slices > 0)
+    LARGEOUT_RETURN_IF_ERROR(FloatsCuda(hidden, tokens * table.dim, scratch, stream, &floats));
+  const TreeBatch<T, H> batch{tree,
+                              table,
+                              hidden,
+                              saved.pair_token,
+                              saved.pair_row,
+                              saved.group_node,
+                              saved.group_start,
+                              work.offsets,
+                              const_cast<float*>(saved.pair_lse)};
+  const TreeBatch<T> narrow = batch.With(floats);
   const TreeGradOutputs<T> out{pair_scale, d_hidden,      row_grads,  bias_grads,
                                partials,   bias_partials, hidden_sums};
   const Chunks chunks(work, saved.probs == nullptr ? scratch_bytes : INT64_MAX);
@@ -202,7 +214,7 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
     if (saved.probs == nullptr) {
       if (work.narrow_slices > 0) {
         LARGEOUT_RETURN_IF_ERROR(
-            NarrowProbs(batch, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
+            NarrowProbs(narrow, saved.pairs, pair_group, nullptr, chunk, nullptr, stream));
       }
       LARGEOUT_RETURN_IF_ERROR(WideProbs(batch, work, chunk, stream));
     }
@@ -211,23 +223,25 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
     for (int64_t level = 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
       if ((work.narrow_levels & bit) != 0)
-        LARGEOUT_RETURN_IF_ERROR(NarrowGrad(batch, work, level, chunk, out, stream));
+        LARGEOUT_RETURN_IF_ERROR(NarrowGrad(narrow, work, level, chunk, out, stream));
       if ((work.wide_levels & bit) != 0)
         LARGEOUT_RETURN_IF_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
     }
     LARGEOUT_RETURN_IF_ERROR(WideRowGrad(batch, work, chunk, out, stream));
   }
-  return SumPartials(batch, work, out, stream);
+  return SumPartials(narrow, work, out, stream);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                              \
-  template int TreeSoftmaxLossCuda<T>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,           \
-                                      const float*, const float*, int64_t, const TreeLossOutputs&, Scratch*, \
-                                      GpuStream);                                                            \
-  template int TreeSoftmaxGradCuda<T>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,           \
-                                      const float*, const float*, const float*, int64_t, const TreeSaved&,   \
-                                      int64_t, float*, int64_t*, T*, float*, Scratch*, GpuStream);
-LARGEOUT_INSTANTIATE(float)
-LARGEOUT_INSTANTIATE(bfloat16)
+#define LARGEOUT_INSTANTIATE(T, H)                                                                          \
+  template int TreeSoftmaxLossCuda<T, H>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,       \
+                                         const H*, const float*, int64_t, const TreeLossOutputs&, Scratch*, \
+                                         GpuStream);                                                        \
+  template int TreeSoftmaxGradCuda<T, H>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,       \
+                                         const H*, const float*, const float*, int64_t, const TreeSaved&,   \
+                                         int64_t, float*, int64_t*, T*, float*, Scratch*, GpuStream);
+LARGEOUT_INSTANTIATE(float, float)
+LARGEOUT_INSTANTIATE(float, bfloat16)
+LARGEOUT_INSTANTIATE(bfloat16, float)
+LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
 
 }  // namespace largeout

@@ -4,6 +4,11 @@
 // (common/cuda/gemm/): three products of TF32 for float32 tables, which lose 2^-22 of a product; bfloat16 for
 // tables of bfloat16, where float32 factors keep 16 bits.
 //
+// H is the type of hidden vectors, float or bfloat16. Beside those of bfloat16 each product of a wide node is
+// one of bfloat16: rows of float32, and the gradients of logits, are rounded, in loss and gradient alike.
+// Sums are of float32, and those of bias gradients of what is not rounded. Narrow nodes and top-k take hidden
+// vectors as float32.
+//
 //   TreeLossPlan plan;  // pairs, groups, sizes
 //   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream,
 //   twice
@@ -25,6 +30,13 @@
 #include "tree_softmax/tree_softmax.h"
 
 namespace largeout {
+
+constexpr int kNarrowChildren = 128;  // a narrow node has fewer
+
+// Whether the node of n pairs and c children is wide.
+LARGEOUT_HOST_DEVICE constexpr bool IsWide(int64_t n, int64_t c) {
+  return c >= kNarrowChildren || (c >= 32 && n >= 16);
+}
 
 struct TreeOffsets;  // tree_softmax_work.cuh
 struct NarrowSlice;
@@ -64,10 +76,10 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
 
 // plan.status must be kOk. Where outputs.probs is null no logits of wide nodes are in memory at all, but two
 // numbers for each pair and some thousand children.
-template <typename T>
+template <typename T, typename H>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const float* hidden, const float* weights, int64_t tokens,
-                        const TreeLossOutputs& outputs, Scratch* scratch, GpuStream stream);
+                        const H* hidden, const float* weights, int64_t tokens, const TreeLossOutputs& outputs,
+                        Scratch* scratch, GpuStream stream);
 
 struct TreeGradPlan {
   bool ok = true;  // CheckTreeSaved's answer
@@ -78,13 +90,13 @@ struct TreeGradPlan {
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
                      bool round_rows, Scratch* scratch, GpuStream stream, TreeGradPlan* plan);
 
-// As TreeSoftmaxGrad. plan.ok must be true. scratch_bytes bounds (up to two slices, of 128 pairs x children,
-// or 64 where there are more than a million) the probabilities of wide nodes that are in memory at once when
-// saved.probs is null. Beside them: what the splits of row gradients leave, and up to 35 MB of d_hidden's
-// parts.
-template <typename T>
+// As TreeSoftmaxGrad; d_hidden is float32, for any H. plan.ok must be true. scratch_bytes bounds (up to two
+// slices, of 128 pairs x children, or 64 where there are more than a million) the probabilities of wide nodes
+// that are in memory at once when saved.probs is null. Beside them: what the splits of row gradients leave,
+// and up to 35 MB of d_hidden's parts.
+template <typename T, typename H>
 int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const float* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                        const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
                         T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream);
 
@@ -98,8 +110,10 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
                  const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
                  Scratch* scratch, GpuStream stream, bool* ok);
 
-// bfloat16 <-> float32 for hidden vectors and their gradients.
-int ToFloatsCuda(const bfloat16* in, int64_t n, float* out, GpuStream stream);
+// Hidden vectors in float32: themselves, or a copy in scratch memory.
+int FloatsCuda(const float* in, int64_t n, Scratch* scratch, GpuStream stream, const float** out);
+int FloatsCuda(const bfloat16* in, int64_t n, Scratch* scratch, GpuStream stream, const float** out);
+// Their gradients in bfloat16.
 int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream);
 
 }  // namespace largeout

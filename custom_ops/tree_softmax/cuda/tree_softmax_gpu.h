@@ -31,9 +31,7 @@ class TreeSoftmaxGpu {
   template <typename T, typename H>
   int Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
            int64_t tokens, const TreeLossOutputs& out, int64_t /*scratch_bytes*/) {
-    const float* floats;
-    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, &floats));
-    return TreeSoftmaxLossCuda(loss_, tree, table, floats, weights, tokens, out, scratch_, stream_);
+    return TreeSoftmaxLossCuda(loss_, tree, table, hidden, weights, tokens, out, scratch_, stream_);
   }
 
   template <typename T>
@@ -51,11 +49,9 @@ class TreeSoftmaxGpu {
                const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
                H* d_hidden, int64_t* rows, T* row_grads, float* bias_grads) {
     const int64_t n = tokens * table.dim;
-    const float* floats;
     float* gradient;
-    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, n, &floats));
     LARGEOUT_RETURN_IF_ERROR(FloatsFor(d_hidden, n, &gradient));
-    LARGEOUT_RETURN_IF_ERROR(TreeSoftmaxGradCuda(gradient_, tree, table, floats, weights, grad_loss, tokens,
+    LARGEOUT_RETURN_IF_ERROR(TreeSoftmaxGradCuda(gradient_, tree, table, hidden, weights, grad_loss, tokens,
                                                  saved, scratch_bytes, gradient, rows, row_grads, bias_grads,
                                                  scratch_, stream_));
     if constexpr (!std::is_same<H, float>::value) return FromFloatsCuda(gradient, n, d_hidden, stream_);
@@ -66,20 +62,11 @@ class TreeSoftmaxGpu {
   int TopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const H* hidden,
            int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok) {
     const float* floats;
-    LARGEOUT_RETURN_IF_ERROR(Floats(hidden, queries * table.dim, &floats));
+    LARGEOUT_RETURN_IF_ERROR(FloatsCuda(hidden, queries * table.dim, scratch_, stream_, &floats));
     return TreeTopKCuda(tree, row_child, table, floats, queries, k, log_probs, ids, scratch_, stream_, ok);
   }
 
  private:
-  int Floats(const float* in, int64_t, const float** out) {
-    *out = in;
-    return 0;
-  }
-  int Floats(const bfloat16* in, int64_t n, const float** out) {
-    float* copy = scratch_->Take<float>(n);
-    *out = copy;
-    return copy == nullptr ? kNoMemory : ToFloatsCuda(in, n, copy, stream_);
-  }
   int FloatsFor(float* out, int64_t, float** floats) {
     *floats = out;
     return 0;

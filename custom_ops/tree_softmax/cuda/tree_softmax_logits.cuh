@@ -1,4 +1,5 @@
-// The logits of a wide node for some vectors at a time, and what is left of them for their logsumexp.
+// The logits of a wide node for some vectors at a time, and what is left of them for their logsumexp. T: the
+// type of rows, H: of the vectors.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_LOGITS_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_LOGITS_CUH_
 
@@ -11,19 +12,21 @@ namespace largeout {
 // Which rows may be copied as they lie.
 struct CopiedRows {
   bool hidden, table;
-  template <typename T>
-  static CopiedRows Of(const float* hidden, const TreeTable<T>& table) {
+  template <typename T, typename H>
+  static CopiedRows Of(const H* hidden, const TreeTable<T>& table) {
     return {RowsCopied(table.dim, hidden), RowsCopied(table.dim, table.rows)};
   }
 };
 
-template <typename T>
-constexpr int kLogitBytes = kTilesBytes<T, true, true, RowOperand<float>, RowOperand<T>>;
+template <typename T, typename H>
+constexpr int kLogitBytes = kTilesBytes<FactorType<T, H>, true, true, RowOperand<H>, TableOperand<T, H>>;
 
 // `count` vectors of hidden, through an index or the first ones, and all children of a node.
-template <typename T>
+template <typename T, typename H>
 struct NodeLogits {
-  const float* hidden;
+  using Tall = typename Tiles<FactorType<T, H>>::Tall;
+  using Flat = typename Tiles<FactorType<T, H>>::Flat;
+  const H* hidden;
   const int32_t* index;  // or null
   const T* rows;         // of the node
   const float* bias;     // of its rows, or null
@@ -35,8 +38,8 @@ struct NodeLogits {
   __device__ __forceinline__ void Multiply(int child, const CopiedRows& copied, char* shared,
                                            float (&acc)[Shape::kTM][Shape::kTN]) const {
     const int depth = static_cast<int>(dim);
-    const RowOperand<float> a{hidden, dim, index, count, depth, copied.hidden};
-    const RowOperand<T> b{rows + child * dim, dim, nullptr, children - child, depth, copied.table};
+    const RowOperand<H> a{hidden, dim, index, count, depth, copied.hidden};
+    const TableOperand<T, H> b{rows + child * dim, dim, nullptr, children - child, depth, copied.table};
     MultiplyTile<Shape, true, true>(a, b, 0, depth, shared, acc, NothingEachK());
     if (bias == nullptr) return;
 #pragma unroll
@@ -49,10 +52,7 @@ struct NodeLogits {
   }
 
   // What the block keeps of its rows in TermsOfTiles.
-  static constexpr int kTerms =
-      TileTotals<typename Tiles<T>::Tall>::kFloats > TileTotals<typename Tiles<T>::Flat>::kFloats
-          ? TileTotals<typename Tiles<T>::Tall>::kFloats
-          : TileTotals<typename Tiles<T>::Flat>::kFloats;
+  static constexpr int kTerms = std::max(TileTotals<Tall>::kFloats, TileTotals<Flat>::kFloats);
 
   // Goes through tiles [begin, end) of the children. high, total [count]: of their logits. target(t): a
   // child, whose logit goes to picked[t], or -1. logits [count, children]: all of them, unless it is null.

@@ -14,8 +14,9 @@ constexpr int kThreads = 256;
 
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    RootTiles(NodeLogits<T> root, RootLogits out, float* high, float* total, CopiedRows copied) {
-  __shared__ float terms[NodeLogits<T>::kTerms];
+    RootTiles(NodeLogits<T, float> root, RootLogits out, float* high, float* total, CopiedRows copied) {
+  using Logits = NodeLogits<T, float>;
+  __shared__ float terms[Logits::kTerms];
   const int64_t slices = CeilDiv(out.count, kTileRows), slice = blockIdx.x % slices,
                 range = blockIdx.x / slices;
   const int64_t each = RangeTiles(out.count, out.children, 1), begin = range * each;
@@ -26,11 +27,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const auto no_target = [](int) { return -1; };
   float* logits = out.logits + first * out.children;
   if (root.count > kFlatRows) {
-    root.template TermsOfTiles<typename Tiles<T>::Tall>(begin, end, copied, no_target, nullptr, logits,
-                                                        high + at, total + at, DynamicShared<char>(), terms);
+    root.template TermsOfTiles<typename Logits::Tall>(begin, end, copied, no_target, nullptr, logits,
+                                                      high + at, total + at, DynamicShared<char>(), terms);
   } else {
-    root.template TermsOfTiles<typename Tiles<T>::Flat>(begin, end, copied, no_target, nullptr, logits,
-                                                        high + at, total + at, DynamicShared<char>(), terms);
+    root.template TermsOfTiles<typename Logits::Flat>(begin, end, copied, no_target, nullptr, logits,
+                                                      high + at, total + at, DynamicShared<char>(), terms);
   }
 }
 
@@ -66,10 +67,11 @@ int RootPlan<T>::Reserve(int64_t queries, int64_t size, Scratch* scratch) {
 template <typename T>
 int RootPlan<T>::Compute(const TreeTable<T>& table, const float* hidden, int64_t count, GpuStream stream) {
   logits.count = count;
-  const NodeLogits<T> root{hidden, nullptr, table.rows, table.bias, table.dim, 0, static_cast<int>(children)};
+  const NodeLogits<T, float> root{
+      hidden, nullptr, table.rows, table.bias, table.dim, 0, static_cast<int>(children)};
   const int64_t ranges = CeilDiv(CeilDiv(children, kTileColumns), RangeTiles(count, children, 1));
   LARGEOUT_RETURN_IF_ERROR(Launch(RootTiles<T>, static_cast<unsigned>(CeilDiv(count, kTileRows) * ranges),
-                                  kTileThreads, kLogitBytes<T>, stream, root, logits, high, total,
+                                  kTileThreads, kLogitBytes<T, float>, stream, root, logits, high, total,
                                   CopiedRows::Of(hidden, table)));
   return Launch(JoinRootTerms, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0, stream, high,
                 total, ranges, logits);

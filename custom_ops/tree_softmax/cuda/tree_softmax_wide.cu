@@ -15,8 +15,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // The products of a slice of a wide node.
-template <typename T>
-__device__ __forceinline__ NodeLogits<T> LogitsOf(const TreeBatch<T>& batch, const TreeSlice& s) {
+template <typename T, typename H>
+__device__ __forceinline__ NodeLogits<T, H> LogitsOf(const TreeBatch<T, H>& batch, const TreeSlice& s) {
   const TreeTable<T>& table = batch.table;
   return {batch.hidden,
           batch.pair_token + s.first,
@@ -27,11 +27,11 @@ __device__ __forceinline__ NodeLogits<T> LogitsOf(const TreeBatch<T>& batch, con
           s.children};
 }
 
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideTermsOfTiles(TreeBatch<T> batch, const int32_t* tile_group, WideTerms terms, float* probs,
+    WideTermsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, WideTerms terms, float* probs,
                      CopiedRows copied) {
-  __shared__ float totals[NodeLogits<T>::kTerms];
+  __shared__ float totals[NodeLogits<T, H>::kTerms];
   char* shared = DynamicShared<char>();
   const int group = tile_group[blockIdx.x];
   const int64_t start = batch.group_start[group], pairs = batch.group_start[group + 1] - start;
@@ -44,22 +44,22 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int64_t range = local / slices, begin = range * each, end = min(begin + each, tiles);
   const TreeSlice s = SliceOf(batch, group, local % slices, 0);
   const int64_t at = batch.offsets[group].terms + range * pairs + (s.first - start);
-  const NodeLogits<T> logits = LogitsOf(batch, s);
+  const NodeLogits<T, H> logits = LogitsOf(batch, s);
   const auto target = [&](int t) { return static_cast<int>(batch.pair_row[s.first + t] - s.row); };
   float *picked = terms.picked + s.first, *high = terms.high + at, *total = terms.total + at;
   float* out = probs == nullptr ? nullptr : probs + s.prob;
   if (s.count > kFlatRows) {
-    logits.template TermsOfTiles<typename Tiles<T>::Tall>(begin, end, copied, target, picked, out, high,
-                                                          total, shared, totals);
+    logits.template TermsOfTiles<typename NodeLogits<T, H>::Tall>(begin, end, copied, target, picked, out,
+                                                                  high, total, shared, totals);
   } else {
-    logits.template TermsOfTiles<typename Tiles<T>::Flat>(begin, end, copied, target, picked, out, high,
-                                                          total, shared, totals);
+    logits.template TermsOfTiles<typename NodeLogits<T, H>::Flat>(begin, end, copied, target, picked, out,
+                                                                  high, total, shared, totals);
   }
 }
 
 // A thread a pair.
-template <typename T>
-__global__ void JoinWideTerms(TreeBatch<T> batch, int64_t pairs, const int32_t* pair_group,
+template <typename T, typename H>
+__global__ void JoinWideTerms(TreeBatch<T, H> batch, int64_t pairs, const int32_t* pair_group,
                               const int32_t* pair_slot, WideTerms terms, float* pair_loss) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
@@ -75,9 +75,9 @@ __global__ void JoinWideTerms(TreeBatch<T> batch, int64_t pairs, const int32_t* 
 
 constexpr int kSlicePieces = 16;  // of a slice, a warp a pair
 
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kThreads)
-    WideExponentials(TreeBatch<T> batch, const int32_t* wide_group, int64_t slices, float* probs) {
+    WideExponentials(TreeBatch<T, H> batch, const int32_t* wide_group, int64_t slices, float* probs) {
   for (int64_t unit = blockIdx.x; unit < slices * kSlicePieces; unit += gridDim.x) {
     const int64_t slice = unit / kSlicePieces;
     const int group = wide_group[slice];
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 static_assert(kSlicePieces * (kThreads / 32) >= kTileRows, "all pairs of a slice");
 
-template <typename T, class Shape>
-__device__ __forceinline__ void ProbsOfTile(const TreeBatch<T>& batch, const TreeSlice& s, int child,
+template <typename T, typename H, class Shape>
+__device__ __forceinline__ void ProbsOfTile(const TreeBatch<T, H>& batch, const TreeSlice& s, int child,
                                             float* data, const CopiedRows& copied, char* shared) {
   float acc[Shape::kTM][Shape::kTN] = {};
   LogitsOf(batch, s).template Multiply<Shape>(child, copied, shared, acc);
@@ -112,9 +112,9 @@ __device__ __forceinline__ void ProbsOfTile(const TreeBatch<T>& batch, const Tre
 }
 
 // Blocks take turns: how many tiles a chunk has is known on the device alone.
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideProbsOfTiles(TreeBatch<T> batch, const int32_t* tile_group, int64_t tiles, ProbChunk chunk,
+    WideProbsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, int64_t tiles, ProbChunk chunk,
                      CopiedRows copied) {
   char* shared = DynamicShared<char>();
   const int64_t begin = chunk.starts == nullptr ? 0 : chunk.starts[0].tiles;
@@ -128,43 +128,46 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const int child = static_cast<int>(local % wide) * kTileColumns;
     float* data = chunk.data + (s.prob - chunk.begin);
     if (s.count > kFlatRows) {
-      ProbsOfTile<T, typename Tiles<T>::Tall>(batch, s, child, data, copied, shared);
+      ProbsOfTile<T, H, typename NodeLogits<T, H>::Tall>(batch, s, child, data, copied, shared);
     } else {
-      ProbsOfTile<T, typename Tiles<T>::Flat>(batch, s, child, data, copied, shared);
+      ProbsOfTile<T, H, typename NodeLogits<T, H>::Flat>(batch, s, child, data, copied, shared);
     }
   }
 }
 
 }  // namespace
 
-template <typename T>
-int WideLoss(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_group,
+template <typename T, typename H>
+int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* pair_group,
              const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
              GpuStream stream) {
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T>, static_cast<unsigned>(work.tiles), kTileThreads,
-                                  kLogitBytes<T>, stream, batch, work.tile_group, terms, probs,
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(work.tiles), kTileThreads,
+                                  kLogitBytes<T, H>, stream, batch, work.tile_group, terms, probs,
                                   CopiedRows::Of(batch.hidden, batch.table)));
-  LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
+  LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T, H>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
                                   kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
                                   pair_loss));
   if (probs == nullptr) return 0;
-  return Launch(WideExponentials<T>, TurnBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads, 0,
+  return Launch(WideExponentials<T, H>, TurnBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads, 0,
                 stream, batch, work.wide_group, work.wide_slices, probs);
 }
 
-template <typename T>
-int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream) {
+template <typename T, typename H>
+int WideProbs(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream) {
   if (work.tiles == 0) return 0;
-  return Launch(WideProbsOfTiles<T>, TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24),
-                kTileThreads, kLogitBytes<T>, stream, batch, work.tile_group, work.tiles, chunk,
+  return Launch(WideProbsOfTiles<T, H>,
+                TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24), kTileThreads,
+                kLogitBytes<T, H>, stream, batch, work.tile_group, work.tiles, chunk,
                 CopiedRows::Of(batch.hidden, batch.table));
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                  \
-  template int WideLoss<T>(const TreeBatch<T>&, const TreeWork&, const int32_t*, const int32_t*, \
-                           const WideTerms&, float*, float*, GpuStream);                         \
-  template int WideProbs<T>(const TreeBatch<T>&, const TreeWork&, const ProbChunk&, GpuStream);
-LARGEOUT_INSTANTIATE(float)
-LARGEOUT_INSTANTIATE(bfloat16)
+#define LARGEOUT_INSTANTIATE(T, H)                                                                     \
+  template int WideLoss<T, H>(const TreeBatch<T, H>&, const TreeWork&, const int32_t*, const int32_t*, \
+                              const WideTerms&, float*, float*, GpuStream);                            \
+  template int WideProbs<T, H>(const TreeBatch<T, H>&, const TreeWork&, const ProbChunk&, GpuStream);
+LARGEOUT_INSTANTIATE(float, float)
+LARGEOUT_INSTANTIATE(float, bfloat16)
+LARGEOUT_INSTANTIATE(bfloat16, float)
+LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
 
 }  // namespace largeout

@@ -11,10 +11,11 @@
 namespace largeout {
 namespace {
 
-// (probability - 1 at the path's child) * scale, for pairs x children.
+// (probability - 1 at the path's child) * scale, for pairs x children, beside hidden vectors of type H.
+template <typename H>
 struct GradOperand {
   using Element = float;
-  static constexpr bool kConverts = true, kRounded = false;
+  static constexpr bool kConverts = true, kRounded = kRoundsFactors<H>;
   const float* base;  // the probability of pair 0, child 0
   const int32_t* pair_row;
   const float* scale;
@@ -41,17 +42,17 @@ __device__ __forceinline__ bool LinesAligned(const float* base, int64_t stride) 
   return stride % 4 == 0 && reinterpret_cast<uintptr_t>(base) % 16 == 0;
 }
 
-template <typename T>
-constexpr int kHiddenBytes = kTilesBytes<T, true, false, GradOperand, RowOperand<T>>;
-template <typename T>
-constexpr int kRowBytes = kTilesBytes<T, false, false, GradOperand, RowOperand<float>>;
+template <typename T, typename H>
+constexpr int kHiddenBytes = kTilesBytes<FactorType<T, H>, true, false, GradOperand<H>, TableOperand<T, H>>;
+template <typename T, typename H>
+constexpr int kRowBytes = kTilesBytes<FactorType<T, H>, false, false, GradOperand<H>, RowOperand<H>>;
 
 // The tiles of d_hidden of a launch, and the ranges of children that each is cut into.
 struct HiddenTiles {
   int64_t parts, first_slice, count, ranges;
 
-  template <typename T>
-  static __device__ __forceinline__ HiddenTiles Of(const TreeBatch<T>& batch, const int32_t* level_start,
+  template <typename T, typename H>
+  static __device__ __forceinline__ HiddenTiles Of(const TreeBatch<T, H>& batch, const int32_t* level_start,
                                                    int64_t level, const ProbChunk& chunk) {
     int64_t begin = batch.offsets[level_start[level]].wide_slices;
     int64_t end = batch.offsets[level_start[level + 1]].wide_slices;
@@ -68,8 +69,8 @@ struct HiddenTile {
   TreeSlice slice;
   int64_t column, each;  // of the rows; children of a range
 
-  template <typename T>
-  static __device__ __forceinline__ HiddenTile Of(const TreeBatch<T>& batch, const int32_t* wide_group,
+  template <typename T, typename H>
+  static __device__ __forceinline__ HiddenTile Of(const TreeBatch<T, H>& batch, const int32_t* wide_group,
                                                   const HiddenTiles& tiles, int64_t tile) {
     const int64_t index = tile / tiles.parts, slice = tiles.first_slice + index;
     const int group = wide_group[slice];
@@ -82,18 +83,19 @@ struct HiddenTile {
 };
 
 // The sum over the children of `range`, to d_hidden where it is the only one, else to `sums`.
-template <typename T, class Shape>
-__device__ __forceinline__ void HiddenPiece(const TreeBatch<T>& batch, const HiddenTile& tile, int64_t range,
-                                            bool add, const ProbChunk& chunk, const TreeGradOutputs<T>& out,
-                                            float* sums, char* shared, bool copied, bool aligned) {
+template <typename T, typename H, class Shape>
+__device__ __forceinline__ void HiddenPiece(const TreeBatch<T, H>& batch, const HiddenTile& tile,
+                                            int64_t range, bool add, const ProbChunk& chunk,
+                                            const TreeGradOutputs<T>& out, float* sums, char* shared,
+                                            bool copied, bool aligned) {
   const TreeSlice& s = tile.slice;
   const int64_t dim = batch.table.dim, column = tile.column, begin = range * tile.each;
   const float* probs = chunk.data + (s.prob - chunk.begin);
-  const GradOperand a{
+  const GradOperand<H> a{
       probs,      batch.pair_row + s.first,       out.pair_scale + s.first, s.row, s.children, s.count,
       s.children, LinesAligned(probs, s.children)};
-  const RowOperand<T> b{batch.table.rows + s.row * dim + column, dim,   nullptr, s.children,
-                        static_cast<int>(dim - column),          copied};
+  const TableOperand<T, H> b{batch.table.rows + s.row * dim + column, dim,   nullptr, s.children,
+                             static_cast<int>(dim - column),          copied};
   float acc[Shape::kTM][Shape::kTN] = {};
   MultiplyTile<Shape, true, false>(a, b, static_cast<int>(begin),
                                    static_cast<int>(min(begin + tile.each, int64_t{s.children})), shared, acc,
@@ -110,9 +112,9 @@ __device__ __forceinline__ void HiddenPiece(const TreeBatch<T>& batch, const Hid
 }
 
 // Pieces of one range are neighbours: they read the same rows.
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideHidden(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
+    WideHidden(TreeBatch<T, H> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
                ProbChunk chunk, TreeGradOutputs<T> out, bool copied, bool aligned) {
   char* shared = DynamicShared<char>();
   const HiddenTiles tiles = HiddenTiles::Of(batch, level_start, level, chunk);
@@ -122,11 +124,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     if (range * tile.each >= tile.slice.children) continue;
     float* sums = out.hidden_sums + piece * kTileRows * kTileColumns;
     if (tile.slice.count > kFlatRows) {
-      HiddenPiece<T, typename Tiles<T>::Tall>(batch, tile, range, level > 0, chunk, out, sums, shared, copied,
-                                              aligned);
+      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::Tall>(batch, tile, range, level > 0, chunk, out,
+                                                                sums, shared, copied, aligned);
     } else {
-      HiddenPiece<T, typename Tiles<T>::Flat>(batch, tile, range, level > 0, chunk, out, sums, shared, copied,
-                                              aligned);
+      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::Flat>(batch, tile, range, level > 0, chunk, out,
+                                                                sums, shared, copied, aligned);
     }
   }
 }
@@ -134,10 +136,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 constexpr int kAddWarps = 8;
 
 // The sums of a tile's ranges, in their order: a warp a row.
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kAddWarps * 32)
-    AddHiddenRanges(TreeBatch<T> batch, const int32_t* wide_group, const int32_t* level_start, int64_t level,
-                    ProbChunk chunk, TreeGradOutputs<T> out) {
+    AddHiddenRanges(TreeBatch<T, H> batch, const int32_t* wide_group, const int32_t* level_start,
+                    int64_t level, ProbChunk chunk, TreeGradOutputs<T> out) {
   const HiddenTiles tiles = HiddenTiles::Of(batch, level_start, level, chunk);
   if (tiles.ranges == 1) return;
   const int64_t dim = batch.table.dim, warps = gridDim.x * int64_t{kAddWarps};
@@ -169,23 +171,23 @@ struct RowPiece {
   bool partial, add;
 };
 
-template <typename T, class Shape>
-__device__ __forceinline__ void RowTile(const TreeBatch<T>& batch, const RowPiece& piece, int64_t column,
+template <typename T, typename H, class Shape>
+__device__ __forceinline__ void RowTile(const TreeBatch<T, H>& batch, const RowPiece& piece, int64_t column,
                                         const ProbChunk& chunk, const TreeGradOutputs<T>& out, char* shared,
                                         bool copied, bool aligned) {
   const int64_t dim = batch.table.dim, left = piece.children - piece.child;
   const float* probs = chunk.data + (piece.prob - chunk.begin) + piece.child;
-  const GradOperand a{probs,
-                      batch.pair_row + piece.first,
-                      out.pair_scale + piece.first,
-                      piece.row + piece.child,
-                      piece.children,
-                      static_cast<int>(piece.count),
-                      static_cast<int>(left),
-                      LinesAligned(probs, piece.children)};
-  const RowOperand<float> b{batch.hidden + column,          dim,
-                            batch.pair_token + piece.first, static_cast<int>(piece.count),
-                            static_cast<int>(dim - column), copied};
+  const GradOperand<H> a{probs,
+                         batch.pair_row + piece.first,
+                         out.pair_scale + piece.first,
+                         piece.row + piece.child,
+                         piece.children,
+                         static_cast<int>(piece.count),
+                         static_cast<int>(left),
+                         LinesAligned(probs, piece.children)};
+  const RowOperand<H> b{batch.hidden + column,          dim,
+                        batch.pair_token + piece.first, static_cast<int>(piece.count),
+                        static_cast<int>(dim - column), copied};
   float acc[Shape::kTM][Shape::kTN] = {};
   float bias = 0.f;
   const bool wants_bias = column == 0 && out.bias_grads != nullptr && threadIdx.x < Shape::kM;
@@ -216,9 +218,9 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T>& batch, const RowPiec
   }
 }
 
-template <typename T>
+template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideRows(TreeBatch<T> batch, const int32_t* weight_group, ProbChunk chunk, TreeGradOutputs<T> out,
+    WideRows(TreeBatch<T, H> batch, const int32_t* weight_group, ProbChunk chunk, TreeGradOutputs<T> out,
              bool copied, bool aligned) {
   char* shared = DynamicShared<char>();
   RowPiece piece;
@@ -251,46 +253,50 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   for (int64_t column = local / high % blocks * kTileColumns; column == 0 || column < batch.table.dim;
        column += blocks * kTileColumns) {
     if (piece.children - piece.child > kFlatRows) {
-      RowTile<T, typename Tiles<T>::Tall>(batch, piece, column, chunk, out, shared, copied, aligned);
+      RowTile<T, H, typename Tiles<FactorType<T, H>>::Tall>(batch, piece, column, chunk, out, shared, copied,
+                                                            aligned);
     } else {
-      RowTile<T, typename Tiles<T>::Flat>(batch, piece, column, chunk, out, shared, copied, aligned);
+      RowTile<T, H, typename Tiles<FactorType<T, H>>::Flat>(batch, piece, column, chunk, out, shared, copied,
+                                                            aligned);
     }
   }
 }
 
 }  // namespace
 
-template <typename T>
-int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+template <typename T, typename H>
+int WideHiddenGrad(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream) {
   if (batch.table.dim == 0) return 0;  // d_hidden has no elements
   const int64_t dim = batch.table.dim, tiles = work.wide_slices * CeilDiv(dim, kTileColumns);
   const int64_t pieces = MostHiddenPieces(tiles, work.max_children);
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideHidden<T>, TurnBlocks(std::max(tiles, pieces), 132 * 24), kTileThreads,
-                                  kHiddenBytes<T>, stream, batch, work.wide_group, work.level_start, level,
-                                  chunk, out, RowsCopied(dim, batch.table.rows),
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideHidden<T, H>, TurnBlocks(std::max(tiles, pieces), 132 * 24),
+                                  kTileThreads, kHiddenBytes<T, H>, stream, batch, work.wide_group,
+                                  work.level_start, level, chunk, out, RowsCopied(dim, batch.table.rows),
                                   RowsAligned(dim, out.d_hidden, nullptr)));
   if (pieces == 0) return 0;
-  return Launch(AddHiddenRanges<T>, TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), kHiddenPieces),
+  return Launch(AddHiddenRanges<T, H>, TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), kHiddenPieces),
                 kAddWarps * 32, 0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
 }
 
-template <typename T>
-int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk,
+template <typename T, typename H>
+int WideRowGrad(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk,
                 const TreeGradOutputs<T>& out, GpuStream stream) {
   if (work.weight_tiles == 0) return 0;
   const int64_t dim = batch.table.dim;
-  return Launch(WideRows<T>, static_cast<unsigned>(work.weight_tiles), kTileThreads, kRowBytes<T>, stream,
-                batch, work.weight_group, chunk, out, RowsCopied(dim, batch.hidden),
+  return Launch(WideRows<T, H>, static_cast<unsigned>(work.weight_tiles), kTileThreads, kRowBytes<T, H>,
+                stream, batch, work.weight_group, chunk, out, RowsCopied(dim, batch.hidden),
                 RowsAligned(dim, out.row_grads, out.partials));
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                                   \
-  template int WideHiddenGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, \
-                                 const TreeGradOutputs<T>&, GpuStream);                           \
-  template int WideRowGrad<T>(const TreeBatch<T>&, const TreeWork&, const ProbChunk&,             \
-                              const TreeGradOutputs<T>&, GpuStream);
-LARGEOUT_INSTANTIATE(float)
-LARGEOUT_INSTANTIATE(bfloat16)
+#define LARGEOUT_INSTANTIATE(T, H)                                                                      \
+  template int WideHiddenGrad<T, H>(const TreeBatch<T, H>&, const TreeWork&, int64_t, const ProbChunk&, \
+                                    const TreeGradOutputs<T>&, GpuStream);                              \
+  template int WideRowGrad<T, H>(const TreeBatch<T, H>&, const TreeWork&, const ProbChunk&,             \
+                                 const TreeGradOutputs<T>&, GpuStream);
+LARGEOUT_INSTANTIATE(float, float)
+LARGEOUT_INSTANTIATE(float, bfloat16)
+LARGEOUT_INSTANTIATE(bfloat16, float)
+LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
 
 }  // namespace largeout

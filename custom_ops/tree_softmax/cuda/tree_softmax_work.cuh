@@ -1,10 +1,10 @@
 // What the CUDA files of tree_softmax share: how a batch is cut, and small device helpers.
 //
-// A group (one node, n pairs, c children) is *wide* where tiled GEMMs pay, else *narrow*: then a warp holds
-// sums of eight children at a time and reads the node's rows straight from the table (they come from L1 when
-// many tokens share them). Pairs of a group are cut into slices, of 64 or 128. Probabilities lie in one array
-// in the order of the pairs; when it is too large to be kept, the gradient computes it in chunks of
-// consecutive slices.
+// A group (one node, n pairs, c children) is *wide* (IsWide) where tiled GEMMs pay, else *narrow*: then a
+// warp holds sums of eight children at a time and reads the node's rows straight from the table (they come
+// from L1 when many tokens share them). Pairs of a group are cut into slices, of 64 or 128. Probabilities lie
+// in one array in the order of the pairs; when it is too large to be kept, the gradient computes it in chunks
+// of consecutive slices.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
 
@@ -16,8 +16,7 @@
 
 namespace largeout {
 
-constexpr int kSlice = 64;            // pairs of a slice of a narrow node
-constexpr int kNarrowChildren = 128;  // a narrow node has fewer
+constexpr int kSlice = 64;  // pairs of a slice of a narrow node
 
 // Pairs of a slice of a wide node. The probabilities of one are in memory together: half as many pairs of
 // nodes that alone have a million children.
@@ -50,10 +49,6 @@ struct TreeOffsets {
 // with the first.
 __host__ __device__ constexpr int64_t RowPieces(int64_t dim, int64_t size) {
   return dim > 0 ? CeilDiv(dim, size) : 1;
-}
-
-__host__ __device__ constexpr bool IsWide(int64_t n, int64_t c) {
-  return c >= kNarrowChildren || (c >= 32 && n >= 16);
 }
 
 // Pairs of one split of a wide node's row gradients: enough splits to fill a GPU, but none shorter than 256
@@ -104,16 +99,21 @@ struct ProbChunk {
   const ChunkStart* starts;
 };
 
-// Everything that describes one batch to a kernel.
-template <typename T>
+// Everything that describes one batch to a kernel. Of narrow nodes H is float.
+template <typename T, typename H = float>
 struct TreeBatch {
   TreeArrays tree;
   TreeTable<T> table;
-  const float* hidden;                      // [tokens, dim]
+  const H* hidden;                          // [tokens, dim]
   const int32_t *pair_token, *pair_row;     // [pairs]
   const int32_t *group_node, *group_start;  // [groups] [groups + 1]
   const TreeOffsets* offsets;               // [groups + 1]
   float* pair_lse;                          // [pairs]
+
+  // The same with hidden vectors in float32.
+  TreeBatch<T> With(const float* floats) const {
+    return {tree, table, floats, pair_token, pair_row, group_node, group_start, offsets, pair_lse};
+  }
 };
 
 // Some pairs of one node.
@@ -124,8 +124,8 @@ struct TreeSlice {
 };
 
 // Slice `index` of a group, if its slices are of `pairs` pairs; 0: of a wide group.
-template <typename T>
-__device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T>& batch, int group, int64_t index,
+template <typename T, typename H>
+__device__ __forceinline__ TreeSlice SliceOf(const TreeBatch<T, H>& batch, int group, int64_t index,
                                              int64_t pairs) {
   TreeSlice s;
   s.group = group;
@@ -258,13 +258,13 @@ struct WideTerms {
 };
 // The loss of wide nodes: writes pair_lse and pair_loss[slot], and all probabilities to `probs` unless it is
 // null.
-template <typename T>
-int WideLoss(const TreeBatch<T>& batch, const TreeWork& work, const int32_t* pair_group,
+template <typename T, typename H>
+int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* pair_group,
              const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
              GpuStream stream);
 // Probabilities of a chunk by the known pair_lse.
-template <typename T>
-int WideProbs(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream);
+template <typename T, typename H>
+int WideProbs(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream);
 
 template <typename T>
 struct TreeGradOutputs {
@@ -281,12 +281,12 @@ template <typename T>
 int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                const TreeGradOutputs<T>& out, GpuStream stream);
 // d_hidden from the wide nodes of one level.
-template <typename T>
-int WideHiddenGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+template <typename T, typename H>
+int WideHiddenGrad(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
                    const TreeGradOutputs<T>& out, GpuStream stream);
 // Row gradients of all wide nodes, from the pairs of a chunk.
-template <typename T>
-int WideRowGrad(const TreeBatch<T>& batch, const TreeWork& work, const ProbChunk& chunk,
+template <typename T, typename H>
+int WideRowGrad(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk,
                 const TreeGradOutputs<T>& out, GpuStream stream);
 // Sums what several slices or splits left in partials.
 template <typename T>

@@ -1,6 +1,8 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow. A size that does not fit is
-// left out.
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow; two wide trees with hidden
+// vectors of bfloat16 too. A size that does not fit is left out.
+#include <type_traits>
+
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/cuda/row_update_cuda.h"
@@ -33,13 +35,20 @@ struct Case {
   int64_t dim, tokens;
   std::vector<int64_t> queries;  // batches of top-k
   int repeats = 30;
+  bool short_hidden = false;  // also with hidden vectors of bfloat16
 };
 
-// T: the type of the table. Hidden vectors are float32.
-template <typename T>
+// T: the type of the table, H: of hidden vectors.
+template <typename T, typename H>
+std::string NameOf(const Case& what) {
+  if (sizeof(H) == 2) return what.name + (sizeof(T) == 2 ? ", all bfloat16" : ", mixed");
+  return what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
+}
+
+template <typename T, typename H = float>
 void Run(Bench* bench, const Case& what, const TestTree& tree) {
   const int64_t dim = what.dim, tokens = what.tokens;
-  const std::string name = what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
+  const std::string name = NameOf<T, H>(what);
   if (!bench->Runs(name)) return;
   const TreeArrays sizes = tree.arrays();
   int32_t widest = 0;
@@ -69,12 +78,12 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
   float* bias = memory.Take<float>(sizes.rows);
   BENCH_OK(cudaMemcpy(bias, host_bias.data(), host_bias.size() * sizeof(float), cudaMemcpyHostToDevice));
   const TreeTable<T> table{table_data, bias, dim};
-  float *hidden[kSets], *grad_loss = memory.Take<float>(tokens), *d_hidden = memory.Take<float>(tokens * dim);
+  H *hidden[kSets], *d_hidden = memory.Take<H>(sizeof(H) == 2 ? tokens * dim : 0);
+  float *grad_loss = memory.Take<float>(tokens), *d_floats = memory.Take<float>(tokens * dim);
   float* loss = memory.Take<float>(tokens);
   int32_t* targets[kSets];
   for (int64_t s = 0; s < kSets; ++s) {
-    hidden[s] = memory.Take<float>(tokens * dim);
-    BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, hidden[s], tokens * dim, 100 + s, 0.5f));
+    hidden[s] = BenchFilled<H>(&memory, tokens * dim, 100 + s, 0.5f);
     const std::vector<int64_t> ids = PowerLawIds(tokens, sizes.classes, 1.0001, 7 + s, false);
     targets[s] = BenchUpload(&memory, std::vector<int32_t>(ids.begin(), ids.end()));
   }
@@ -112,8 +121,10 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     T* row_grads = memory.Take<T>(unique * dim);
     float* bias_grads = memory.Take<float>(unique);
     BENCH_OK(TreeSoftmaxGradCuda(grad_plan, arrays, table, hidden[s], nullptr, grad_loss, tokens, saved,
-                                 int64_t{256} << 20, d_hidden, rows, row_grads, bias_grads, &scratch,
+                                 int64_t{256} << 20, d_floats, rows, row_grads, bias_grads, &scratch,
                                  nullptr));
+    if constexpr (!std::is_same<H, float>::value)
+      BENCH_OK(FromFloatsCuda(d_floats, tokens * dim, d_hidden, nullptr));
     touched = static_cast<double>(unique);
     if (parts < 3) return;
     BadIndex bad;
@@ -122,7 +133,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
   };
   const int repeats = what.repeats;
   step(0, 2);  // counts
-  const double row_bytes = dim * sizeof(T), hidden_bytes = tokens * dim * 4.0;
+  const double row_bytes = dim * sizeof(T), hidden_bytes = 1.0 * tokens * dim * sizeof(H);
   std::printf("%-14s %-34s %.0f pairs, %.0f nodes, %.0f rows touched\n", "tree_softmax", name.c_str(), pairs,
               groups, touched);
   const double loss_bytes = touched * row_bytes + hidden_bytes,
@@ -141,8 +152,10 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
           float* log_probs = memory.Take<float>(batch * 10);
           int32_t* ids = memory.Take<int32_t>(batch * 10);
           bool ok;
-          BENCH_OK(TreeTopKCuda(arrays, row_child, table, hidden[i % kSets], batch, int64_t{10}, log_probs,
-                                ids, &scratch, static_cast<GpuStream>(nullptr), &ok));
+          const float* floats;
+          BENCH_OK(FloatsCuda(hidden[i % kSets], batch * dim, &scratch, nullptr, &floats));
+          BENCH_OK(TreeTopKCuda(arrays, row_child, table, floats, batch, int64_t{10}, log_probs, ids,
+                                &scratch, static_cast<GpuStream>(nullptr), &ok));
         },
         repeats);
     // How much of a tree a query has to look at depends on the query; of one node, all.
@@ -154,10 +167,15 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
 
 template <typename Make>
 void RunBoth(Bench* bench, const Case& what, const Make& make) {
-  if (!bench->Runs(what.name + ", bfloat16")) return;
+  const bool runs_short = what.short_hidden && (bench->Runs(NameOf<float, bfloat16>(what)) ||
+                                                bench->Runs(NameOf<bfloat16, bfloat16>(what)));
+  if (!runs_short && !bench->Runs(NameOf<bfloat16, float>(what))) return;
   const TestTree tree = make();
   Run<float>(bench, what, tree);
   Run<bfloat16>(bench, what, tree);
+  if (!runs_short) return;
+  Run<float, bfloat16>(bench, what, tree);
+  Run<bfloat16, bfloat16>(bench, what, tree);
 }
 
 }  // namespace
@@ -169,9 +187,9 @@ int main(int argc, char** argv) {
   Bench bench("tree_softmax", argc, argv);
   if (bench.quick()) {
     RunBoth(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, [] { return HuffmanTree(1000, 8); });
-    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}},
+    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}, 30, true},
             [] { return HeadTailTree(1000, 40, 8, 8); });
-    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}}, [] { return FlatTree(1000); });
+    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}, 30, true}, [] { return FlatTree(1000); });
     return 0;
   }
   const int64_t dim = 304, tokens = 40960;
@@ -179,9 +197,9 @@ int main(int argc, char** argv) {
           [] { return HuffmanTree(10000000, 8); });
   RunBoth(&bench, {"10M words, 448 + 64, then 16", dim, tokens, {1, 32, 256}, 15},
           [] { return HeadTailTree(10000000, 448, 64, 16); });
-  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15},
+  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15, true},
           [] { return TwoLevelTree(9000000, 3000); });
-  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7}, [] { return FlatTree(100000); });
+  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7, true}, [] { return FlatTree(100000); });
   const auto run = [&](const Case& what, auto make) {
     if (bench.Runs(what.name)) Run<float>(&bench, what, make());
   };

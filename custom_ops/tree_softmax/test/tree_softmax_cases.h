@@ -54,6 +54,22 @@ void FlatTrees() {
     CheckAgainstTruth<Device>(wide, Step<Device>(wide, scratch));
 }
 
+// On GPUs they make products of wide nodes those of bfloat16: in flat and tall tiles, with and without narrow
+// nodes beside them, in row gradients of several splits.
+template <typename Device>
+void HiddenVectorsOfBfloat16() {
+  Random random(9);
+  CheckProblem<Device>(Problem<float, bfloat16>(HeadTailTree(700, 90, 9, 5), 33, 301, 1));
+  CheckProblem<Device>(Problem<bfloat16, bfloat16>(HeadTailTree(700, 90, 9, 5), 40, 301, 2));
+  CheckProblem<Device>(Problem<float, bfloat16>(TwoLevelTree(600, 2), 24, 301, 3, false, false));
+  CheckProblem<Device>(Problem<float, bfloat16>(FlatTree(333), 132, 290, 4));
+  CheckProblem<Device>(Problem<bfloat16, bfloat16>(FlatTree(1501), 24, 20, 5));
+  for (const int64_t dim : {1, 17, 64}) {
+    CheckProblem<Device>(Problem<float, bfloat16>(RandomTree(507, 400, &random), dim, 37, dim));
+    CheckProblem<Device>(Problem<bfloat16, bfloat16>(RandomTree(507, 400, &random), dim, 37, dim + 1));
+  }
+}
+
 // More levels than a word has bits; wide nodes among them, and at the end.
 template <typename Device>
 void DeepTrees() {
@@ -78,6 +94,8 @@ void MisalignedRows() {
   const ShiftedArrays shifted;
   CheckProblem<Device>(Problem<float>(HeadTailTree(500, 150, 5, 5), 12, 90, 1));
   CheckProblem<Device>(Problem<bfloat16>(HeadTailTree(500, 150, 5, 5), 16, 40, 2));
+  CheckProblem<Device>(Problem<float, bfloat16>(HeadTailTree(500, 150, 5, 5), 16, 40, 3));
+  CheckProblem<Device>(Problem<bfloat16, bfloat16>(HeadTailTree(500, 150, 5, 5), 16, 40, 4));
 }
 
 template <typename Device>
@@ -108,6 +126,7 @@ void WidthZero() {
   CheckProblem<Device>(Problem<float>(HeadTailTree(700, 90, 9, 5), 0, 301, 2));  // split groups, wide nodes
   CheckProblem<Device>(Problem<float>(HuffmanTree(1000, 2), 0, 252, 3, false));
   CheckProblem<Device>(Problem<bfloat16>(TwoLevelTree(600, 2), 0, 301, 4));
+  CheckProblem<Device>(Problem<float, bfloat16>(TwoLevelTree(600, 2), 0, 301, 5));
 }
 
 template <typename Device>
@@ -115,6 +134,8 @@ void EmptyBatchAndSkippedTokens() {
   for (const int64_t scratch : {-1, 1000}) {
     const auto none = Step<Device>(Problem<float>(HuffmanTree(10, 3), 4, 0, 1), scratch);
     CHECK_TRUE(none.loss.empty() && none.rows.empty() && none.group_start == std::vector<int32_t>(1));
+    const auto rounded = Step<Device>(Problem<float, bfloat16>(HuffmanTree(10, 3), 4, 0, 1), scratch);
+    CHECK_TRUE(rounded.loss.empty() && rounded.group_start == std::vector<int32_t>(1));
     Problem<float> skipped(HuffmanTree(10, 3), 4, 5, 1);
     std::fill(skipped.weights.begin(), skipped.weights.end(), 0.f);
     const auto zeros = Step<Device>(skipped, scratch);
@@ -223,6 +244,7 @@ void ExtremeLogits() {
   LARGEOUT_CASE(RandomTrees, Device)                \
   LARGEOUT_CASE(LargeGroups, Device)                \
   LARGEOUT_CASE(FlatTrees, Device)                  \
+  LARGEOUT_CASE(HiddenVectorsOfBfloat16, Device)    \
   LARGEOUT_CASE(DeepTrees, Device)                  \
   LARGEOUT_CASE(MisalignedRows, Device)             \
   LARGEOUT_CASE(HuffmanTrees, Device)               \

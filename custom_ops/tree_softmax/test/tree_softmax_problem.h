@@ -16,7 +16,8 @@
 
 namespace largeout {
 
-template <typename T>
+// T: the type of the table, H: of hidden vectors.
+template <typename T, typename H = float>
 struct Problem {
   Problem(TestTree t, int64_t dim, int64_t tokens, uint64_t seed, bool use_bias = true, bool use_weights = true)
       : tree(std::move(t)), arrays(tree.arrays()), dim(dim), tokens(tokens), table(arrays.rows * dim),
@@ -24,7 +25,7 @@ struct Problem {
         targets(tokens) {
     Random random(seed);
     for (T& x : table) FromFloat(random.Normalish(), &x);
-    for (float& x : hidden) x = random.Normalish();
+    for (H& x : hidden) FromFloat(random.Normalish(), &x);
     for (float& x : bias) x = random.Normalish();
     for (float& x : weights) x = random.Below(4) == 0 ? 0.f : random.Normalish();
     for (float& x : grad_loss) x = random.Normalish();
@@ -41,18 +42,29 @@ struct Problem {
   const TreeArrays arrays;
   const int64_t dim, tokens;
   std::vector<T> table;
-  std::vector<float> hidden, bias, weights, grad_loss;
+  std::vector<H> hidden;
+  std::vector<float> bias, weights, grad_loss;
   std::vector<int32_t> targets;
 };
 
-// log softmax of a node's rows, in float64.
-template <typename T>
-std::vector<double> NodeLogProbs(const Problem<T>& p, int64_t node, int64_t token) {
+// A factor of a product as it is, or rounded to bfloat16.
+template <typename X>
+double Factor(X x, bool rounded) {
+  if (!rounded) return ToFloat(x);
+  bfloat16 factor;
+  FromFloat(ToFloat(x), &factor);
+  return ToFloat(factor);
+}
+
+// log softmax of a node's rows, in float64. rounded: the rows are.
+template <typename T, typename H>
+std::vector<double> NodeLogProbs(const Problem<T, H>& p, int64_t node, int64_t token, bool rounded = false) {
   std::vector<double> x;
   double top = -std::numeric_limits<double>::infinity(), sum = 0.0;
   for (int64_t r = p.arrays.node_start[node]; r < p.arrays.node_start[node + 1]; ++r) {
     double dot = p.bias.empty() ? 0.0 : p.bias[r];
-    for (int64_t k = 0; k < p.dim; ++k) dot += double{ToFloat(p.table[r * p.dim + k])} * p.hidden[token * p.dim + k];
+    for (int64_t k = 0; k < p.dim; ++k)
+      dot += Factor(p.table[r * p.dim + k], rounded) * ToFloat(p.hidden[token * p.dim + k]);
     x.push_back(dot);
     top = std::max(top, dot);
   }
@@ -80,9 +92,9 @@ struct TreeOn {
   const TreeArrays sizes;  // only the sizes are used
 };
 
-template <typename Device, typename T>
+template <typename Device, typename T, typename H = float>
 struct ProblemOn : TreeOn<Device> {
-  explicit ProblemOn(const Problem<T>& p)
+  explicit ProblemOn(const Problem<T, H>& p)
       : TreeOn<Device>(p.tree),
         table_data(p.table),
         hidden(p.hidden),
@@ -93,7 +105,8 @@ struct ProblemOn : TreeOn<Device> {
         table{table_data.get(), p.bias.empty() ? nullptr : bias.get(), p.dim},
         weights(p.weights.empty() ? nullptr : weights_data.get()) {}
   const ArrayOf<Device, T> table_data;
-  const ArrayOf<Device, float> hidden, bias, weights_data, grad_loss;
+  const ArrayOf<Device, H> hidden;
+  const ArrayOf<Device, float> bias, weights_data, grad_loss;
   const ArrayOf<Device, int32_t> targets;
   const TreeTable<T> table;
   const float* const weights;

@@ -4,15 +4,17 @@
 
 #include <algorithm>
 
+#include "tree_softmax/cuda/tree_softmax_cuda.h"  // IsWide
 #include "tree_softmax/test/tree_softmax_problem.h"
 
 namespace largeout {
 
 // Everything that a step leaves behind.
-template <typename T>
+template <typename T, typename H = float>
 struct StepResult {
   TreePaths paths;
-  std::vector<float> loss, lse, probs, d_hidden, bias_grads;
+  std::vector<float> loss, lse, probs, bias_grads;
+  std::vector<H> d_hidden;
   std::vector<int32_t> pair_token, pair_row, group_node, group_start;
   std::vector<int64_t> rows;
   std::vector<T> row_grads;
@@ -25,12 +27,12 @@ struct StepResult {
 };
 
 // scratch_bytes < 0: probabilities are saved between loss and gradient.
-template <typename Device, typename T>
-StepResult<T> Step(const Problem<T>& p, int64_t scratch_bytes, int threads = 1) {
-  const ProblemOn<Device, T> on(p);
+template <typename Device, typename T, typename H>
+StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, int threads = 1) {
+  const ProblemOn<Device, T, H> on(p);
   const TreeArrays tree = on.arrays();
   TestCall<typename Device::Call> loss_call(threads), gradient_call(threads);
-  StepResult<T> r;
+  StepResult<T, H> r;
   Device device(loss_call.get());
   CHECK_TRUE(device.FindPaths(tree, on.targets.get(), on.weights, p.tokens, p.dim, &r.paths) == 0);
   if (r.paths.status != TreeStatus::kOk) return r;
@@ -60,8 +62,8 @@ StepResult<T> Step(const Problem<T>& p, int64_t scratch_bytes, int threads = 1) 
   TreeTouched touched;
   CHECK_TRUE(backward.template Check<T>(tree, saved, p.tokens, p.dim, &touched) == 0);
   CHECK_TRUE(touched.ok && touched.probs == r.paths.probs);
-  const ArrayOf<Device, float> d_hidden(Unwritten<float>(p.tokens * p.dim)),
-      bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
+  const ArrayOf<Device, H> d_hidden(Unwritten<H>(p.tokens * p.dim));
+  const ArrayOf<Device, float> bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
   const ArrayOf<Device, int64_t> rows(Unwritten<int64_t>(touched.rows));
   const ArrayOf<Device, T> row_grads(Unwritten<T>(touched.rows * p.dim));
   CHECK_TRUE(backward.Gradient(tree, on.table, on.hidden.get(), on.weights, on.grad_loss.get(), p.tokens,
@@ -72,92 +74,169 @@ StepResult<T> Step(const Problem<T>& p, int64_t scratch_bytes, int threads = 1) 
   return r;
 }
 
-// Tensor cores take bfloat16 tables; float32 operands lose 8 of 24 bits there (common/cuda/gemm/).
-template <typename Device, typename T>
+// Whether a device takes products of wide nodes in bfloat16, for which rows of float32 and the gradients of
+// logits are rounded: GPUs, beside hidden vectors of bfloat16.
+template <typename Device, typename H>
+constexpr bool kRounds = !kOnCpu<Device> && sizeof(H) == 2;
+
+// From the truth, which knows nothing of rounded factors. Tensor cores take bfloat16 tables; beside them
+// float32 hidden vectors lose 8 of 24 bits there (common/cuda/gemm/).
+template <typename Device, typename T, typename H>
 struct Tolerance {
-  static constexpr bool kShort = sizeof(T) == 2;
-  static constexpr double kLoss = kOnCpu<Device> ? 3e-6 : kShort ? 5e-5 : 5e-6;
-  static constexpr double kGradient = kOnCpu<Device> ? 2e-5 : kShort ? 1e-4 : 3e-5;
-  static constexpr double kRows = kShort ? (kOnCpu<Device> ? 4e-3 : 5e-3) : kGradient;
+  static constexpr bool kShort = sizeof(T) == 2, kCpu = kOnCpu<Device>;
+  static constexpr bool kRough = kRounds<Device, H> && !kShort;  // logits of rounded rows
+  static constexpr double kLoss = kCpu ? 3e-6 : kRough ? 1e-2 : kShort ? 5e-5 : 5e-6;
+  static constexpr double kBias = kCpu ? 2e-5 : kRough ? 1e-2 : kShort ? 1e-4 : 3e-5;
+  static constexpr double kRows = kRounds<Device, H> ? 1e-2 : kShort ? (kCpu ? 4e-3 : 5e-3) : kBias;
+  static constexpr double kHidden = kRounds<Device, H> ? 1e-2 : sizeof(H) == 2 ? 4e-3 : kBias;
 };
 
 // Loss and gradients from the definition, in float64. (Small problems only.)
-template <typename Device, typename T>
-void CheckAgainstTruth(const Problem<T>& p, const StepResult<T>& r) {
-  using Tolerance = Tolerance<Device, T>;
-  std::vector<double> d_hidden(p.tokens * p.dim), row_grads(p.arrays.rows * p.dim), bias_grads(p.arrays.rows);
-  std::vector<char> touched(p.arrays.rows);
-  for (int64_t t = 0; t < p.tokens; ++t) {
-    const double weight = p.weights.empty() ? 1.0 : p.weights[t];
-    double loss = 0.0;
-    for (int64_t row = weight == 0.0 ? -1 : p.arrays.class_row[p.targets[t]]; row >= 0;) {
-      const auto& starts = p.tree.node_start;
-      const int64_t node = std::upper_bound(starts.begin(), starts.end(), row) - starts.begin() - 1;
-      const std::vector<double> log_probs = NodeLogProbs(p, node, t);
-      const int64_t first = starts[node];
-      loss -= log_probs[row - first];
-      for (int64_t i = first; i < starts[node + 1]; ++i) {
-        const double g = (std::exp(log_probs[i - first]) - (i == row)) * weight * p.grad_loss[t];
-        touched[i] = 1;
-        bias_grads[i] += g;
-        for (int64_t k = 0; k < p.dim; ++k) {
-          d_hidden[t * p.dim + k] += g * ToFloat(p.table[i * p.dim + k]);
-          row_grads[i * p.dim + k] += g * p.hidden[t * p.dim + k];
-        }
-      }
-      row = p.arrays.node_row[node];
+struct TreeTruth {
+  // rounded: the factors of wide nodes are rounded as GPUs do it, and the gradients of their logits are those
+  // of the probabilities that `r` has saved, where it has.
+  template <typename T, typename H>
+  TreeTruth(const Problem<T, H>& p, const StepResult<T, H>& r, bool rounded)
+      : loss(p.tokens),
+        d_hidden(p.tokens * p.dim),
+        row_grads(p.arrays.rows * p.dim),
+        bias_grads(p.arrays.rows),
+        touched(p.arrays.rows) {
+    const auto& starts = p.tree.node_start;
+    std::vector<size_t> group_of(p.arrays.nodes);
+    std::vector<int64_t> group_probs;  // where the probabilities of a group begin
+    int64_t probs = 0;
+    for (size_t g = 0; g < r.group_node.size(); ++g) {
+      const int32_t node = r.group_node[g], pairs = r.group_start[g + 1] - r.group_start[g];
+      group_of[node] = g;
+      group_probs.push_back(probs);
+      probs += int64_t{pairs} * (starts[node + 1] - starts[node]);
     }
-    CHECK_CLOSE(r.loss[t], loss * weight, Tolerance::kLoss);
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      const float weight = p.weights.empty() ? 1.f : p.weights[t], scale = p.grad_loss[t] * weight;
+      for (int64_t row = weight == 0.f ? -1 : p.arrays.class_row[p.targets[t]]; row >= 0;) {
+        const int64_t node = std::upper_bound(starts.begin(), starts.end(), row) - starts.begin() - 1;
+        const int64_t first = starts[node], children = starts[node + 1] - first;
+        const size_t group = group_of[node];
+        const auto begin = r.pair_token.begin() + r.group_start[group],
+                   end = r.pair_token.begin() + r.group_start[group + 1];
+        const bool short_factors = rounded && IsWide(end - begin, children);
+        const int64_t prob = group_probs[group] + (std::lower_bound(begin, end, t) - begin) * children;
+        const std::vector<double> log_probs = NodeLogProbs(p, node, t, short_factors);
+        loss[t] -= weight * log_probs[row - first];
+        for (int64_t i = 0; i < children; ++i) {
+          const int64_t at = first + i;
+          const double g = (std::exp(log_probs[i]) - (at == row)) * weight * p.grad_loss[t];
+          double factor = g;
+          if (short_factors && !r.probs.empty())
+            factor = Factor((r.probs[prob + i] - (at == row ? 1.f : 0.f)) * scale, true);
+          touched[at] = 1;
+          bias_grads[at] += g;
+          for (int64_t k = 0; k < p.dim; ++k) {
+            d_hidden[t * p.dim + k] += factor * Factor(p.table[at * p.dim + k], short_factors);
+            row_grads[at * p.dim + k] += factor * ToFloat(p.hidden[t * p.dim + k]);
+          }
+        }
+        row = p.arrays.node_row[node];
+      }
+    }
   }
+
+  // Calls check(index in r.rows, row) for the rows that the batch touches, and checks that r.rows has them.
+  template <typename Check>
+  void ForEachRow(const std::vector<int64_t>& rows, const Check& check) const {
+    size_t at = 0;
+    for (int64_t row = 0; row < static_cast<int64_t>(touched.size()); ++row) {
+      if (!touched[row]) continue;
+      CHECK_TRUE(at < rows.size() && rows[at] == row);
+      if (at >= rows.size()) return;
+      check(at++, row);
+    }
+    CHECK_TRUE(at == rows.size());
+  }
+
+  std::vector<double> loss, d_hidden, row_grads, bias_grads;
+  std::vector<char> touched;
+};
+
+template <typename Device, typename T, typename H>
+void CheckAgainstTruth(const Problem<T, H>& p, const StepResult<T, H>& r) {
+  using Tolerance = Tolerance<Device, T, H>;
+  const TreeTruth want(p, r, false);
+  for (int64_t t = 0; t < p.tokens; ++t) CHECK_CLOSE(r.loss[t], want.loss[t], Tolerance::kLoss);
   for (int64_t i = 0; i < p.tokens * p.dim; ++i)
-    CHECK_CLOSE(r.d_hidden[i], d_hidden[i], Tolerance::kGradient);
-  size_t at = 0;
-  for (int64_t row = 0; row < p.arrays.rows; ++row) {
-    if (!touched[row]) continue;
-    CHECK_TRUE(at < r.rows.size() && r.rows[at] == row);
-    if (at >= r.rows.size()) return;
+    CHECK_CLOSE(ToFloat(r.d_hidden[i]), want.d_hidden[i], Tolerance::kHidden);
+  want.ForEachRow(r.rows, [&](size_t at, int64_t row) {
     for (int64_t k = 0; k < p.dim; ++k)
-      CHECK_CLOSE(ToFloat(r.row_grads[at * p.dim + k]), row_grads[row * p.dim + k], Tolerance::kRows);
-    if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[at], bias_grads[row], Tolerance::kGradient);
-    ++at;
-  }
-  CHECK_TRUE(at == r.rows.size());
+      CHECK_CLOSE(ToFloat(r.row_grads[at * p.dim + k]), want.row_grads[row * p.dim + k], Tolerance::kRows);
+    if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[at], want.bias_grads[row], Tolerance::kBias);
+  });
 }
 
-inline void CheckAllClose(const std::vector<float>& got, const std::vector<float>& want, double tolerance,
-                          const char* what) {
+// A float32 sum, or what is left of it in bfloat16: rounded once.
+template <typename X>
+void CheckSum(X got, double want, double tolerance) {
+  const double off = tolerance * (1.0 + std::fabs(want));
+  X low, high;
+  FromFloat(static_cast<float>(want - off), &low);
+  FromFloat(static_cast<float>(want + off), &high);
+  CHECK_TRUE(ToFloat(got) >= ToFloat(low) && ToFloat(got) <= ToFloat(high));
+}
+
+// Against sums of products of rounded factors. The gradients of logits are known where probabilities are
+// saved; those of biases are sums of what is not rounded.
+template <typename T, typename H>
+void CheckAgainstRounded(const Problem<T, H>& p, const StepResult<T, H>& r) {
+  constexpr double kTolerance = 3e-5;
+  const bool saved = !r.probs.empty();
+  const TreeTruth want(p, r, true);
+  for (int64_t t = 0; t < p.tokens; ++t) CHECK_CLOSE(r.loss[t], want.loss[t], kTolerance);
+  for (int64_t i = 0; i < p.tokens * p.dim && saved; ++i)
+    CheckSum(r.d_hidden[i], want.d_hidden[i], kTolerance);
+  want.ForEachRow(r.rows, [&](size_t at, int64_t row) {
+    for (int64_t k = 0; k < p.dim && saved; ++k)
+      CheckSum(r.row_grads[at * p.dim + k], want.row_grads[row * p.dim + k], kTolerance);
+    if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[at], want.bias_grads[row], kTolerance);
+  });
+}
+
+template <typename X>
+void CheckAllClose(const std::vector<X>& got, const std::vector<X>& want, double tolerance,
+                   const char* what) {
   CHECK_TRUE(got.size() == want.size());
   double worst = 0.0;
   for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
-    const double error = std::fabs(double{got[i]} - want[i]) / (1.0 + std::fabs(want[i]));
+    const double size = std::fabs(ToFloat(want[i]));
+    const double error = std::fabs(double{ToFloat(got[i])} - ToFloat(want[i])) / (1.0 + size);
     if (!(error <= worst)) worst = error;  // NaN stays
   }
   if (!(worst <= tolerance)) std::printf("  %s: largest difference from the CPU %.3g\n", what, worst);
   CHECK_TRUE(worst <= tolerance);
 }
 
-template <typename Device, typename T>
-void CheckAgainstCpu(const StepResult<T>& r, const StepResult<T>& want) {
-  using Tolerance = Tolerance<Device, T>;
+template <typename Device, typename T, typename H>
+void CheckAgainstCpu(const StepResult<T, H>& r, const StepResult<T, H>& want) {
+  using Tolerance = Tolerance<Device, T, H>;
   CHECK_TRUE(r.paths.status == TreeStatus::kOk && want.paths.status == TreeStatus::kOk);
   CHECK_TRUE(r.pair_token == want.pair_token && r.pair_row == want.pair_row);
   CHECK_TRUE(r.group_node == want.group_node && r.group_start == want.group_start && r.rows == want.rows);
   CheckAllClose(r.loss, want.loss, Tolerance::kLoss, "loss");
   CheckAllClose(r.lse, want.lse, Tolerance::kLoss, "lse");
   CheckAllClose(r.probs, want.probs, Tolerance::kLoss, "probs");
-  CheckAllClose(r.d_hidden, want.d_hidden, Tolerance::kGradient, "d_hidden");
-  CheckAllClose(r.bias_grads, want.bias_grads, Tolerance::kGradient, "bias_grads");
+  CheckAllClose(r.d_hidden, want.d_hidden, Tolerance::kHidden, "d_hidden");
+  CheckAllClose(r.bias_grads, want.bias_grads, Tolerance::kBias, "bias_grads");
 }
 
 // With 1 thread and with 3 (on a GPU: twice) it must leave the same bits. Probabilities are saved; computed
 // anew in one chunk; in many.
-template <typename Device, typename T>
-void CheckProblem(const Problem<T>& p) {
+template <typename Device, typename T, typename H>
+void CheckProblem(const Problem<T, H>& p) {
   ForEachLevel<Device>([&] {
     for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 28, int64_t{20000}}) {
-      const StepResult<T> r = Step<Device>(p, scratch);
+      const StepResult<T, H> r = Step<Device>(p, scratch);
       CHECK_TRUE((r == Step<Device>(p, scratch, 3)));
       CheckAgainstTruth<Device>(p, r);
+      if (kRounds<Device, H>) CheckAgainstRounded(p, r);
       if (!kOnCpu<Device>) CheckAgainstCpu<Device>(r, Step<TreeSoftmaxCpu>(p, scratch));
     }
   });

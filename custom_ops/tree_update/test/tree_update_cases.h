@@ -11,9 +11,9 @@
 
 namespace largeout {
 
-template <typename T>
+template <typename T, typename H = float>
 struct TreeStepProblem {
-  TreeStepProblem(Problem<T> p, UpdateRule rule, float decay, uint64_t seed)
+  TreeStepProblem(Problem<T, H> p, UpdateRule rule, float decay, uint64_t seed)
       : p(std::move(p)), rule(rule), hyper(HyperOf(rule, decay)) {
     Random random(seed);
     const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
@@ -21,25 +21,26 @@ struct TreeStepProblem {
     start.table = this->p.table;
     for (int k = 0; k < info.slots; ++k) start.slots[k] = Make<float>(size, &random, 3.f);
   }
-  Problem<T> p;
+  Problem<T, H> p;
   UpdateRule rule;
   std::vector<float> hyper;
   UpdateState<T> start;
 };
 
 // What a step leaves: the table and its slots, and what it returns.
-template <typename T>
+template <typename T, typename H>
 struct TreeStepResult {
   UpdateState<T> state;
-  std::vector<float> d_hidden, bias_grads;
+  std::vector<H> d_hidden;
+  std::vector<float> bias_grads;
   std::vector<int64_t> rows;
 };
 
 // scratch_bytes < 0: probabilities are saved between loss and gradient.
-template <typename Device, typename T>
-TreeStepResult<T> InOnePass(const TreeStepProblem<T>& s, int64_t scratch_bytes, int threads = 1) {
-  const Problem<T>& p = s.p;
-  const ProblemOn<Device, T> on(p);
+template <typename Device, typename T, typename H>
+TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_bytes, int threads = 1) {
+  const Problem<T, H>& p = s.p;
+  const ProblemOn<Device, T, H> on(p);
   const TreeArrays tree = on.arrays();
   TestCall<typename Device::Call> loss_call(threads), step_call(threads);
   TreePaths paths;
@@ -60,8 +61,8 @@ TreeStepResult<T> InOnePass(const TreeStepProblem<T>& s, int64_t scratch_bytes, 
   const ArrayOf<Device, T> table(s.start.table);
   const ArrayOf<Device, float> slot0(s.start.slots[0]), slot1(s.start.slots[1]), hyper(s.hyper);
   float* slots[] = {slot0.get(), slot1.get()};
-  const ArrayOf<Device, float> d_hidden(Unwritten<float>(p.tokens * p.dim)),
-      bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
+  const ArrayOf<Device, H> d_hidden(Unwritten<H>(p.tokens * p.dim));
+  const ArrayOf<Device, float> bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
   const ArrayOf<Device, int64_t> rows(Unwritten<int64_t>(touched.rows));
   const TreeStep<T> step{s.rule, table.get(), slots, hyper.get()};
   CHECK_TRUE(backward.Update(tree, TreeTable<T>{table.get(), on.table.bias, p.dim}, on.hidden.get(),
@@ -72,10 +73,10 @@ TreeStepResult<T> InOnePass(const TreeStepProblem<T>& s, int64_t scratch_bytes, 
 }
 
 // The same by Gradient (a facade for trees) and then Updater (one for row updates).
-template <typename Gradient, typename Updater, typename T>
-TreeStepResult<T> InTwoPasses(const TreeStepProblem<T>& s, int64_t scratch_bytes) {
-  const StepResult<T> found = Step<Gradient>(s.p, scratch_bytes);
-  TreeStepResult<T> r{s.start, found.d_hidden, found.bias_grads, found.rows};
+template <typename Gradient, typename Updater, typename T, typename H>
+TreeStepResult<T, H> InTwoPasses(const TreeStepProblem<T, H>& s, int64_t scratch_bytes) {
+  const StepResult<T, H> found = Step<Gradient>(s.p, scratch_bytes);
+  TreeStepResult<T, H> r{s.start, found.d_hidden, found.bias_grads, found.rows};
   const BadIndex bad =
       Update<Updater>(s.rule, s.p.arrays.rows, s.p.dim, found.rows, found.row_grads, s.hyper, &r.state);
   CHECK_TRUE(bad.position == -1);
@@ -83,12 +84,12 @@ TreeStepResult<T> InTwoPasses(const TreeStepProblem<T>& s, int64_t scratch_bytes
 }
 
 // Gradient, Updater: of the same device as Device.
-template <typename Device, typename Gradient, typename Updater, typename T>
-void CheckTreeUpdate(const TreeStepProblem<T>& s) {
+template <typename Device, typename Gradient, typename Updater, typename T, typename H>
+void CheckTreeUpdate(const TreeStepProblem<T, H>& s) {
   for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 28, int64_t{20000}}) {
-    const TreeStepResult<T> want = InTwoPasses<Gradient, Updater>(s, scratch);
+    const TreeStepResult<T, H> want = InTwoPasses<Gradient, Updater>(s, scratch);
     for (const int threads : {1, 4}) {
-      const TreeStepResult<T> got = InOnePass<Device>(s, scratch, threads);
+      const TreeStepResult<T, H> got = InOnePass<Device>(s, scratch, threads);
       CHECK_TRUE(got.state == want.state && got.rows == want.rows);
       CHECK_TRUE(SameBits(got.d_hidden, want.d_hidden) && SameBits(got.bias_grads, want.bias_grads));
     }
@@ -125,6 +126,10 @@ void LargeNodes() {
           Problem<float>(TwoLevelTree(1200, 3), 100, 150, 2, false, false), rule, 0.01f, 2));
       CheckTreeUpdate<Device, Gradient, Updater>(
           TreeStepProblem<bfloat16>(Problem<bfloat16>(TwoLevelTree(600, 2), 50, 301, 3), rule, 0.f, 3));
+      CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<float, bfloat16>(
+          Problem<float, bfloat16>(HeadTailTree(700, 90, 9, 5), 36, 301, 6), rule, 0.f, 6));
+      CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<bfloat16, bfloat16>(
+          Problem<bfloat16, bfloat16>(TwoLevelTree(600, 2), 50, 301, 7), rule, 0.f, 7));
     });
     if (kEmulated) continue;
     // 40 x 13 children, hundreds of tokens each: several large groups share a wave.

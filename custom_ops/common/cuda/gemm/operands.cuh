@@ -36,6 +36,16 @@ struct RowOperand {
   }
 };
 
+// Products of rows of a table of type T, hidden vectors of type H and gradients of their logits. Beside
+// hidden vectors of bfloat16 every factor is one bfloat16: float32 rows and gradients are rounded. Else
+// factors are those of the table's type.
+template <typename T, typename H>
+using FactorType = std::conditional_t<std::is_same<H, bfloat16>::value, bfloat16, T>;
+template <typename H>
+constexpr bool kRoundsFactors = std::is_same<H, bfloat16>::value;
+template <typename T, typename H>
+using TableOperand = RowOperand<T, kRoundsFactors<H>>;
+
 // The first `count` of 16 bytes of elements, the others being zero, to shared memory.
 __device__ __forceinline__ void CopyElements(const float* from, const float* base, int count, float* to) {
 #pragma unroll 1  // registers are for aligned rows

@@ -32,7 +32,8 @@ class Limits:
 
     def of_row(self, row):
         """Its `share` of the copy bandwidth, its time `over` the bound, and what bounds it: `by`."""
-        rate = self.rate("bfloat16" if "bfloat16" in row["case"] else "float32")
+        short = "bfloat16" in row["case"] or "mixed" in row["case"]
+        rate = self.rate("bfloat16" if short else "float32")
         bytes_ms = 1e3 * row.get("bytes", 0.0) / self.copy if self.copy else 0.0
         flops_ms = 1e3 * row.get("flops", 0.0) / rate if rate else 0.0
         bound = max(bytes_ms, flops_ms)

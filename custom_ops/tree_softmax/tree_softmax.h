@@ -22,6 +22,7 @@
 // Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of size(g).
 //
 // hidden is float32 here (bfloat16 is converted by the caller, see ToFloats); T is the table's type, float or bfloat16.
+// (On GPUs hidden vectors of bfloat16 are not converted for wide nodes: tree_softmax_cuda.h.)
 // All memory belongs to the caller. The results do not depend on the number of threads.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_

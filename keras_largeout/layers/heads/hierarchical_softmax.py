@@ -59,7 +59,9 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
             On one device the gradients of the rows are then never in memory.
-        **kwargs: `name`, `dtype`, `trainable`.
+        **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the rows are bfloat16; sums are in
+            float32. With `"mixed_bfloat16"` they are float32, and products of wide nodes are of bfloat16 on
+            GPUs.
 
     Input shape:
         float `[..., dim]`.

@@ -2,8 +2,9 @@
 //
 // Bounds, for n pairs of a node of c children: 2 n c dim flops for each gradient; bytes: 4 n c of
 // probabilities, read once for each 128 elements of a row, by both; c dim elements of rows read for every 128
-// pairs, or from the L2 cache where slices share them; n dim floats read, and as many read and written; c dim
-// elements of row gradients written. What ranges of children leave of d_hidden stays in the L2 cache.
+// pairs, or from the L2 cache where slices share them; n dim elements of hidden vectors read, and as many
+// floats read and written; c dim elements of row gradients written. What ranges of children leave of d_hidden
+// stays in the L2 cache.
 #include "common/cuda/gemm/multiply.cuh"
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"

@@ -5,6 +5,7 @@
 #include "common/cuda/gemm/softmax_terms.cuh"
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_testing.cuh"
+#include "common/test/factors.h"
 
 namespace largeout {
 namespace {
@@ -38,14 +39,6 @@ std::vector<X> Matrix(int rows, int columns, int stride, Random* random) {
       FromFloat(random->Normalish(), &values[static_cast<size_t>(r) * stride + i]);
   }
   return values;
-}
-
-template <typename X>
-double Factor(X x, bool rounds) {
-  if (!rounds) return ToFloat(x);
-  bfloat16 rounded;
-  FromFloat(ToFloat(x), &rounded);
-  return ToFloat(rounded);
 }
 
 // tolerance: of the sum of the sizes of the terms.

@@ -167,7 +167,7 @@ int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int3
                            scratch->Take<float>(partial), scratch->Take<float>(plan.tokens)};
   if (parts.picked == nullptr || parts.high == nullptr || parts.total == nullptr || parts.sum == nullptr)
     return kNoMemory;
-  const CopiedRows copied{RowsCopied(table.dim, batch.hidden), RowsCopied(table.dim, table.rows)};
+  const CopiedRows copied = CopiedRows::Of(table.dim, batch.hidden, table.rows);
   for (int64_t begin = 0; begin < batch.count; begin += plan.tokens) {
     const int64_t count = std::min(plan.tokens, batch.count - begin);
     const SoftmaxBatch<H, int32_t> chunk{batch.hidden + begin * table.dim, batch.targets + begin, count,

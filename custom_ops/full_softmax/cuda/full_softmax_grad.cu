@@ -205,7 +205,7 @@ class Gradients {
     LARGEOUT_RETURN_IF_ERROR(Launch(
         LogitGradients<T, H>, Grid(CeilDiv(chunk.count, kTileRows) * CeilDiv(chunk.width, kTileColumns)),
         kTileThreads, kLogitBytes<T, H>, stream_, table_, batch_.hidden, of, chunk,
-        CopiedRows{RowsCopied(dim_, batch_.hidden), RowsCopied(dim_, table_.rows)}));
+        CopiedRows::Of(dim_, batch_.hidden, table_.rows)));
     if (out_.bias != nullptr) {
       LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns<H>, Blocks(chunk.width), kThreads, 0, stream_, chunk,
                                       chunk.token > 0, out_.bias + chunk.first));

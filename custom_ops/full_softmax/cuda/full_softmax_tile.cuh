@@ -12,11 +12,6 @@ namespace largeout {
 template <typename T, typename H>
 using SoftmaxTile = typename Tiles<FactorType<T, H>>::Tall;
 
-// Which rows may be copied as they lie.
-struct CopiedRows {
-  bool hidden, table;
-};
-
 template <typename T, typename H>
 constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T, H>, true, true, RowOperand<H>, TableOperand<T, H>>;
 

@@ -9,15 +9,6 @@
 
 namespace largeout {
 
-// Which rows may be copied as they lie.
-struct CopiedRows {
-  bool hidden, table;
-  template <typename T, typename H>
-  static CopiedRows Of(const H* hidden, const TreeTable<T>& table) {
-    return {RowsCopied(table.dim, hidden), RowsCopied(table.dim, table.rows)};
-  }
-};
-
 template <typename T, typename H>
 constexpr int kLogitBytes = kTilesBytes<FactorType<T, H>, true, true, RowOperand<H>, TableOperand<T, H>>;
 

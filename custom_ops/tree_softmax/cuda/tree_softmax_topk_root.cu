@@ -72,7 +72,7 @@ int RootPlan<T>::Compute(const TreeTable<T>& table, const float* hidden, int64_t
   const int64_t ranges = CeilDiv(CeilDiv(children, kTileColumns), RangeTiles(count, children, 1));
   LARGEOUT_RETURN_IF_ERROR(Launch(RootTiles<T>, static_cast<unsigned>(CeilDiv(count, kTileRows) * ranges),
                                   kTileThreads, kLogitBytes<T, float>, stream, root, logits, high, total,
-                                  CopiedRows::Of(hidden, table)));
+                                  CopiedRows::Of(table.dim, hidden, table.rows)));
   return Launch(JoinRootTerms, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0, stream, high,
                 total, ranges, logits);
 }

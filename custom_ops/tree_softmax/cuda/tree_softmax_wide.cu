@@ -143,7 +143,7 @@ int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* 
              GpuStream stream) {
   LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(work.tiles), kTileThreads,
                                   kLogitBytes<T, H>, stream, batch, work.tile_group, terms, probs,
-                                  CopiedRows::Of(batch.hidden, batch.table)));
+                                  CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows)));
   LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T, H>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
                                   kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
                                   pair_loss));
@@ -158,7 +158,7 @@ int WideProbs(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChun
   return Launch(WideProbsOfTiles<T, H>,
                 TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24), kTileThreads,
                 kLogitBytes<T, H>, stream, batch, work.tile_group, work.tiles, chunk,
-                CopiedRows::Of(batch.hidden, batch.table));
+                CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows));
 }
 
 #define LARGEOUT_INSTANTIATE(T, H)                                                                     \

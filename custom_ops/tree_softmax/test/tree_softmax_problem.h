@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/test/check.h"
+#include "common/test/factors.h"
 #include "common/test/levels.h"
 #include "common/test/test_call.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
@@ -46,15 +47,6 @@ struct Problem {
   std::vector<float> bias, weights, grad_loss;
   std::vector<int32_t> targets;
 };
-
-// A factor of a product as it is, or rounded to bfloat16.
-template <typename X>
-double Factor(X x, bool rounded) {
-  if (!rounded) return ToFloat(x);
-  bfloat16 factor;
-  FromFloat(ToFloat(x), &factor);
-  return ToFloat(factor);
-}
 
 // log softmax of a node's rows, in float64. rounded: the rows are.
 template <typename T, typename H>

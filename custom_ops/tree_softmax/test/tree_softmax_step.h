@@ -74,8 +74,8 @@ StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, int threads
   return r;
 }
 
-// Whether a device takes products of wide nodes in bfloat16, for which rows of float32 and the gradients of
-// logits are rounded: GPUs, beside hidden vectors of bfloat16.
+// Whether a device rounds rows of float32 and gradients of logits at wide nodes, for products in bfloat16: a
+// GPU does, beside hidden vectors of bfloat16.
 template <typename Device, typename H>
 constexpr bool kRounds = !kOnCpu<Device> && sizeof(H) == 2;
 

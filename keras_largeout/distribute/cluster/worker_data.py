@@ -36,8 +36,9 @@ class WorkerData:
             index = tf.distribute.coordinator.experimental_get_current_worker_index()
             return _dataset(function, workers, index).repeat()
 
-        self._datasets = coordinator.create_per_worker_dataset(_traced(of_worker, function))
-        self.element_spec = _dataset(function, workers, 0).element_spec
+        graph = _traced(of_worker, function)
+        self._datasets = coordinator.create_per_worker_dataset(graph)
+        self.element_spec = graph.structured_outputs.element_spec
         self.calls = tf.data.Dataset.range(steps).map(lambda i: {_KEY: tf.stack([self.number, i])})
 
     def iterator(self, call):

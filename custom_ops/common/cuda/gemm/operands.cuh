@@ -68,6 +68,15 @@ inline bool RowsCopied(int64_t dim, const X*... matrices) {
       ...);
 }
 
+// Which rows of `dim` elements may be copied as they lie.
+struct CopiedRows {
+  bool hidden, table;
+  template <typename H, typename T>
+  static CopiedRows Of(int64_t dim, const H* hidden, const T* table) {
+    return {RowsCopied(dim, hidden), RowsCopied(dim, table)};
+  }
+};
+
 // The rows of a matrix from `row` on, and their elements from `column` on, a multiple of 16 bytes.
 template <bool kRounds = false, typename X>
 __device__ __forceinline__ RowOperand<X, kRounds> PartOf(const X* matrix, int64_t stride, int64_t rows,

@@ -59,6 +59,8 @@ struct TreePairs {
   std::vector<int32_t> slot;         // [P] the place of a pair in token-major order
   std::vector<int32_t> token_start;  // [tokens + 1] the slots of a token, from leaf to root
   int64_t prob_count = 0;            // sum over pairs of the node's children
+  int64_t touched_rows = 0;          // sum over groups of the node's children
+  bool ordered = true;               // rows of the groups ascend
   int64_t bad_position = -1;         // of the first bad target (kBadTarget), or of a target whose path is no path (kBadTree)
 };
 

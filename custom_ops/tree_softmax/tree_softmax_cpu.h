@@ -1,6 +1,6 @@
 // What ops and tests call on CPUs: the kernels of tree_softmax.h behind the methods that
-// cuda/tree_softmax_gpu.h has for GPUs. One object is one call: of FindPaths and Loss, of Check and Gradient,
-// or of TopK.
+// cuda/tree_softmax_gpu.h has for GPUs. One object is one call: of FindPaths and Loss, of Resume or Check and
+// then Gradient, or of TopK.
 //
 // H is the type of hidden vectors, T that of the table: float or bfloat16. Arrays lie on the device. Methods
 // return 0 or an error (common/scratch.h).
@@ -20,12 +20,15 @@ namespace largeout {
 class TreeSoftmaxCpu {
  public:
   using Call = CpuCall;
+  using Plan = TreeTouched;
   explicit TreeSoftmaxCpu(const Call& call) : parallel_(call.parallel), scratch_(call.scratch) {}
 
   // Finds the paths of the targets, which Loss then follows; their sizes, or what is wrong, in *paths.
+  // likely_pairs: how many pairs there will be, or a little more; 0 if nobody knows. No result depends on it.
+  // What GradientPlan gives lies in memory of `lasting`.
   template <typename Id>
   int FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                int64_t /*dim*/, TreePaths* paths) {
+                int64_t /*dim*/, int64_t /*likely_pairs*/, Scratch* /*lasting*/, TreePaths* paths) {
     paths->status = BuildTreePairs(tree, targets, weights, tokens, parallel_, &pairs_);
     paths->bad_position = pairs_.bad_position;
     if (paths->bad_position >= 0) paths->bad_target = static_cast<int64_t>(targets[paths->bad_position]);
@@ -51,6 +54,17 @@ class TreeSoftmaxCpu {
     TreeSoftmaxLoss(tree, table, floats, weights, tokens, pairs_, out.loss, out.pair_lse, out.probs,
                     parallel_);
     return 0;
+  }
+
+  // After Loss: what it found that the gradient needs as well.
+  Plan GradientPlan() const { return {pairs_.ordered, pairs_.touched_rows, pairs_.prob_count}; }
+
+  // In the place of Check, by the plan of the loss that left `saved`, for the same tree, tokens and dim.
+  // False: it is of no use, and Check is needed.
+  template <typename T>
+  bool Resume(const Plan& plan, const TreeSaved& /*saved*/, TreeTouched* touched) {
+    *touched = plan;
+    return plan.ok;
   }
 
   // As CheckTreeSaved, for a table of T.

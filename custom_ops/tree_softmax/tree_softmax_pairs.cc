@@ -164,6 +164,7 @@ TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float
   }
   pairs->group_start.push_back(static_cast<int32_t>(total));
 
+  int64_t row_end = 0;  // of the group before
   for (size_t g = 0; g < pairs->group_node.size(); ++g) {
     const int64_t first = tree.node_start[pairs->group_node[g]], last = tree.node_start[pairs->group_node[g] + 1];
     const bool good = first >= 0 && last <= tree.rows;
@@ -173,6 +174,9 @@ TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float
       return TreeStatus::kBadTree;
     }
     pairs->prob_count += (last - first) * (pairs->group_start[g + 1] - pairs->group_start[g]);
+    pairs->touched_rows += last - first;
+    pairs->ordered = pairs->ordered && first >= row_end;
+    row_end = last;
   }
   return TreeStatus::kOk;
 }

@@ -76,11 +76,13 @@ def test_gradient_checks_what_was_saved(problem):
     table, bias = problem.table, problem.bias
     options = {"dtype": tf.float32, "use_bias": True}
     none = tf.zeros([0])
+    arrays = ts.TreeArrays(*map(tf.constant, problem.arrays))
+    node_start = arrays.node_start
     saved = ops.largeout_tree_softmax_loss(
-        problem.hidden, problem.targets, none, table.handle, bias.handle, *problem.arrays[:5], **options
+        problem.hidden, problem.targets, none, table.handle, bias.handle, *arrays[:5], **options
     )
 
-    def grad(**changed):
+    def grad(table=table, bias=bias, node_start=node_start, **changed):
         values = [changed.get(name, value) for name, value in saved._asdict().items()][1:]
         return ops.largeout_tree_softmax_grad(
             problem.hidden,
@@ -88,13 +90,19 @@ def test_gradient_checks_what_was_saved(problem):
             saved.loss,
             table.handle,
             bias.handle,
-            problem.arrays.node_start,
-            problem.arrays.node_parent,
+            node_start,
+            arrays.node_parent,
             *values,
             **options,
         )
 
-    grad()
+    # What the loss found out about its batch is true for the same table and tree alone.
+    rows = int(saved.group_node[-1]) + 1
+    smaller = {"table": tf.Variable(table[:rows]), "bias": tf.Variable(bias[:rows])}
+    assert "must be outputs" in error(grad, **smaller)
+    assert "must be outputs" in error(grad, node_start=node_start + 1)
+    for once, again in zip(grad(), grad()):  # the second looks at the tensors themselves
+        np.testing.assert_array_equal(once, again)
     for name in ("pair_token", "pair_row", "group_node", "group_start"):
         assert "must be outputs" in error(grad, **{name: getattr(saved, name) + 1000})
     assert "`probs`" in error(grad, probs=saved.probs[1:])

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/huge_pages.h"
@@ -69,6 +70,9 @@ class OpScratch final : public Scratch {
     pieces_.push_back(piece);
     return piece.data();
   }
+
+  // The memory, for somebody who keeps it for longer.
+  std::vector<tensorflow::Tensor> Release() { return std::move(pieces_); }
 
   // Of the last allocation.
   const absl::Status& status() const { return status_; }

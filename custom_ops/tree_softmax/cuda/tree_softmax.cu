@@ -160,13 +160,15 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
                         const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
                         const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
                         T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream) {
-  const TreeWork& work = plan.work;
   if (tokens == 0) return 0;
   // Tokens without pairs get no other value.
   if (table.dim > 0) {
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(d_hidden, 0, tokens * table.dim * sizeof(float), stream));
   }
   if (saved.pairs == 0) return 0;
+  TreeWork work = plan.work;
+  work.group_node = saved.group_node, work.group_start = saved.group_start;
+  LARGEOUT_RETURN_IF_ERROR(ListGradPieces(tree, saved.probs == nullptr, scratch, stream, &work));
   const auto allocate = [&](int64_t n) { return static_cast<float*>(scratch->Allocate(n * sizeof(float))); };
   float* pair_scale = allocate(saved.pairs);
   float* partials = allocate(work.partial_rows * table.dim);

@@ -10,13 +10,13 @@
 // vectors as float32.
 //
 //   TreeLossPlan plan;  // pairs, groups, sizes
-//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, &scratch, stream, &plan);  // waits for the stream,
-//   twice
+//   PlanTreeLossCuda(tree, targets, weights, tokens, dim, likely_pairs, &scratch, &lasting, stream, &plan);
+//   // waits
 //   // look at plan.status; allocate the outputs of plan.pairs, plan.groups and plan.probs elements
 //   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, &scratch, stream);
 //
-//   TreeGradPlan grad;  // the number of touched rows
-//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits, once
+//   TreeGradPlan grad;  // the number of touched rows: GradPlanOf(plan), or from what the loss has saved
+//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits
 //   TreeSoftmaxGradCuda(grad, tree, table, hidden, weights, grad_loss, tokens, saved, bytes, ...);
 //
 // Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function
@@ -49,13 +49,13 @@ struct TreeWork {
   const NarrowSlice* narrow = nullptr;   // [narrow_slices] up to 64 pairs of a narrow node; gradient only
   const int32_t* wide_group =
       nullptr;  // [wide_slices] the group of a slice of up to 128 pairs of a wide node
-  const int32_t* tile_group =
-      nullptr;  // [tiles] logits of a wide slice x 128 children; loss: x some hundreds
+  const int32_t* tile_group = nullptr;       // [tiles] logits of a wide slice x 128 children; gradient only
+  const int32_t* loss_tile_group = nullptr;  // [loss_tiles] the same x some hundreds; loss only
   const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 128 rows from a range of pairs
   const int32_t* sum_group = nullptr;     // [sum_rows] rows whose gradients come in parts
-  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level; gradient only
-  int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, terms = 0, weight_tiles = 0,
-          partial_rows = 0, sum_rows = 0;
+  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level
+  int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, loss_tiles = 0, terms = 0,
+          weight_tiles = 0, partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;
   uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
 };
@@ -64,15 +64,19 @@ struct TreeLossPlan {
   TreeStatus status = TreeStatus::kOk;
   int64_t bad_position = -1;                 // as TreePairs
   int64_t pairs = 0, groups = 0, probs = 0;  // P, G and S of tree_softmax.h
+  bool ordered = true;                       // rows of the groups ascend
   const int32_t *pair_token = nullptr, *pair_row = nullptr, *pair_slot = nullptr, *pair_group = nullptr;
   const int32_t* token_start = nullptr;
   TreeWork work;
 };
 
-// Waits for the stream twice: for the number of pairs, and for the numbers of groups and probabilities.
+// Waits for the stream once where there are up to likely_pairs pairs, whose room is sorted: for the numbers
+// of pairs, groups and probabilities. Twice where there are more, or likely_pairs is 0. What a gradient needs
+// of the plan is in memory of `lasting`.
 template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                     int64_t dim, Scratch* scratch, GpuStream stream, TreeLossPlan* plan);
+                     int64_t dim, int64_t likely_pairs, Scratch* scratch, Scratch* lasting, GpuStream stream,
+                     TreeLossPlan* plan);
 
 // plan.status must be kOk. Where outputs.probs is null no logits of wide nodes are in memory at all, but two
 // numbers for each pair and some thousand children.
@@ -85,6 +89,10 @@ struct TreeGradPlan {
   bool ok = true;  // CheckTreeSaved's answer
   TreeWork work;   // work.rows is U, work.probs is what probs must hold
 };
+
+// The plan of the gradient of a loss; not for tables of bfloat16 whose probabilities are not saved. ok:
+// whether CheckTreeSaved would say so.
+inline TreeGradPlan GradPlanOf(const TreeLossPlan& loss) { return {loss.ordered, loss.work}; }
 
 // Waits for the stream once. `saved` is in device memory. For bfloat16 tables set round_rows.
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,

@@ -1,6 +1,6 @@
 // What ops and tests call on GPUs: the launchers of tree_softmax_cuda.h behind the methods of
-// tree_softmax_cpu.h, which says what they do. FindPaths waits for the stream twice (and once more for a bad
-// target), Check once, TopK twice.
+// tree_softmax_cpu.h, which says what they do. FindPaths waits for the stream once where likely_pairs are
+// enough, otherwise twice (and once more for a bad target); Check once, Resume never, TopK twice.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_GPU_H_
 
@@ -13,13 +13,14 @@ namespace largeout {
 class TreeSoftmaxGpu {
  public:
   using Call = GpuCall;
+  using Plan = TreeGradPlan;
   explicit TreeSoftmaxGpu(const Call& call) : stream_(call.stream), scratch_(call.scratch) {}
 
   template <typename Id>
   int FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens, int64_t dim,
-                TreePaths* paths) {
-    LARGEOUT_RETURN_IF_ERROR(
-        PlanTreeLossCuda(tree, targets, weights, tokens, dim, scratch_, stream_, &loss_));
+                int64_t likely_pairs, Scratch* lasting, TreePaths* paths) {
+    LARGEOUT_RETURN_IF_ERROR(PlanTreeLossCuda(tree, targets, weights, tokens, dim, likely_pairs, scratch_,
+                                              lasting, stream_, &loss_));
     *paths = {loss_.status, loss_.bad_position, 0, loss_.pairs, loss_.groups, loss_.probs};
     if (loss_.bad_position < 0) return 0;
     Id target;
@@ -34,13 +35,22 @@ class TreeSoftmaxGpu {
     return TreeSoftmaxLossCuda(loss_, tree, table, hidden, weights, tokens, out, scratch_, stream_);
   }
 
+  Plan GradientPlan() const { return GradPlanOf(loss_); }
+
+  template <typename T>
+  bool Resume(const Plan& plan, const TreeSaved& saved, TreeTouched* touched) {
+    if (!plan.ok || (kRoundRows<T> && saved.probs == nullptr)) return false;
+    gradient_ = plan;
+    *touched = TouchedBy(plan);
+    return true;
+  }
+
   template <typename T>
   int Check(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
             TreeTouched* touched) {
-    constexpr bool kRoundRows = !std::is_same<T, float>::value;
     LARGEOUT_RETURN_IF_ERROR(
-        PlanTreeGradCuda(tree, saved, tokens, dim, kRoundRows, scratch_, stream_, &gradient_));
-    *touched = {gradient_.ok, gradient_.work.rows, gradient_.work.probs};
+        PlanTreeGradCuda(tree, saved, tokens, dim, kRoundRows<T>, scratch_, stream_, &gradient_));
+    *touched = TouchedBy(gradient_);
     return 0;
   }
 
@@ -67,6 +77,10 @@ class TreeSoftmaxGpu {
   }
 
  private:
+  template <typename T>
+  static constexpr bool kRoundRows = !std::is_same<T, float>::value;
+  static TreeTouched TouchedBy(const Plan& plan) { return {plan.ok, plan.work.rows, plan.work.probs}; }
+
   int FloatsFor(float* out, int64_t, float** floats) {
     *floats = out;
     return 0;

@@ -29,7 +29,7 @@ struct Groups {
   TreeArrays tree;
   const int32_t *node, *start;
   int64_t most, dim;
-  bool keep_partials, gradient;
+  bool keep_partials;
 
   // Of group g, and *children; zero from `count` on.
   __device__ __forceinline__ TreeOffsets Sizes(int64_t g, int64_t count, int64_t* children) const {
@@ -41,10 +41,11 @@ struct Groups {
     s.rows = c;
     if (IsWide(n, c)) {
       const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim)), slices = CeilDiv(n, WideSlice(c));
-      const int64_t ranges = CeilDiv(CeilDiv(c, kTileColumns), gradient ? 1 : RangeTiles(n, c, count));
+      const int64_t tiles = CeilDiv(c, kTileColumns), ranges = CeilDiv(tiles, RangeTiles(n, c, count));
       s.wide_slices = slices;
-      s.tiles = slices * ranges;
-      s.terms = gradient ? 0 : n * ranges;
+      s.tiles = slices * tiles;
+      s.loss_tiles = slices * ranges;
+      s.terms = n * ranges;
       s.weight_tiles = CeilDiv(c, kTileRows) * splits * RowBlocks(n, dim);
       // A slice is in one chunk.
       s.partial_rows = splits > 1 || (keep_partials && slices > 1) ? splits * c : 0;
@@ -58,11 +59,6 @@ struct Groups {
     return s;
   }
 };
-
-// How many groups there are; of bad ones none.
-__device__ __forceinline__ int64_t CountOf(const Groups& groups, const TreeTotals* totals) {
-  return totals->bad != 0 ? 0 : min(totals->groups, groups.most);
-}
 
 // The sum of `sum` over the threads of the block up to this one. shared: [kWarps]; it is free again after the
 // block's next barrier.
@@ -89,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
     SumRuns(Groups groups, int64_t run_tiles, TreeTotals* totals, TreeOffsets* runs) {
   __shared__ TreeOffsets shared[kWarps];
   __shared__ long long largest[kWarps];
-  const int64_t count = CountOf(groups, totals), first = blockIdx.x * run_tiles * kThreads;
+  const int64_t count = CountOf(*totals, groups.most), first = blockIdx.x * run_tiles * kThreads;
   TreeOffsets sum{};
   long long most = 0;
   for (int64_t i = 0; i < run_tiles; ++i) {
@@ -118,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ TreeOffsets shared[kWarps], before;  // `before` the tile
   __shared__ TreeOffsets staged[kThreads];
   const bool last = threadIdx.x == kThreads - 1;
-  const int64_t count = CountOf(groups, totals);
+  const int64_t count = CountOf(*totals, groups.most);
   TreeOffsets sum{};
   for (int64_t r = threadIdx.x; r < blockIdx.x; r += kThreads) Add(runs[r], &sum);
   sum = SumUpTo(sum, shared);
@@ -185,16 +181,16 @@ __global__ void ListChunkStarts(TreeArrays tree, const int32_t* group_node, cons
   starts[i] = {at.wide_slices + before, at.tiles + before * CeilDiv(children, kTileColumns)};
 }
 
-int MakeList(const int64_t* sums, int64_t groups, int64_t pieces, Scratch* scratch, GpuStream stream,
+// sums: one member of work.offsets (its address alone is formed here).
+int MakeList(const TreeWork& work, const int64_t* sums, int64_t pieces, Scratch* scratch, GpuStream stream,
              const int32_t** list) {
   if (pieces == 0) return 0;
   if (pieces > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
-  int32_t* owner = static_cast<int32_t*>(scratch->Allocate(pieces * sizeof(int32_t)));
-  if (owner == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-  LARGEOUT_RETURN_IF_ERROR(Launch(ListPieces, static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0,
-                                  stream, sums, groups, pieces, owner));
+  auto* owner = scratch->Take<int32_t>(pieces);
+  if (owner == nullptr) return kNoMemory;
   *list = owner;
-  return 0;
+  return Launch(ListPieces, static_cast<unsigned>(CeilDiv(pieces, kThreads)), kThreads, 0, stream, sums,
+                work.groups, pieces, owner);
 }
 
 }  // namespace
@@ -207,26 +203,21 @@ int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length
 
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  bool with_levels, Scratch* scratch, GpuStream stream, TreeWork* work,
-                  TreeTotals* totals) {
-  const Groups groups{tree, group_node, group_start, max_groups, dim, keep_partials, with_levels};
+                  Scratch* scratch, Scratch* lasting, GpuStream stream, TreeWork* work, TreeTotals* totals) {
+  const Groups groups{tree, group_node, group_start, max_groups, dim, keep_partials};
   const int64_t run_tiles = RunTiles(max_groups + 1);
   const unsigned run_count = static_cast<unsigned>(CeilDiv(max_groups + 1, run_tiles * kThreads));
   auto* runs = scratch->Take<TreeOffsets>(run_count);
-  auto* offsets = scratch->Take<TreeOffsets>(max_groups + 1);
+  auto* offsets = lasting->Take<TreeOffsets>(max_groups + 1);
   if (runs == nullptr || offsets == nullptr) return kNoMemory;
   LARGEOUT_RETURN_IF_ERROR(
       Launch(SumRuns, run_count, kThreads, 0, stream, groups, run_tiles, device_totals, runs));
   LARGEOUT_RETURN_IF_ERROR(
       Launch(WriteOffsets, run_count, kThreads, 0, stream, groups, run_tiles, runs, device_totals, offsets));
-  const int32_t* level_start = nullptr;
-  if (with_levels) {
-    LARGEOUT_RETURN_IF_ERROR(CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch, stream,
-                                           &level_start));
-  }
-  LARGEOUT_CUDA_RETURN(
-      cudaMemcpyAsync(totals, device_totals, sizeof(*totals), cudaMemcpyDeviceToHost, stream));
-  LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
+  const int32_t* level_start;
+  LARGEOUT_RETURN_IF_ERROR(CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch,
+                                         lasting, stream, &level_start));
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(device_totals, sizeof(*totals), totals, stream));
   if (totals->bad != 0) return 0;
 
   const TreeOffsets& sums = totals->sums;
@@ -240,6 +231,7 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   work->narrow_slices = sums.narrow_slices;
   work->wide_slices = sums.wide_slices;
   work->tiles = sums.tiles;
+  work->loss_tiles = sums.loss_tiles;
   work->terms = sums.terms;
   work->weight_tiles = sums.weight_tiles;
   work->partial_rows = sums.partial_rows;
@@ -248,22 +240,32 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   work->levels = totals->levels;
   work->narrow_levels = totals->narrow_levels;
   work->wide_levels = totals->wide_levels;
-  const auto make_list = [&](const int64_t* member, int64_t pieces, const int32_t** list) {
-    return MakeList(member, work->groups, pieces, scratch, stream, list);
+  return 0;
+}
+
+int ListLossPieces(Scratch* scratch, GpuStream stream, TreeWork* work) {
+  LARGEOUT_RETURN_IF_ERROR(
+      MakeList(*work, &work->offsets->wide_slices, work->wide_slices, scratch, stream, &work->wide_group));
+  return MakeList(*work, &work->offsets->loss_tiles, work->loss_tiles, scratch, stream,
+                  &work->loss_tile_group);
+}
+
+int ListGradPieces(const TreeArrays& tree, bool tiles, Scratch* scratch, GpuStream stream, TreeWork* work) {
+  const auto list = [&](const int64_t* sums, int64_t pieces, const int32_t** out) {
+    return MakeList(*work, sums, pieces, scratch, stream, out);
   };
-  int error = make_list(&offsets->wide_slices, sums.wide_slices, &work->wide_group);
-  if (error == 0) error = make_list(&offsets->tiles, sums.tiles, &work->tile_group);
-  if (error == 0 && with_levels && sums.narrow_slices > 0) {
-    auto* list = scratch->Take<NarrowSlice>(sums.narrow_slices);
-    if (list == nullptr) return kNoMemory;
-    work->narrow = list;
-    error = Launch(ListNarrowSlices, static_cast<unsigned>(CeilDiv(sums.narrow_slices, kThreads)), kThreads,
-                   0, stream, tree, group_node, group_start, offsets, work->groups, sums.narrow_slices, list);
-  }
-  if (error == 0 && with_levels)
-    error = make_list(&offsets->weight_tiles, sums.weight_tiles, &work->weight_group);
-  if (error == 0 && with_levels) error = make_list(&offsets->sum_rows, sums.sum_rows, &work->sum_group);
-  return error;
+  const TreeOffsets* sums = work->offsets;
+  LARGEOUT_RETURN_IF_ERROR(list(&sums->wide_slices, work->wide_slices, &work->wide_group));
+  if (tiles) LARGEOUT_RETURN_IF_ERROR(list(&sums->tiles, work->tiles, &work->tile_group));
+  LARGEOUT_RETURN_IF_ERROR(list(&sums->weight_tiles, work->weight_tiles, &work->weight_group));
+  LARGEOUT_RETURN_IF_ERROR(list(&sums->sum_rows, work->sum_rows, &work->sum_group));
+  if (work->narrow_slices == 0) return 0;
+  auto* narrow = scratch->Take<NarrowSlice>(work->narrow_slices);
+  if (narrow == nullptr) return kNoMemory;
+  work->narrow = narrow;
+  return Launch(ListNarrowSlices, static_cast<unsigned>(CeilDiv(work->narrow_slices, kThreads)), kThreads, 0,
+                stream, tree, work->group_node, work->group_start, work->offsets, work->groups,
+                work->narrow_slices, narrow);
 }
 
 }  // namespace largeout

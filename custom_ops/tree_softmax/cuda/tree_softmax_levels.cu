@@ -11,13 +11,15 @@ namespace {
 constexpr int kThreads = 256;
 
 // The group of every group's parent; -1 at the roots of a forest, whose nodes have no parent.
-__global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t groups, TreeTotals* totals,
+__global__ void FindParents(TreeArrays tree, const int32_t* group_node, int64_t most, TreeTotals* totals,
                             int32_t* parent_group) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g >= groups) return;
-  parent_group[g] = -1;  // of a bad tree too: a scan reads all of them
-  if (LoadRelaxed(&totals->bad) != 0) return;
+  if (g >= most) return;
+  parent_group[g] = -1;  // of a bad tree, and beyond the groups, too: a scan reads all of them
+  if (g >= CountOf(*totals, most)) return;
   const int node = group_node[g], parent = tree.node_parent[node];
+  if (g > 0 && tree.node_start[group_node[g - 1] + 1] > tree.node_start[node])
+    StoreRelaxed(&totals->unordered, int64_t{1});
   if (parent >= node) {  // the order of the nodes is not one from the roots down
     StoreRelaxed(&totals->bad, int64_t{1});
     return;
@@ -34,17 +36,19 @@ struct Maximum {
 // present one (TreeWaves says the same on the CPU). With breadth-first numbers these are the depths of a
 // tree; the roots of a forest need not have one depth. deepest[g]: the largest parent_group up to g, which
 // does not fall. So the first group with a parent from `begin` on, next[begin], is found by halving.
-__global__ void FindNextLevels(const int32_t* deepest, int64_t groups, const TreeTotals* totals, int32_t* next) {
+__global__ void FindNextLevels(const int32_t* deepest, int64_t most, const TreeTotals* totals,
+                               int32_t* next) {
   const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (begin >= groups || totals->bad != 0) return;
+  const int64_t groups = CountOf(*totals, most);
+  if (begin >= groups) return;
   // A parent lies before its children.
   next[begin] =
       static_cast<int32_t>(FirstNot(begin + 1, groups, [&](int64_t g) { return deepest[g] < begin; }));
 }
 
 // One thread: there are as many steps as levels.
-__global__ void CutLevels(const int32_t* next, int64_t groups, TreeTotals* totals, int32_t* level_start) {
-  if (totals->bad != 0) return;
+__global__ void CutLevels(const int32_t* next, int64_t most, TreeTotals* totals, int32_t* level_start) {
+  const int64_t groups = CountOf(*totals, most);
   int64_t levels = 0;
   for (int64_t begin = 0; begin < groups; begin = next[begin]) level_start[levels++] = static_cast<int32_t>(begin);
   level_start[levels] = static_cast<int32_t>(groups);
@@ -53,9 +57,9 @@ __global__ void CutLevels(const int32_t* next, int64_t groups, TreeTotals* total
 
 // Which levels have narrow nodes, and which wide ones.
 __global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
-                           int64_t groups, const int32_t* level_start, TreeTotals* totals) {
+                           int64_t most, const int32_t* level_start, TreeTotals* totals) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (g >= groups || totals->bad != 0) return;
+  if (g >= CountOf(*totals, most)) return;
   const int64_t level = LastStart(totals->levels, g, [&](int64_t i) { return level_start[i]; });
   const int node = group_node[g];
   const int64_t c = tree.node_start[node + 1] - tree.node_start[node];
@@ -67,14 +71,15 @@ __global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int
 
 }  // namespace
 
-int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start, int64_t groups,
-                  TreeTotals* totals, Scratch* scratch, GpuStream stream, const int32_t** level_start) {
+int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
+                  int64_t groups, TreeTotals* totals, Scratch* scratch, Scratch* lasting, GpuStream stream,
+                  const int32_t** level_start) {
   size_t temp_bytes = 0;
   int32_t* none = nullptr;
   const int n = static_cast<int>(groups);
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::InclusiveScan(nullptr, temp_bytes, none, none, Maximum(), n, stream));
-  auto* starts = scratch->Take<int32_t>(groups + 1);
+  auto* starts = lasting->Take<int32_t>(groups + 1);
   auto* parent_group = scratch->Take<int32_t>(groups);
   auto* deepest = scratch->Take<int32_t>(groups);
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));

@@ -12,12 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Read back by the host after counting.
-struct PairTotals {
-  unsigned long long pairs;
-  long long bad;  // the smallest 2 * position (+ 1: the tree's fault), or LLONG_MAX
-};
-
 // The node that holds `row` (WalkPath checks that it does), or -1 where row or the hint is out of range.
 __device__ int NodeOfRow(const TreeArrays& tree, int64_t row) {
   if (row < 0 || row >= tree.rows) return -1;
@@ -47,24 +41,24 @@ __device__ int WalkPath(const TreeArrays& tree, int64_t target, Emit emit) {
   }
 }
 
-__global__ void ClearTotals(PairTotals* totals) {
-  totals->pairs = 0;
-  totals->bad = 0x7fffffffffffffffll;
+__global__ void ClearTotals(TreeTotals* totals) {
+  *totals = TreeTotals{};
+  totals->bad_path = kNoBadPath;
 }
 
 template <typename Id>
 __global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weights, int64_t tokens,
-                           int32_t* lengths, PairTotals* totals) {
+                           int32_t* lengths, TreeTotals* totals) {
   const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   int length = 0;
   if (token < tokens && (weights == nullptr || weights[token] != 0.f)) {
     const int64_t target = static_cast<int64_t>(targets[token]);
     if (target < 0 || target >= tree.classes) {
-      atomicMin(&totals->bad, static_cast<long long>(2 * token));
+      atomicMin(&totals->bad_path, static_cast<long long>(2 * token));
     } else {
       length = WalkPath(tree, target, [](int, int) {});
       if (length < 0) {
-        atomicMin(&totals->bad, static_cast<long long>(2 * token + 1));
+        atomicMin(&totals->bad_path, static_cast<long long>(2 * token + 1));
         length = 0;
       }
     }
@@ -74,37 +68,61 @@ __global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weig
   if ((threadIdx.x & 31) == 0 && sum > 0) atomicAdd(&totals->pairs, static_cast<unsigned long long>(sum));
 }
 
+// How many pairs there are; none where there is not room for all of them.
+__device__ __forceinline__ int64_t PairsIn(int64_t room, const TreeTotals* totals) {
+  const int64_t pairs = static_cast<int64_t>(totals->pairs);
+  return pairs <= room ? pairs : 0;
+}
+
+// Token-major slots of the pairs.
+struct PairSlots {
+  int32_t *node, *row, *token, *slot;
+};
+
 template <typename Id>
 __global__ void WritePaths(TreeArrays tree, const Id* targets, const int32_t* token_start, int64_t tokens,
-                           int32_t* slot_node, int32_t* slot_row, int32_t* slot_token, int32_t* slots) {
+                           int64_t room, const TreeTotals* totals, PairSlots out) {
   const int64_t token = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (token >= tokens || token_start[token] == token_start[token + 1]) return;
+  if (token >= tokens || PairsIn(room, totals) == 0 || token_start[token] == token_start[token + 1]) return;
   int slot = token_start[token];
   WalkPath(tree, static_cast<int64_t>(targets[token]), [&](int node, int row) {
-    slot_node[slot] = node;
-    slot_row[slot] = row;
-    slot_token[slot] = static_cast<int32_t>(token);
-    slots[slot] = slot;
+    out.node[slot] = node;
+    out.row[slot] = row;
+    out.token[slot] = static_cast<int32_t>(token);
+    out.slot[slot] = slot;
     ++slot;
   });
 }
 
+// The rest of the room: pairs of no node, which the sort leaves at the end.
+__global__ void FillRoom(int64_t nodes, int64_t room, const TreeTotals* totals, PairSlots out) {
+  const int64_t slot = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (slot >= room || slot < PairsIn(room, totals)) return;
+  out.node[slot] = static_cast<int32_t>(nodes);
+  out.slot[slot] = static_cast<int32_t>(slot);
+}
+
 // After the sort: fetches token and row of every pair, and flags the first pair of every node.
-__global__ void GatherPairs(const int32_t* slot_row, const int32_t* slot_token, const int32_t* pair_slot,
-                            const int32_t* pair_node, int64_t pairs, int32_t* pair_token, int32_t* pair_row,
+__global__ void GatherPairs(PairSlots slots, const int32_t* pair_slot, const int32_t* pair_node, int64_t room,
+                            const TreeTotals* totals, int32_t* pair_token, int32_t* pair_row,
                             int32_t* first) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (p >= pairs) return;
+  if (p >= room) return;
+  if (p >= PairsIn(room, totals)) {
+    first[p] = 0;
+    return;
+  }
   const int slot = pair_slot[p];
-  pair_token[p] = slot_token[slot];
-  pair_row[p] = slot_row[slot];
+  pair_token[p] = slots.token[slot];
+  pair_row[p] = slots.row[slot];
   first[p] = p == 0 || pair_node[p] != pair_node[p - 1];
 }
 
 // pair_group comes in as the running count of flags, from 1; it becomes the group, from 0.
-__global__ void WriteGroups(const int32_t* pair_node, int64_t pairs, int32_t* pair_group, int32_t* group_node,
+__global__ void WriteGroups(const int32_t* pair_node, int64_t room, int32_t* pair_group, int32_t* group_node,
                             int32_t* group_start, TreeTotals* totals) {
   const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t pairs = PairsIn(room, totals);
   if (p >= pairs) return;
   const int group = pair_group[p] - 1;
   pair_group[p] = group;
@@ -126,96 +144,112 @@ int BitsOf(int64_t n) {
   return bits;
 }
 
-}  // namespace
+constexpr int64_t kMostPairs = 0x7ffffffe;
 
-#define LARGEOUT_SCRATCH(type, name, count)                                                         \
-  type* name = static_cast<type*>(scratch->Allocate(static_cast<int64_t>(sizeof(type)) * (count))); \
-  if (name == nullptr) return static_cast<int>(cudaErrorMemoryAllocation)
+// Takes memory for n elements of a type, or returns.
+#define LARGEOUT_SCRATCH(type, name, n) \
+  type* name = scratch->Take<type>(n);  \
+  if (name == nullptr) return kNoMemory
+
+// Writes the paths that were counted, sorts their pairs by node, and cuts the groups, in memory for `room`
+// pairs. Waits; *read says whether they are more than that: then nothing else was done.
+template <typename Id>
+int GroupPairs(const TreeArrays& tree, const Id* targets, const int32_t* token_start, int64_t tokens,
+               int64_t room, int64_t dim, TreeTotals* totals, Scratch* scratch, Scratch* lasting,
+               GpuStream stream, TreeLossPlan* plan, TreeTotals* read) {
+  LARGEOUT_SCRATCH(int32_t, slot_node, room);
+  LARGEOUT_SCRATCH(int32_t, slot_row, room);
+  LARGEOUT_SCRATCH(int32_t, slot_token, room);
+  LARGEOUT_SCRATCH(int32_t, slot, room);
+  LARGEOUT_SCRATCH(int32_t, pair_node, room);
+  LARGEOUT_SCRATCH(int32_t, pair_slot, room);
+  LARGEOUT_SCRATCH(int32_t, pair_token, room);
+  LARGEOUT_SCRATCH(int32_t, pair_row, room);
+  LARGEOUT_SCRATCH(int32_t, pair_group, room);
+  const int64_t most = std::min(room, tree.nodes);
+  LARGEOUT_SCRATCH(int32_t, group_node, most);
+  LARGEOUT_SCRATCH(int32_t, group_start, most + 1);
+  const PairSlots slots{slot_node, slot_row, slot_token, slot};
+  LARGEOUT_RETURN_IF_ERROR(Launch(WritePaths<Id>, Blocks(tokens), kThreads, 0, stream, tree, targets,
+                                  token_start, tokens, room, totals, slots));
+  LARGEOUT_RETURN_IF_ERROR(
+      Launch(FillRoom, Blocks(room), kThreads, 0, stream, tree.nodes, room, totals, slots));
+  // Slots are in the order of the tokens and the sort is stable: within a node, pairs are in the order of the
+  // tokens.
+  const int bits = BitsOf(tree.nodes);
+  size_t temp_bytes = 0;
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(nullptr, temp_bytes, slot_node, pair_node, slot,
+                                                       pair_slot, static_cast<int>(room), 0, bits, stream));
+  LARGEOUT_SCRATCH(char, sort_temp, temp_bytes);
+  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slot,
+                                                       pair_slot, static_cast<int>(room), 0, bits, stream));
+  int32_t* first = slot_node;  // the keys are not needed any more
+  LARGEOUT_RETURN_IF_ERROR(Launch(GatherPairs, Blocks(room), kThreads, 0, stream, slots, pair_slot, pair_node,
+                                  room, totals, pair_token, pair_row, first));
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, first, pair_group, room, stream));
+  LARGEOUT_SCRATCH(char, flag_temp, temp_bytes);
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, room, stream));
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteGroups, Blocks(room), kThreads, 0, stream, pair_node, room, pair_group,
+                                  group_node, group_start, totals));
+  plan->pair_token = pair_token;
+  plan->pair_row = pair_row;
+  plan->pair_slot = pair_slot;
+  plan->pair_group = pair_group;
+  return CutTreeGroups(tree, group_node, group_start, most, totals, dim, false, scratch, lasting, stream,
+                       &plan->work, read);
+}
+
+}  // namespace
 
 template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                     int64_t dim, Scratch* scratch, GpuStream stream, TreeLossPlan* plan) {
+                     int64_t dim, int64_t likely_pairs, Scratch* scratch, Scratch* lasting, GpuStream stream,
+                     TreeLossPlan* plan) {
   *plan = TreeLossPlan();
   if (tokens == 0) return 0;
-  LARGEOUT_SCRATCH(PairTotals, pair_totals, 1);
+  LARGEOUT_SCRATCH(TreeTotals, totals, 1);
   LARGEOUT_SCRATCH(int32_t, lengths, tokens + 1);
   LARGEOUT_SCRATCH(int32_t, token_start, tokens + 1);
-  LARGEOUT_RETURN_IF_ERROR(Launch(ClearTotals, 1, 1, 0, stream, pair_totals));
+  LARGEOUT_RETURN_IF_ERROR(Launch(ClearTotals, 1, 1, 0, stream, totals));
   LARGEOUT_RETURN_IF_ERROR(Launch(CountPaths<Id>, Blocks(tokens + 1), kThreads, 0, stream, tree, targets,
-                                  weights, tokens, lengths, pair_totals));
+                                  weights, tokens, lengths, totals));
   size_t temp_bytes = 0;
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, lengths, token_start, tokens + 1, stream));
   LARGEOUT_SCRATCH(char, scan_temp, temp_bytes);
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::ExclusiveSum(scan_temp, temp_bytes, lengths, token_start, tokens + 1, stream));
-  PairTotals counted;
-  LARGEOUT_CUDA_RETURN(
-      cudaMemcpyAsync(&counted, pair_totals, sizeof(counted), cudaMemcpyDeviceToHost, stream));
-  LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));
-  if (counted.bad != 0x7fffffffffffffffll) {
-    plan->status = counted.bad % 2 == 0 ? TreeStatus::kBadTarget : TreeStatus::kBadTree;
-    plan->bad_position = counted.bad / 2;
+  plan->token_start = token_start;
+  TreeTotals read;
+  const auto group_pairs = [&](int64_t room) {
+    return GroupPairs(tree, targets, token_start, tokens, room, dim, totals, scratch, lasting, stream, plan,
+                      &read);
+  };
+  const int64_t room = std::min(likely_pairs, kMostPairs);
+  LARGEOUT_RETURN_IF_ERROR(room > 0 ? group_pairs(room)
+                                    : CopyToHostCuda(totals, sizeof(read), &read, stream));
+  if (read.bad_path != kNoBadPath) {
+    plan->status = read.bad_path % 2 == 0 ? TreeStatus::kBadTarget : TreeStatus::kBadTree;
+    plan->bad_position = read.bad_path / 2;
     return 0;
   }
-  if (counted.pairs >= 0x7fffffffull) {
+  if (static_cast<int64_t>(read.pairs) > kMostPairs) {
     plan->status = TreeStatus::kTooManyPairs;
     return 0;
   }
-  const int64_t pairs = static_cast<int64_t>(counted.pairs);
-  plan->pairs = pairs;
-  plan->token_start = token_start;
-  if (pairs == 0) return 0;
-
-  LARGEOUT_SCRATCH(int32_t, slot_node, pairs);
-  LARGEOUT_SCRATCH(int32_t, slot_row, pairs);
-  LARGEOUT_SCRATCH(int32_t, slot_token, pairs);
-  LARGEOUT_SCRATCH(int32_t, slots, pairs);
-  LARGEOUT_SCRATCH(int32_t, pair_node, pairs);
-  LARGEOUT_SCRATCH(int32_t, pair_slot, pairs);
-  LARGEOUT_SCRATCH(int32_t, pair_token, pairs);
-  LARGEOUT_SCRATCH(int32_t, pair_row, pairs);
-  LARGEOUT_SCRATCH(int32_t, pair_group, pairs);
-  LARGEOUT_SCRATCH(int32_t, group_node, pairs);
-  LARGEOUT_SCRATCH(int32_t, group_start, pairs + 1);
-  LARGEOUT_SCRATCH(TreeTotals, totals, 1);
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(totals, 0, sizeof(TreeTotals), stream));
-  LARGEOUT_RETURN_IF_ERROR(Launch(WritePaths<Id>, Blocks(tokens), kThreads, 0, stream, tree, targets,
-                                  token_start, tokens, slot_node, slot_row, slot_token, slots));
-  // Slots are in the order of the tokens and the sort is stable: within a node, pairs are in the order of the
-  // tokens.
-  const int bits = BitsOf(tree.nodes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(nullptr, temp_bytes, slot_node, pair_node, slots,
-                                                       pair_slot, static_cast<int>(pairs), 0, bits, stream));
-  LARGEOUT_SCRATCH(char, sort_temp, temp_bytes);
-  LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slots,
-                                                       pair_slot, static_cast<int>(pairs), 0, bits, stream));
-  int32_t* first = slot_node;  // the keys are not needed any more
-  LARGEOUT_RETURN_IF_ERROR(Launch(GatherPairs, Blocks(pairs), kThreads, 0, stream, slot_row, slot_token,
-                                  pair_slot, pair_node, pairs, pair_token, pair_row, first));
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, first, pair_group, pairs, stream));
-  LARGEOUT_SCRATCH(char, flag_temp, temp_bytes);
-  LARGEOUT_CUDA_RETURN(
-      cub::DeviceScan::InclusiveSum(flag_temp, temp_bytes, first, pair_group, pairs, stream));
-  LARGEOUT_RETURN_IF_ERROR(Launch(WriteGroups, Blocks(pairs), kThreads, 0, stream, pair_node, pairs,
-                                  pair_group, group_node, group_start, totals));
-  TreeTotals read;
-  plan->work.pairs = pairs;
-  const int error = CutTreeGroups(tree, group_node, group_start, pairs, totals, dim, false, false, scratch,
-                                  stream, &plan->work, &read);
-  if (error != 0) return error;
+  const int64_t pairs = static_cast<int64_t>(read.pairs);
+  if (pairs > room) LARGEOUT_RETURN_IF_ERROR(group_pairs(pairs));
+  plan->pairs = plan->work.pairs = pairs;
   plan->groups = plan->work.groups;
   plan->probs = plan->work.probs;
-  plan->pair_token = pair_token;
-  plan->pair_row = pair_row;
-  plan->pair_slot = pair_slot;
-  plan->pair_group = pair_group;
-  return 0;
+  plan->ordered = read.unordered == 0;
+  return pairs == 0 ? 0 : ListLossPieces(scratch, stream, &plan->work);
 }
 
-template int PlanTreeLossCuda<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t, int64_t,
-                                       Scratch*, GpuStream, TreeLossPlan*);
-template int PlanTreeLossCuda<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t, int64_t,
-                                       Scratch*, GpuStream, TreeLossPlan*);
+#define LARGEOUT_INSTANTIATE(Id)                                                                           \
+  template int PlanTreeLossCuda<Id>(const TreeArrays&, const Id*, const float*, int64_t, int64_t, int64_t, \
+                                    Scratch*, Scratch*, GpuStream, TreeLossPlan*);
+LARGEOUT_INSTANTIATE(int32_t)
+LARGEOUT_INSTANTIATE(int64_t)
 
 }  // namespace largeout

@@ -38,8 +38,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const int node = batch.group_node[group];
   const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
   // Slices of one range are neighbours: they read the same rows.
-  const int64_t local = blockIdx.x - batch.offsets[group].tiles, slices = CeilDiv(pairs, WideSlice(children));
-  const int64_t ranges = (batch.offsets[group + 1].tiles - batch.offsets[group].tiles) / slices;
+  const int64_t local = blockIdx.x - batch.offsets[group].loss_tiles,
+                slices = CeilDiv(pairs, WideSlice(children));
+  const int64_t ranges = (batch.offsets[group + 1].loss_tiles - batch.offsets[group].loss_tiles) / slices;
   const int64_t tiles = CeilDiv(children, kTileColumns), each = CeilDiv(tiles, ranges);
   const int64_t range = local / slices, begin = range * each, end = min(begin + each, tiles);
   const TreeSlice s = SliceOf(batch, group, local % slices, 0);
@@ -141,9 +142,9 @@ template <typename T, typename H>
 int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* pair_group,
              const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
              GpuStream stream) {
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(work.tiles), kTileThreads,
-                                  kLogitBytes<T, H>, stream, batch, work.tile_group, terms, probs,
-                                  CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows)));
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(work.loss_tiles),
+                                  kTileThreads, kLogitBytes<T, H>, stream, batch, work.loss_tile_group, terms,
+                                  probs, CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows)));
   LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T, H>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
                                   kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
                                   pair_loss));

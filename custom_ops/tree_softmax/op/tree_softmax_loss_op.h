@@ -3,11 +3,32 @@
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_LOSS_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_LOSS_OP_H_
 
+#include <algorithm>
+#include <atomic>
 #include <type_traits>
 
-#include "tree_softmax/op/tree_softmax_op.h"
+#include "tree_softmax/op/tree_softmax_plan_op.h"
 
 namespace largeout {
+
+// How many pairs a batch will have, by those before it: a little more than they had for each of their tokens.
+class LikelyPairs {
+ public:
+  // 0: nothing is known.
+  int64_t Pairs(int64_t tokens) const {
+    const double expected = each_ * static_cast<double>(tokens);
+    return expected > 0 ? static_cast<int64_t>(expected * 1.0625) + 64 : 0;
+  }
+  // It rises at once, and falls slowly.
+  void Found(int64_t tokens, int64_t pairs) {
+    if (tokens == 0) return;
+    const double each = static_cast<double>(pairs) / static_cast<double>(tokens);
+    each_ = std::max(each, 0.9 * each_ + 0.1 * each);
+  }
+
+ private:
+  std::atomic<double> each_{0};
+};
 
 template <typename Device, typename T, typename Thidden, typename Ttargets>
 class TreeSoftmaxLossOp : public GuardedOp {
@@ -40,11 +61,14 @@ class TreeSoftmaxLossOp : public GuardedOp {
                                            &held));
 
     OpCall<typename Device::Call> call(context);
+    OpScratch lasting(context);
     Device device(call.get());
     TreePaths paths;
-    OP_REQUIRES_OK(context, call.Status(device.FindPaths(tree, Data<Ttargets>(targets), WeightsOf(weights),
-                                                         tokens, dim, &paths)));
+    OP_REQUIRES_OK(
+        context, call.Status(device.FindPaths(tree, Data<Ttargets>(targets), WeightsOf(weights), tokens, dim,
+                                              likely_.Pairs(tokens), &lasting, &paths)));
     OP_REQUIRES_OK(context, BadPaths(paths, num_classes_ > 0 ? num_classes_ : tree.classes));
+    likely_.Found(tokens, paths.pairs);
     const bool save = paths.probs <= max_saved_bytes_ / static_cast<int64_t>(sizeof(float));
     const int64_t sizes[] = {tokens,           paths.pairs, paths.pairs,           paths.groups,
                              paths.groups + 1, paths.pairs, save ? paths.probs : 0};
@@ -59,11 +83,14 @@ class TreeSoftmaxLossOp : public GuardedOp {
                                   save ? Data<float>(out[6]) : nullptr};
     OP_REQUIRES_OK(context, call.Status(device.Loss(tree, TreeTableOf<T>(variables), Data<Thidden>(hidden),
                                                     WeightsOf(weights), tokens, outputs, max_saved_bytes_)));
+    OP_REQUIRES_OK(context, KeepTreePlan(context, 6, 8, 1, {tokens, dim, variables.table().dim_size(0)},
+                                         device, &lasting));
   }
 
  private:
   bool use_bias_, forest_;
   int64_t max_saved_bytes_, num_classes_;
+  LikelyPairs likely_;
   TreeOnDevice<typename Device::Call> on_device_;
 };
 
@@ -94,11 +121,9 @@ class TreeSoftmaxGradOp : public GuardedOp {
     OpCall<typename Device::Call> call(context);
     Device device(call.get());
     TreeTouched touched;
-    OP_REQUIRES_OK(context, call.Status(device.template Check<typename KernelType<T>::type>(
-                                tree, saved, tokens, dim, &touched)));
-    OP_REQUIRES(context,
-                touched.ok && (saved.probs == nullptr || context->input(12).NumElements() == touched.probs),
-                BadSaved());
+    std::vector<tensorflow::Tensor> memory;
+    OP_REQUIRES_OK(context, PlanTreeGradient<typename KernelType<T>::type>(
+                                context, 5, tree, saved, tokens, dim, call, &device, &memory, &touched));
     tensorflow::Tensor *d_hidden, *rows, *bias_grads, row_grads;
     OP_REQUIRES_OK(context, context->allocate_output(0, hidden.shape(), &d_hidden));
     OP_REQUIRES_OK(context, context->allocate_output(1, {touched.rows}, &rows));

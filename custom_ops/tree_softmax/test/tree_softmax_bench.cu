@@ -94,12 +94,15 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
 
   const int64_t base = memory.used();
   double touched = 0, products = 0, pairs = 0, groups = 0;
+  int64_t likely_pairs = 0;
   const auto step = [&](int i, int parts) {
     const int64_t s = i % kSets;
     memory.Reset(base);
     ArenaScratch scratch(&memory);
     TreeLossPlan plan;
-    BENCH_OK(PlanTreeLossCuda(arrays, targets[s], nullptr, tokens, dim, &scratch, nullptr, &plan));
+    BENCH_OK(PlanTreeLossCuda(arrays, targets[s], nullptr, tokens, dim, likely_pairs, &scratch, &scratch,
+                              nullptr, &plan));
+    likely_pairs = plan.pairs + plan.pairs / 16;
     const bool save = plan.probs * 4 <= int64_t{256} << 20;
     const TreeLossOutputs out{loss,
                               memory.Take<int32_t>(plan.pairs),
@@ -114,8 +117,9 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     if (parts < 2) return;
     const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
                           out.pair_lse,   out.probs,    plan.pairs,     plan.groups};
-    TreeGradPlan grad_plan;
-    BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, sizeof(T) == 2, &scratch, nullptr, &grad_plan));
+    TreeGradPlan grad_plan = GradPlanOf(plan);
+    if (sizeof(T) == 2 && !save)
+      BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, true, &scratch, nullptr, &grad_plan));
     const int64_t unique = grad_plan.work.rows;
     int64_t* rows = memory.Take<int64_t>(unique);
     T* row_grads = memory.Take<T>(unique * dim);

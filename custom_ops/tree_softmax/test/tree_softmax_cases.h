@@ -154,12 +154,12 @@ void BadTargets() {
   const TreeOn<Device> tree(HuffmanTree(50, 4));
   const ArrayOf<Device, int64_t> targets(std::vector<int64_t>{3, 49, 50, -1});
   const ArrayOf<Device, float> weights(std::vector<float>{1, 1, 0, 0});
-  for (const bool skip : {false, true}) {
+  for (const auto& [skip, likely] : {std::pair(false, 0), {false, 100}, {true, 0}, {true, 100}}) {
     TestCall<typename Device::Call> call;
     TreePaths paths;
     CHECK_TRUE(Device(call.get())
-                   .FindPaths(tree.arrays(), targets.get(), skip ? weights.get() : nullptr, 4, 1, &paths) ==
-               0);
+                   .FindPaths(tree.arrays(), targets.get(), skip ? weights.get() : nullptr, 4, 1, likely,
+                              call.get().scratch, &paths) == 0);
     CHECK_TRUE(paths.status == (skip ? TreeStatus::kOk : TreeStatus::kBadTarget));
     if (!skip) CHECK_TRUE(paths.bad_position == 2 && paths.bad_target == 50);
   }
@@ -181,7 +181,8 @@ void BadTrees() {
     TestCall<typename Device::Call> call;
     Device device(call.get());
     TreePaths paths;
-    CHECK_TRUE(device.FindPaths(on.arrays(), on.targets.get(), nullptr, p.tokens, 1, &paths) == 0);
+    CHECK_TRUE(device.FindPaths(on.arrays(), on.targets.get(), nullptr, p.tokens, 1, i % 2 * 300,
+                                call.get().scratch, &paths) == 0);
     CHECK_TRUE(paths.status == TreeStatus::kBadTree || paths.status == TreeStatus::kOk);
     if (paths.status != TreeStatus::kOk) continue;
     const ArrayOf<Device, float> loss(p.tokens), lse(paths.pairs);

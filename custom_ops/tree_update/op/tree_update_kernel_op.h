@@ -4,7 +4,7 @@
 #define LARGEOUT_TREE_UPDATE_TREE_UPDATE_KERNEL_OP_H_
 
 #include "row_update/op/row_rule_op.h"
-#include "tree_softmax/op/tree_softmax_op.h"
+#include "tree_softmax/op/tree_softmax_plan_op.h"
 #include "tree_update/tree_update.h"
 
 namespace largeout {
@@ -44,11 +44,9 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     OpCall<typename Device::Call> call(context, nullptr, &late_);
     Device device(call.get());
     TreeTouched touched;
-    OP_REQUIRES_OK(context, call.Status(device.template Check<Row>(tree, saved, tokens, dim, &touched)));
-    OP_REQUIRES(
-        context,
-        touched.ok && (saved.probs == nullptr || context->input(at + 12).NumElements() == touched.probs),
-        BadSaved());
+    std::vector<tensorflow::Tensor> memory;
+    OP_REQUIRES_OK(context, PlanTreeGradient<Row>(context, at + 5, tree, saved, tokens, dim, call, &device,
+                                                  &memory, &touched));
     tensorflow::Tensor *d_hidden, *rows, *bias_grads;
     OP_REQUIRES_OK(context, context->allocate_output(0, hidden.shape(), &d_hidden));
     OP_REQUIRES_OK(context, context->allocate_output(1, {touched.rows}, &rows));

@@ -38,14 +38,16 @@ struct TreeStepResult {
 
 // scratch_bytes < 0: probabilities are saved between loss and gradient.
 template <typename Device, typename T, typename H>
-TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_bytes, int threads = 1) {
+TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_bytes,
+                               const StepWay& way = {}) {
   const Problem<T, H>& p = s.p;
   const ProblemOn<Device, T, H> on(p);
   const TreeArrays tree = on.arrays();
-  TestCall<typename Device::Call> loss_call(threads), step_call(threads);
+  TestCall<typename Device::Call> loss_call(way.threads), step_call(way.threads);
   TreePaths paths;
   Device forward(loss_call.get());
-  CHECK_TRUE(forward.FindPaths(tree, on.targets.get(), on.weights, p.tokens, p.dim, &paths) == 0);
+  CHECK_TRUE(forward.FindPaths(tree, on.targets.get(), on.weights, p.tokens, p.dim, way.likely_pairs,
+                               loss_call.get().scratch, &paths) == 0);
   const ArrayOf<Device, float> loss(p.tokens), lse(paths.pairs), probs(scratch_bytes < 0 ? paths.probs : 0);
   const ArrayOf<Device, int32_t> token(paths.pairs), row(paths.pairs), node(paths.groups),
       start(paths.groups + 1);
@@ -56,8 +58,7 @@ TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_b
   const TreeSaved saved{token.get(), row.get(), node.get(),  start.get(),
                         lse.get(),   kept,      paths.pairs, paths.groups};
   Device backward(step_call.get());
-  TreeTouched touched;
-  CHECK_TRUE(backward.template Check<T>(tree, saved, p.tokens, p.dim, &touched) == 0);
+  const TreeTouched touched = PlanGradient<T>(forward, tree, saved, p.tokens, p.dim, way.resume, &backward);
   const ArrayOf<Device, T> table(s.start.table);
   const ArrayOf<Device, float> slot0(s.start.slots[0]), slot1(s.start.slots[1]), hyper(s.hyper);
   float* slots[] = {slot0.get(), slot1.get()};
@@ -88,8 +89,8 @@ template <typename Device, typename Gradient, typename Updater, typename T, type
 void CheckTreeUpdate(const TreeStepProblem<T, H>& s) {
   for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 28, int64_t{20000}}) {
     const TreeStepResult<T, H> want = InTwoPasses<Gradient, Updater>(s, scratch);
-    for (const int threads : {1, 4}) {
-      const TreeStepResult<T, H> got = InOnePass<Device>(s, scratch, threads);
+    for (const StepWay& way : {StepWay{1, 0, false}, StepWay{4, 1 << 16, true}}) {
+      const TreeStepResult<T, H> got = InOnePass<Device>(s, scratch, way);
       CHECK_TRUE(got.state == want.state && got.rows == want.rows);
       CHECK_TRUE(SameBits(got.d_hidden, want.d_hidden) && SameBits(got.bias_grads, want.bias_grads));
     }

@@ -16,7 +16,6 @@
 #include "common/tasks.h"
 #include "full_softmax/full_softmax_blocks.h"
 #include "full_softmax/full_softmax_kernels.h"
-#include "full_softmax/full_softmax_products.h"
 
 namespace largeout {
 namespace {
@@ -33,7 +32,7 @@ template <typename T>
 class Softmax {
  public:
   Softmax(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const CpuCall& call)
-      : gemm_(SoftmaxProducts(tokens.in_bfloat16)),
+      : gemm_(Products(tokens.in_bfloat16)),
         table_(table),
         tokens_(tokens),
         parallel_(call.parallel),
@@ -165,13 +164,13 @@ class Softmax {
         EachTokenBlock([&](int64_t t, int64_t m) {
           const float* g = GradientsOfLogits(block, t, m, columns, lse, scratch);
           if (partial != nullptr) {
-            const LeftMatrix left = LeftOf(gemm_, g, blocks_.size, m, width, scratch);
+            const LeftMatrix left = LeftOf(gemm_, g, blocks_.size, m, width, &scratch->words);
             gemm_.multiply(m, dim_, gemm_.Words(width), left.data, left.row, left.k, rows, nullptr,
                            partial + (range * n + t) * dim_, dim_, block > blocks_.first_of_range(range));
           }
           if (row_sums != nullptr) {
             const bool add = t > 0 || (!first && std::is_same<T, float>::value);
-            const LeftMatrix left = TransposedOf(gemm_, g, blocks_.size, m, width, scratch);
+            const LeftMatrix left = TransposedOf(gemm_, g, blocks_.size, m, width, &scratch->turned);
             gemm_.multiply(width, dim_, gemm_.Words(m), left.data, left.row, left.k, PanelsOf(t), nullptr,
                            row_sums, dim_, add);
           }
@@ -245,7 +244,7 @@ class Softmax {
     for (int64_t i = 0; i < n; ++i) FromFloat(first ? sums[i] : ToFloat(out[i]) + sums[i], out + i);
   }
 
-  const SoftmaxGemmKernels& gemm_;
+  const GemmKernels& gemm_;
   const SoftmaxExpKernels& exp_ = LARGEOUT_SELECT(kSoftmaxExp);
   const SoftmaxRows<T> table_;
   const SoftmaxTokens tokens_;

@@ -5,24 +5,10 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "common/bfloat16.h"
-#include "common/tasks.h"
 #include "full_softmax/full_softmax.h"
-#include "full_softmax/full_softmax_kernels.h"
+#include "gemm/gemm.h"
 
 namespace largeout {
-
-inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// An odd number of cache lines: rows then lie in different sets of the cache, whatever their number of
-// elements.
-inline int64_t OddLines(int64_t floats) { return (std::max<int64_t>(floats, 1) + 15) / 16 / 2 * 32 + 16; }
-
-// At least n floats, on a cache line of their own.
-inline float* Aligned(Buffer<float>* buffer, int64_t n) {
-  float* data = buffer->Get(n + 16);
-  return data + (64 - reinterpret_cast<uintptr_t>(data) % 64) % 64 / sizeof(float);
-}
 
 // What one thread needs for one block.
 struct BlockScratch {
@@ -34,7 +20,7 @@ class SoftmaxBlocks {
  public:
   static constexpr int64_t kRanges = 16;
 
-  SoftmaxBlocks(const SoftmaxRows<T>& table, const SoftmaxGemmKernels& gemm)
+  SoftmaxBlocks(const SoftmaxRows<T>& table, const GemmKernels& gemm)
       : size(SizeFor(table.dim)),
         count((table.classes + size - 1) / size),
         ranges(std::min(kRanges, count)),
@@ -83,7 +69,7 @@ class SoftmaxBlocks {
   const T* rows(int64_t block) const { return table_.rows + first(block) * table_.dim; }
 
   const SoftmaxRows<T> table_;
-  const SoftmaxGemmKernels& gemm_;
+  const GemmKernels& gemm_;
 };
 
 }  // namespace largeout

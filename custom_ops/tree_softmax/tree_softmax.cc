@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tree_softmax/tree_softmax_kernels.h"
+#include "tree_softmax/tree_softmax_products.h"
 #include "tree_softmax/tree_softmax_tasks.h"
 
 namespace largeout {
@@ -14,6 +15,7 @@ constexpr int64_t kOnlineRows = 1024;  // columns of logits at a time where prob
 
 struct LossScratch {
   Buffer<float> logits, ce, high, total;
+  ProductScratch products;
 };
 
 std::vector<TreeTask> LossTasks(const TreeGroups& groups, int64_t dim) {
@@ -46,6 +48,7 @@ template <typename T>
 void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                      int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel) {
   const TreeKernels<T> kernels;
+  const TreeProducts<T> products(table);
   const int64_t dim = table.dim;
   const TreeGroups groups(tree, pairs.group_node.data(), pairs.group_start.data(),
                           static_cast<int64_t>(pairs.group_node.size()));
@@ -59,9 +62,16 @@ void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const fl
     const T* rows = table.rows + first * dim;
     const float* bias = table.bias != nullptr ? table.bias + first : nullptr;
     float* ce = scratch->ce.Get(m);
+    const bool packed = products.Has(groups.pairs(g), size);
+    const auto dots = [&](int64_t j, int64_t n, float* out, int64_t ld) {
+      const float* biases = bias != nullptr ? bias + j : nullptr;
+      if (packed)
+        return products.Dots(hidden, token, m, rows + j * dim, n, biases, out, ld, &scratch->products);
+      kernels.dot.dots(hidden, token, m, rows + j * dim, n, dim, biases, out, ld);
+    };
     if (probs != nullptr) {
       float* out = probs + groups.prob_start[g] + (begin - groups.start[g]) * size;
-      kernels.dot.dots(hidden, token, m, rows, size, dim, bias, out, size);
+      dots(0, size, out, size);
       kernels.exp.softmax(out, size, m, size, row, static_cast<int32_t>(first), pair_lse + begin, ce);
     } else {
       const int64_t width = std::min(size, kOnlineRows);
@@ -70,7 +80,7 @@ void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const fl
       std::fill(total, total + m, 0.f);
       for (int64_t j = 0; j < size; j += width) {
         const int64_t n = std::min(width, size - j);
-        kernels.dot.dots(hidden, token, m, rows + j * dim, n, dim, bias != nullptr ? bias + j : nullptr, logits, width);
+        dots(j, n, logits, width);
         kernels.exp.online(logits, width, m, n, row, static_cast<int32_t>(first + j), high, total, ce);
       }
       for (int64_t i = 0; i < m; ++i) {

@@ -50,7 +50,14 @@ struct TreeTable {
   const T* rows;      // [rows, dim]
   const float* bias;  // [rows], or null
   int64_t dim;
+  // Products of wide nodes may be of bfloat16, with sums in float32, where the processor has them: rows of
+  // float32, and the gradients of logits, are then rounded. (On CPUs. On GPUs hidden vectors of bfloat16 say
+  // so.)
+  bool in_bfloat16 = false;
 };
+
+// Whether that is for a node of so many pairs and children.
+constexpr bool ArePacked(int64_t pairs, int64_t children) { return pairs >= 16 && children >= 32; }
 
 enum class TreeStatus { kOk, kBadTarget, kBadTree, kTooManyPairs };
 

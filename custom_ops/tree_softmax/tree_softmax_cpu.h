@@ -51,21 +51,22 @@ class TreeSoftmaxCpu {
       std::copy(pairs_.group_node.begin(), pairs_.group_node.end(), out.group_node);
       std::copy(pairs_.group_start.begin(), pairs_.group_start.end(), out.group_start);
     }
-    TreeSoftmaxLoss(tree, table, floats, weights, tokens, pairs_, out.loss, out.pair_lse, out.probs,
-                    parallel_);
+    TreeSoftmaxLoss(tree, TableFor<H>(table), floats, weights, tokens, pairs_, out.loss, out.pair_lse,
+                    out.probs, parallel_);
     return 0;
   }
 
   // After Loss: what it found that the gradient needs as well.
   Plan GradientPlan() const { return {pairs_.ordered, pairs_.touched_rows, pairs_.prob_count}; }
 
-  // In the place of Check, by the plan of the loss that left `saved`, for the same tree, tokens and dim.
-  // False: it is of no use, and Check is needed.
+  // Whether Resume may take the place of Check, for a table of T; whether probabilities were saved.
   template <typename T>
-  bool Resume(const Plan& plan, const TreeSaved& /*saved*/, TreeTouched* touched) {
-    *touched = plan;
+  static bool CanResume(const Plan& plan, bool /*saved_probs*/) {
     return plan.ok;
   }
+
+  // Goes on from the plan of the loss that left the saved tensors, for the same tree, tokens and dim.
+  TreeTouched Resume(const Plan& plan) { return plan; }
 
   // As CheckTreeSaved, for a table of T.
   template <typename T>
@@ -75,14 +76,14 @@ class TreeSoftmaxCpu {
     return 0;
   }
 
-  // As TreeSoftmaxGrad, for what Check found to be right.
+  // As TreeSoftmaxGrad, after Resume, or for what Check found to be right.
   template <typename T, typename H>
   int Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
                const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
                H* d_hidden, int64_t* rows, T* row_grads, float* bias_grads) {
     return WithFloats(hidden, tokens * table.dim, d_hidden, [&](const float* floats, float* gradient) {
-      TreeSoftmaxGrad(tree, table, floats, weights, grad_loss, tokens, saved, scratch_bytes, gradient, rows,
-                      row_grads, bias_grads, parallel_);
+      TreeSoftmaxGrad(tree, TableFor<H>(table), floats, weights, grad_loss, tokens, saved, scratch_bytes,
+                      gradient, rows, row_grads, bias_grads, parallel_);
       return 0;
     });
   }
@@ -98,6 +99,13 @@ class TreeSoftmaxCpu {
   }
 
  protected:
+  // The table beside hidden vectors of type H.
+  template <typename H, typename T>
+  static TreeTable<T> TableFor(TreeTable<T> table) {
+    table.in_bfloat16 = std::is_same<H, bfloat16>::value;
+    return table;
+  }
+
   // What body(hidden vectors in float32, where their gradients belong) returns.
   template <typename H, typename Body>
   int WithFloats(const H* hidden, int64_t n, H* d_hidden, const Body& body) {

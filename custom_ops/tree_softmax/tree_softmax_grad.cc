@@ -13,6 +13,7 @@
 
 #include "tree_softmax/tree_softmax.h"
 #include "tree_softmax/tree_softmax_kernels.h"
+#include "tree_softmax/tree_softmax_products.h"
 #include "tree_softmax/tree_softmax_waves.h"
 
 namespace largeout {
@@ -30,7 +31,8 @@ constexpr int64_t kMostScratchBytes = 32 << 20;
 
 template <typename T>
 struct GradScratch {
-  Buffer<float> gradient, scale;
+  Buffer<float> gradient, scale, sums;
+  ProductScratch products;
   Buffer<T> rows;  // for a taker
   Buffer<const float*> hidden;
   Buffer<float*> d_hidden;
@@ -52,7 +54,8 @@ class Gradient {
         row_grads_(row_grads),
         taker_(taker),
         bias_grads_(bias_grads),
-        dim_(table.dim) {}
+        dim_(table.dim),
+        products_(table) {}
 
   void Run(const TreeArrays& tree, int64_t tokens, int64_t scratch_bytes, int64_t* rows, Parallel* parallel) {
     const TreeWaves plan(tree, groups_, saved_, dim_,
@@ -136,6 +139,10 @@ class Gradient {
       h[i] = hidden_ + token[i] * dim_;
       dh[i] = d_hidden_ + token[i] * dim_;
     }
+    const bool packed = products_.Has(groups_.pairs(g), size);
+    float* sums = packed ? scratch->sums.Get((m + width) * dim_) : nullptr;
+    const float* panels =
+        packed && whole ? products_.PackHidden(hidden_, token, m, 0, dim_, &scratch->products) : nullptr;
     for (int64_t j = 0; j < size; j += width) {
       const int64_t n = std::min(width, size - j);
       const T* rows = table_.rows + (first + j) * dim_;
@@ -145,26 +152,57 @@ class Gradient {
       if (probs == nullptr) {
         float* computed = keep != nullptr ? keep + j : gradient;
         const int64_t ld = keep != nullptr ? size : n;
-        kernels_.dot.dots(hidden_, token, m, rows, n, dim_, table_.bias != nullptr ? table_.bias + first + j : nullptr,
-                          computed, ld);
+        const float* bias = table_.bias != nullptr ? table_.bias + first + j : nullptr;
+        if (packed) {
+          products_.Dots(hidden_, token, m, rows, n, bias, computed, ld, &scratch->products);
+        } else {
+          kernels_.dot.dots(hidden_, token, m, rows, n, dim_, bias, computed, ld);
+        }
         kernels_.exp.normalize(computed, ld, m, n, saved_.pair_lse + begin);
         kernels_.exp.gradient(computed, ld, m, n, target, first_row, scale, gradient, n);
       } else {
         kernels_.exp.gradient(probs, size, m, n, target, first_row, scale, gradient, n);
       }
-      const T* row_pointers[kLongRowBlock];
-      for (int64_t i = 0; i < n; ++i) row_pointers[i] = rows + i * dim_;
-      kernels_.rows_to_hidden(m, n, dim_, gradient, n, 1, row_pointers, dh, add || j > 0);
+      if (packed) {
+        products_.ToHidden(gradient, m, rows, n, j > 0, sums, &scratch->products);
+      } else {
+        const T* row_pointers[kLongRowBlock];
+        for (int64_t i = 0; i < n; ++i) row_pointers[i] = rows + i * dim_;
+        kernels_.rows_to_hidden(m, n, dim_, gradient, n, 1, row_pointers, dh, add || j > 0);
+      }
       if (!whole) continue;
       T* grads = taker_ != nullptr ? scratch->rows.Get(width * dim_)
                                    : row_grads_ + (groups_.row_start[g] + j) * dim_;
-      T* out[kRowBlock];
-      for (int64_t i = 0; i < n; ++i) out[i] = grads + i * dim_;
-      kernels_.hidden_to_rows(n, m, dim_, gradient, 1, n, h, out, false);
+      if (packed) {
+        RowsFromPanels(gradient, m, n, panels, sums + m * dim_, grads, scratch);
+      } else {
+        T* out[kRowBlock];
+        for (int64_t i = 0; i < n; ++i) out[i] = grads + i * dim_;
+        kernels_.hidden_to_rows(n, m, dim_, gradient, 1, n, h, out, false);
+      }
       if (taker_ != nullptr) taker_->Take(first + j, n, std::min(kRowBlock, size - j - n), grads);
       if (bias_grads_ != nullptr) {
         kernels_.exp.column_sums(gradient, n, m, n, bias_grads_ + groups_.row_start[g] + j, false);
       }
+    }
+    for (int64_t i = 0; packed && i < m; ++i) {
+      const float* sum = sums + i * dim_;
+      if (!add) {
+        std::copy_n(sum, dim_, dh[i]);
+      } else {
+        for (int64_t k = 0; k < dim_; ++k) dh[i][k] += sum[k];
+      }
+    }
+  }
+
+  // The gradients of n rows of a small group, by way of `floats` [n, dim] where they are of bfloat16.
+  void RowsFromPanels(const float* gradient, int64_t m, int64_t n, const float* panels, float* floats,
+                      T* grads, GradScratch<T>* scratch) {
+    if constexpr (std::is_same<T, float>::value) {
+      products_.ToRows(gradient, m, n, panels, dim_, false, grads, &scratch->products);
+    } else {
+      products_.ToRows(gradient, m, n, panels, dim_, false, floats, &scratch->products);
+      kernels_.exp.from_floats(floats, n * dim_, grads);
     }
   }
 
@@ -188,6 +226,7 @@ class Gradient {
                              ? saved_.probs + groups_.prob_start[range.group] + (range.begin - groups_.start[range.group]) * size
                              : kept + range.kept;
     const int64_t out_row = groups_.row_start[range.group] + task.row;
+    const bool packed = products_.Has(groups_.pairs(range.group), size);
     float* bias = bias_grads_ != nullptr && task.column == 0 ? bias_grads_ + out_row : nullptr;
     float* gradient = scratch->gradient.Get(kTreeSumDepth * kSumRows);
     alignas(64) float sums[kSumRows * kSumColumns];
@@ -221,7 +260,13 @@ class Gradient {
       }
       kernels_.exp.gradient(probs + (begin - range.begin) * size + task.row, size, depth, n, saved_.pair_row + begin,
                             first_row, scale, gradient, n);
-      kernels_.sum.from_float(n, depth, columns, gradient, 1, n, h, sum_rows, add);
+      if (packed) {
+        const float* panels = products_.PackHidden(hidden_, saved_.pair_token + begin, depth, task.column,
+                                                   columns, &scratch->products);
+        products_.ToRows(gradient, depth, n, panels, columns, add, sums, &scratch->products);
+      } else {
+        kernels_.sum.from_float(n, depth, columns, gradient, 1, n, h, sum_rows, add);
+      }
       if (bias != nullptr) kernels_.exp.column_sums(gradient, n, depth, n, bias, add);
     }
     for (int64_t i = 0; i < n; ++i) {
@@ -266,6 +311,7 @@ class Gradient {
   TreeRowTaker<T>* taker_;  // is not
   float* bias_grads_;
   const int64_t dim_;
+  const TreeProducts<T> products_;
   Buffer<float> kept_, partial_;
 };
 

@@ -12,15 +12,15 @@ class TreeUpdateCpu : public TreeSoftmaxCpu {
  public:
   explicit TreeUpdateCpu(const CpuCall& call) : TreeSoftmaxCpu(call), parallel_(call.parallel) {}
 
-  // As Gradient, for what Check found to be right; rows of the table and slots are updated. touched: how many
+  // As Gradient, after Resume or Check; rows of the table and slots are updated. touched: how many
   // rows that are.
   template <typename T, typename H>
   int Update(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
              const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
              int64_t /*touched*/, const TreeStep<T>& step, H* d_hidden, int64_t* rows, float* bias_grads) {
     return WithFloats(hidden, tokens * table.dim, d_hidden, [&](const float* floats, float* gradient) {
-      TreeUpdate(tree, table, floats, weights, grad_loss, tokens, saved, scratch_bytes, step, gradient, rows,
-                 bias_grads, parallel_);
+      TreeUpdate(tree, TableFor<H>(table), floats, weights, grad_loss, tokens, saved, scratch_bytes, step,
+                 gradient, rows, bias_grads, parallel_);
       return 0;
     });
   }

@@ -3,8 +3,8 @@
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
+from ops._products import in_bfloat16
 
-from keras_largeout.ops import build_info
 from keras_largeout.ops.full_softmax import wrapper as fs
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -58,8 +58,8 @@ class Problem:
         # On GPUs those of the kernel's own test: tensor cores take bfloat16 tables.
         tolerance = 3e-6 if device == "cpu" else 5e-5 if self.table.dtype == BFLOAT16 else 5e-6
         of_gradients = 30 * tolerance
-        if self.hidden.dtype == BFLOAT16 and (device != "cpu" or "BF16" in build_info()["isa"]):
-            of_gradients = 5e-3  # products in bfloat16, whose factors are rounded
+        if in_bfloat16(self.hidden, device):
+            of_gradients = 5e-3
             if device == "cpu" or self.table.dtype != BFLOAT16:  # on a GPU factors of bfloat16 are exact
                 tolerance = 1e-2
         scale = 1 + np.abs(want_terms[2]).max(initial=0) / 10  # of a sum of so many logits

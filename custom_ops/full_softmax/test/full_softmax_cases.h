@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "common/test/levels.h"
 #include "common/test/test_call.h"
 #include "full_softmax/full_softmax.h"
+#include "gemm/test/every_product.h"
 
 namespace largeout {
 
@@ -197,11 +197,10 @@ void CheckSoftmaxTruth(const SoftmaxProblem<T, H>& p, const SoftmaxResult<T, H>&
 
 template <typename Device, typename T, typename H>
 void CheckSoftmax(const SoftmaxProblem<T, H>& p) {
-  constexpr Isa kHighest = sizeof(H) == 2 ? Isa::kV4Bfloat16 : Isa::kV4;
-  ForEachLevel<Device, kHighest>([&] {
+  ForEachProduct<Device, H>([&] {
     const auto got = RunSoftmax<Device>(p);
     CHECK_TRUE(!got.bad.found());
-    CheckSoftmaxTruth(p, got, kOnCpu<Device> ? CurrentIsa() == Isa::kV4Bfloat16 : sizeof(H) == 2);
+    CheckSoftmaxTruth(p, got, MultipliesInBfloat16<Device, H>());
     CHECK_TRUE(got == (RunSoftmax<Device, int64_t>(p, 4)));
     CHECK_TRUE(got == (RunSoftmax<Device, int32_t>(p)));
   });

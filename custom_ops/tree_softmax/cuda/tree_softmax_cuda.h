@@ -9,14 +9,13 @@
 // Sums are of float32, and those of bias gradients of what is not rounded. Narrow nodes and top-k take hidden
 // vectors as float32.
 //
-//   TreeLossPlan plan;  // pairs, groups, sizes
+//   TreeLossPlan plan;  // pairs, groups, sizes; PlanTreeLossCuda waits for the stream
 //   PlanTreeLossCuda(tree, targets, weights, tokens, dim, likely_pairs, &scratch, &lasting, stream, &plan);
-//   // waits
 //   // look at plan.status; allocate the outputs of plan.pairs, plan.groups and plan.probs elements
 //   TreeSoftmaxLossCuda(plan, tree, table, hidden, weights, tokens, outputs, &scratch, stream);
 //
-//   TreeGradPlan grad;  // the number of touched rows: GradPlanOf(plan), or from what the loss has saved
-//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);  // waits
+//   TreeGradPlan grad;  // the number of touched rows: plan.gradient, or from what was saved, by a wait
+//   PlanTreeGradCuda(tree, saved, tokens, dim, round_rows, &scratch, stream, &grad);
 //   TreeSoftmaxGradCuda(grad, tree, table, hidden, weights, grad_loss, tokens, saved, bytes, ...);
 //
 // Every function returns the first CUDA error as an int (0: success). Sizes reach the host where a function
@@ -60,19 +59,24 @@ struct TreeWork {
   uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
 };
 
+struct TreeGradPlan {
+  bool ok = true;  // CheckTreeSaved's answer
+  TreeWork work;   // work.rows is U, work.probs is what probs must hold
+};
+
 struct TreeLossPlan {
   TreeStatus status = TreeStatus::kOk;
   int64_t bad_position = -1;                 // as TreePairs
   int64_t pairs = 0, groups = 0, probs = 0;  // P, G and S of tree_softmax.h
-  bool ordered = true;                       // rows of the groups ascend
   const int32_t *pair_token = nullptr, *pair_row = nullptr, *pair_slot = nullptr, *pair_group = nullptr;
   const int32_t* token_start = nullptr;
   TreeWork work;
+  TreeGradPlan gradient;  // what PlanTreeGradCuda would make, but for tables of bfloat16 without saved probs
 };
 
-// Waits for the stream once where there are up to likely_pairs pairs, whose room is sorted: for the numbers
-// of pairs, groups and probabilities. Twice where there are more, or likely_pairs is 0. What a gradient needs
-// of the plan is in memory of `lasting`.
+// Makes memory for likely_pairs pairs, and sorts as many. Where they suffice it waits for the stream once,
+// for the numbers of pairs, groups and probabilities; otherwise, or if likely_pairs is 0, twice.
+// plan->gradient has its arrays in memory of `lasting`.
 template <typename Id>
 int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
                      int64_t dim, int64_t likely_pairs, Scratch* scratch, Scratch* lasting, GpuStream stream,
@@ -84,15 +88,6 @@ template <typename T, typename H>
 int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
                         const H* hidden, const float* weights, int64_t tokens, const TreeLossOutputs& outputs,
                         Scratch* scratch, GpuStream stream);
-
-struct TreeGradPlan {
-  bool ok = true;  // CheckTreeSaved's answer
-  TreeWork work;   // work.rows is U, work.probs is what probs must hold
-};
-
-// The plan of the gradient of a loss; not for tables of bfloat16 whose probabilities are not saved. ok:
-// whether CheckTreeSaved would say so.
-inline TreeGradPlan GradPlanOf(const TreeLossPlan& loss) { return {loss.ordered, loss.work}; }
 
 // Waits for the stream once. `saved` is in device memory. For bfloat16 tables set round_rows.
 int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,

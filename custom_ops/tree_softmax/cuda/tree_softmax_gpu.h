@@ -35,14 +35,16 @@ class TreeSoftmaxGpu {
     return TreeSoftmaxLossCuda(loss_, tree, table, hidden, weights, tokens, out, scratch_, stream_);
   }
 
-  Plan GradientPlan() const { return GradPlanOf(loss_); }
+  const Plan& GradientPlan() const { return loss_.gradient; }
 
   template <typename T>
-  bool Resume(const Plan& plan, const TreeSaved& saved, TreeTouched* touched) {
-    if (!plan.ok || (kRoundRows<T> && saved.probs == nullptr)) return false;
+  static bool CanResume(const Plan& plan, bool saved_probs) {
+    return plan.ok && (saved_probs || !kRoundRows<T>);
+  }
+
+  TreeTouched Resume(const Plan& plan) {
     gradient_ = plan;
-    *touched = TouchedBy(plan);
-    return true;
+    return TouchedBy(plan);
   }
 
   template <typename T>

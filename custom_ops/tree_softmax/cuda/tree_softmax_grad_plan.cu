@@ -60,7 +60,7 @@ int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tok
   TreeTotals totals;
   const int error =
       CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,
-                    round_rows && saved.probs == nullptr, scratch, scratch, stream, &plan->work, &totals);
+                    round_rows && saved.probs == nullptr, scratch, stream, &plan->work, &totals);
   plan->ok = totals.bad == 0;
   return error;
 }

@@ -203,20 +203,20 @@ int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length
 
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  Scratch* scratch, Scratch* lasting, GpuStream stream, TreeWork* work, TreeTotals* totals) {
+                  Scratch* scratch, GpuStream stream, TreeWork* work, TreeTotals* totals) {
   const Groups groups{tree, group_node, group_start, max_groups, dim, keep_partials};
   const int64_t run_tiles = RunTiles(max_groups + 1);
   const unsigned run_count = static_cast<unsigned>(CeilDiv(max_groups + 1, run_tiles * kThreads));
   auto* runs = scratch->Take<TreeOffsets>(run_count);
-  auto* offsets = lasting->Take<TreeOffsets>(max_groups + 1);
+  auto* offsets = scratch->Take<TreeOffsets>(max_groups + 1);
   if (runs == nullptr || offsets == nullptr) return kNoMemory;
   LARGEOUT_RETURN_IF_ERROR(
       Launch(SumRuns, run_count, kThreads, 0, stream, groups, run_tiles, device_totals, runs));
   LARGEOUT_RETURN_IF_ERROR(
       Launch(WriteOffsets, run_count, kThreads, 0, stream, groups, run_tiles, runs, device_totals, offsets));
   const int32_t* level_start;
-  LARGEOUT_RETURN_IF_ERROR(CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch,
-                                         lasting, stream, &level_start));
+  LARGEOUT_RETURN_IF_ERROR(
+      CutTreeLevels(tree, group_node, group_start, max_groups, device_totals, scratch, stream, &level_start));
   LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(device_totals, sizeof(*totals), totals, stream));
   if (totals->bad != 0) return 0;
 

@@ -72,14 +72,14 @@ __global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int
 }  // namespace
 
 int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
-                  int64_t groups, TreeTotals* totals, Scratch* scratch, Scratch* lasting, GpuStream stream,
+                  int64_t groups, TreeTotals* totals, Scratch* scratch, GpuStream stream,
                   const int32_t** level_start) {
   size_t temp_bytes = 0;
   int32_t* none = nullptr;
   const int n = static_cast<int>(groups);
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::InclusiveScan(nullptr, temp_bytes, none, none, Maximum(), n, stream));
-  auto* starts = lasting->Take<int32_t>(groups + 1);
+  auto* starts = scratch->Take<int32_t>(groups + 1);
   auto* parent_group = scratch->Take<int32_t>(groups);
   auto* deepest = scratch->Take<int32_t>(groups);
   void* temp = scratch->Allocate(static_cast<int64_t>(temp_bytes));

@@ -155,8 +155,8 @@ constexpr int64_t kMostPairs = 0x7ffffffe;
 // pairs. Waits; *read says whether they are more than that: then nothing else was done.
 template <typename Id>
 int GroupPairs(const TreeArrays& tree, const Id* targets, const int32_t* token_start, int64_t tokens,
-               int64_t room, int64_t dim, TreeTotals* totals, Scratch* scratch, Scratch* lasting,
-               GpuStream stream, TreeLossPlan* plan, TreeTotals* read) {
+               int64_t room, int64_t dim, TreeTotals* totals, Scratch* scratch, GpuStream stream,
+               TreeLossPlan* plan, TreeTotals* read) {
   LARGEOUT_SCRATCH(int32_t, slot_node, room);
   LARGEOUT_SCRATCH(int32_t, slot_row, room);
   LARGEOUT_SCRATCH(int32_t, slot_token, room);
@@ -195,8 +195,24 @@ int GroupPairs(const TreeArrays& tree, const Id* targets, const int32_t* token_s
   plan->pair_row = pair_row;
   plan->pair_slot = pair_slot;
   plan->pair_group = pair_group;
-  return CutTreeGroups(tree, group_node, group_start, most, totals, dim, false, scratch, lasting, stream,
-                       &plan->work, read);
+  return CutTreeGroups(tree, group_node, group_start, most, totals, dim, false, scratch, stream, &plan->work,
+                       read);
+}
+
+// The part of a loss's plan that its gradient goes by: sizes, and copies of the sums and levels.
+int KeepForGradient(const TreeWork& work, Scratch* lasting, GpuStream stream, TreeGradPlan* plan) {
+  auto* offsets = lasting->Take<TreeOffsets>(work.groups + 1);
+  auto* level_start = lasting->Take<int32_t>(work.levels + 1);
+  if (offsets == nullptr || level_start == nullptr) return kNoMemory;
+  LARGEOUT_RETURN_IF_ERROR(
+      CopyOnDeviceCuda(work.offsets, (work.groups + 1) * sizeof(TreeOffsets), offsets, stream));
+  LARGEOUT_RETURN_IF_ERROR(
+      CopyOnDeviceCuda(work.level_start, (work.levels + 1) * sizeof(int32_t), level_start, stream));
+  plan->work = work;
+  plan->work.group_node = plan->work.group_start = nullptr;  // those that the loss saves
+  plan->work.offsets = offsets;
+  plan->work.level_start = level_start;
+  return 0;
 }
 
 }  // namespace
@@ -222,10 +238,9 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   plan->token_start = token_start;
   TreeTotals read;
   const auto group_pairs = [&](int64_t room) {
-    return GroupPairs(tree, targets, token_start, tokens, room, dim, totals, scratch, lasting, stream, plan,
-                      &read);
+    return GroupPairs(tree, targets, token_start, tokens, room, dim, totals, scratch, stream, plan, &read);
   };
-  const int64_t room = std::min(likely_pairs, kMostPairs);
+  const int64_t room = std::clamp<int64_t>(likely_pairs, 0, kMostPairs);
   LARGEOUT_RETURN_IF_ERROR(room > 0 ? group_pairs(room)
                                     : CopyToHostCuda(totals, sizeof(read), &read, stream));
   if (read.bad_path != kNoBadPath) {
@@ -242,8 +257,10 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   plan->pairs = plan->work.pairs = pairs;
   plan->groups = plan->work.groups;
   plan->probs = plan->work.probs;
-  plan->ordered = read.unordered == 0;
-  return pairs == 0 ? 0 : ListLossPieces(scratch, stream, &plan->work);
+  if (pairs == 0) return 0;
+  LARGEOUT_RETURN_IF_ERROR(KeepForGradient(plan->work, lasting, stream, &plan->gradient));
+  plan->gradient.ok = read.unordered == 0;
+  return ListLossPieces(scratch, stream, &plan->work);
 }
 
 #define LARGEOUT_INSTANTIATE(Id)                                                                           \

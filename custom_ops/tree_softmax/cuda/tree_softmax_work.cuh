@@ -234,7 +234,7 @@ int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels;
-  int64_t bad;        // not 0: the groups are none
+  int64_t bad;        // not 0: the groups count as none
   int64_t unordered;  // not 0: their rows do not ascend
   unsigned long long narrow_levels, wide_levels;
   // Of a loss.
@@ -248,13 +248,12 @@ __device__ __forceinline__ int64_t CountOf(const TreeTotals& totals, int64_t mos
   return LoadRelaxed(&totals.bad) != 0 ? 0 : min(totals.groups, most);
 }
 
-// Writes the running sums of the groups, and cuts them into levels, to memory of `lasting`. The number of
-// groups is on the device (device_totals->groups, at most max_groups); all totals are read back: one wait.
-// keep_partials: row gradients of wide nodes that several chunks may add to are summed in float32 before they
-// are rounded.
+// Writes the running sums of the groups, and cuts them into levels. The number of groups is on the device
+// (device_totals->groups, at most max_groups); all totals are read back: one wait. keep_partials: row
+// gradients of wide nodes that several chunks may add to are summed in float32 before they are rounded.
 int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
-                  Scratch* scratch, Scratch* lasting, GpuStream stream, TreeWork* work, TreeTotals* totals);
+                  Scratch* scratch, GpuStream stream, TreeWork* work, TreeTotals* totals);
 // Lists the pieces of what was cut, for the loss, and for a gradient (tiles: probabilities are computed
 // anew).
 int ListLossPieces(Scratch* scratch, GpuStream stream, TreeWork* work);
@@ -263,7 +262,7 @@ int ListGradPieces(const TreeArrays& tree, bool tiles, Scratch* scratch, GpuStre
 // Cuts up to `groups` groups into levels: level_start, and in totals how many there are and what nodes they
 // have, and whether rows ascend.
 int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32_t* group_start,
-                  int64_t groups, TreeTotals* totals, Scratch* scratch, Scratch* lasting, GpuStream stream,
+                  int64_t groups, TreeTotals* totals, Scratch* scratch, GpuStream stream,
                   const int32_t** level_start);
 
 // Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities

@@ -11,23 +11,24 @@
 
 namespace largeout {
 
-// How many pairs a batch will have, by those before it: a little more than they had for each of their tokens.
+// How many pairs a batch is likely to have: for each token a few more than those before it had, and not many
+// more than the largest of them had in all.
 class LikelyPairs {
  public:
   // 0: nothing is known.
   int64_t Pairs(int64_t tokens) const {
-    const double expected = each_ * static_cast<double>(tokens);
+    const double expected = std::min<double>(each_ * static_cast<double>(tokens), most_);
     return expected > 0 ? static_cast<int64_t>(expected * 1.0625) + 64 : 0;
   }
-  // It rises at once, and falls slowly.
   void Found(int64_t tokens, int64_t pairs) {
     if (tokens == 0) return;
     const double each = static_cast<double>(pairs) / static_cast<double>(tokens);
-    each_ = std::max(each, 0.9 * each_ + 0.1 * each);
+    each_ = std::max(each, 0.9 * each_ + 0.1 * each);  // it rises at once, and falls slowly
+    most_ = std::max<double>(most_, static_cast<double>(pairs));
   }
 
  private:
-  std::atomic<double> each_{0};
+  std::atomic<double> each_{0}, most_{0};  // pairs of a token, and of a batch
 };
 
 template <typename Device, typename T, typename Thidden, typename Ttargets>
@@ -83,8 +84,9 @@ class TreeSoftmaxLossOp : public GuardedOp {
                                   save ? Data<float>(out[6]) : nullptr};
     OP_REQUIRES_OK(context, call.Status(device.Loss(tree, TreeTableOf<T>(variables), Data<Thidden>(hidden),
                                                     WeightsOf(weights), tokens, outputs, max_saved_bytes_)));
-    OP_REQUIRES_OK(context, KeepTreePlan(context, 6, 8, 1, {tokens, dim, variables.table().dim_size(0)},
-                                         device, &lasting));
+    OP_REQUIRES_OK(
+        context, KeepTreePlan<typename KernelType<T>::type>(
+                     context, 6, 8, 1, {tokens, dim, variables.table().dim_size(0)}, save, device, &lasting));
   }
 
  private:

@@ -19,8 +19,8 @@ using TreePlanKey = std::array<tensorflow::Tensor, 6>;
 using TreePlanSizes = std::array<int64_t, 3>;
 
 // The plans of one device whose gradients have not been asked yet. A plan belongs to the very tensors that
-// the loss was given and left. It is found by their addresses, and keeps them alive, so that their memory is
-// nobody else's; tensors with the same values elsewhere have none.
+// the loss was given and left, whose values never change. It is found by their addresses, and keeps them
+// alive, so that their memory is nobody else's; tensors with the same values elsewhere have none.
 template <typename Plan>
 class TreePlans : public tensorflow::ResourceBase {
  public:
@@ -79,13 +79,16 @@ class TreePlans : public tensorflow::ResourceBase {
   std::vector<Entry> entries_ TF_GUARDED_BY(mu_);  // the oldest first
 };
 
-// After the loss that `device` made and `memory` keeps the plan of. The outputs from pair_token on are set.
-template <typename Device>
+// After the loss that `device` made, whose plan lies in `memory`. The outputs from pair_token on are set.
+// T is the table's type; save: probabilities are saved.
+template <typename T, typename Device>
 absl::Status KeepTreePlan(tensorflow::OpKernelContext* context, int node_start, int node_parent,
-                          int pair_token_output, const TreePlanSizes& sizes, const Device& device,
+                          int pair_token_output, const TreePlanSizes& sizes, bool save, const Device& device,
                           OpScratch* memory) {
   using Plans = TreePlans<typename Device::Plan>;
-  if (context->mutable_output(pair_token_output)->NumElements() == 0) return absl::OkStatus();
+  if (context->mutable_output(pair_token_output)->NumElements() == 0 ||
+      !Device::template CanResume<T>(device.GradientPlan(), save))
+    return absl::OkStatus();
   tensorflow::core::RefCountPtr<Plans> plans;
   TF_RETURN_IF_ERROR(Plans::Of(context, &plans));
   typename Plans::Entry entry{{context->input(node_start), context->input(node_parent)},
@@ -111,7 +114,9 @@ absl::Status PlanTreeGradient(tensorflow::OpKernelContext* context, int at, cons
   TreePlanKey key;
   for (int i = 0; i < 6; ++i) key[i] = context->input(at + i);
   typename Plans::Entry entry;
-  if (plans->Take(key, {tokens, dim, tree.rows}, &entry) && device->template Resume<T>(entry.plan, saved, touched)) {
+  if (plans->Take(key, {tokens, dim, tree.rows}, &entry) &&
+      Device::template CanResume<T>(entry.plan, saved.probs != nullptr)) {
+    *touched = device->Resume(entry.plan);
     *memory = std::move(entry.memory);
   } else {
     TF_RETURN_IF_ERROR(call.Status(device->template Check<T>(tree, saved, tokens, dim, touched)));

@@ -80,6 +80,7 @@ struct Batch {
   double exponent;
   int64_t max_saved_bytes = 256 << 20;
   bool fresh = false;  // row gradients in new memory every step: a page fault every 4 KB
+  bool in_bfloat16 = false;
 };
 
 void Run(const char* name, const TestTree& tree, const Batch& batch, Parallel* parallel) {
@@ -112,7 +113,7 @@ void Run(const char* name, const TestTree& tree, const Batch& batch, Parallel* p
     pair_count = static_cast<int64_t>(pairs.token.size());
     const bool save = pairs.prob_count * 4 <= batch.max_saved_bytes;
     std::unique_ptr<float[]> probs(save ? new float[pairs.prob_count] : nullptr), lse(new float[pair_count]);
-    const TreeTable<float> rows{table.data, bias.data, dim};
+    const TreeTable<float> rows{table.data, bias.data, dim, batch.in_bfloat16};
     TreeSoftmaxLoss(arrays, rows, hidden.data(), nullptr, tokens, pairs, loss.data(), lse.get(), probs.get(), parallel);
     const double t2 = Now();
     const TreeSaved saved{pairs.token.data(), pairs.row.data(), pairs.group_node.data(), pairs.group_start.data(), lse.get(), probs.get(), pair_count,
@@ -180,6 +181,13 @@ int main(int argc, char** argv) {
   if (wanted("headtail 448+64/16 100K")) Run("headtail 448+64/16 100K", HeadTailTree(100000, 448, 64, 16), lm, &parallel);
   if (wanted("twolevel 316 100K")) Run("twolevel 316 100K", TwoLevelTree(100000, 316), lm, &parallel);
   if (wanted("flat 512")) Run("flat 512", TwoLevelTree(512, 1), lm, &parallel);
+  Batch halves = lm;  // float32 products where the machine has none of bfloat16
+  halves.in_bfloat16 = true;
+  if (wanted("bfloat16 headtail"))
+    Run("bfloat16 headtail 448+64/16 100K", HeadTailTree(100000, 448, 64, 16), halves, &parallel);
+  if (wanted("bfloat16 twolevel"))
+    Run("bfloat16 twolevel 316 100K", TwoLevelTree(100000, 316), halves, &parallel);
+  if (wanted("bfloat16 flat")) Run("bfloat16 flat 512", TwoLevelTree(512, 1), halves, &parallel);
   for (const int64_t dim : {64, 256, 300, 1024, 4096}) {
     const std::string name = "flat 512, dim " + std::to_string(dim);
     if (wanted(name.c_str())) Run(name.c_str(), TwoLevelTree(512, 1), {1000, dim, 1.0}, &parallel);

@@ -117,7 +117,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     if (parts < 2) return;
     const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
                           out.pair_lse,   out.probs,    plan.pairs,     plan.groups};
-    TreeGradPlan grad_plan = GradPlanOf(plan);
+    TreeGradPlan grad_plan = plan.gradient;
     if (sizeof(T) == 2 && !save)
       BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, true, &scratch, nullptr, &grad_plan));
     const int64_t unique = grad_plan.work.rows;

@@ -63,7 +63,7 @@ void HiddenVectorsOfBfloat16() {
   CheckProblem<Device>(Problem<bfloat16, bfloat16>(HeadTailTree(700, 90, 9, 5), 40, 301, 2));
   CheckProblem<Device>(Problem<float, bfloat16>(TwoLevelTree(600, 2), 24, 301, 3, false, false));
   CheckProblem<Device>(Problem<float, bfloat16>(FlatTree(333), 132, 290, 4));
-  CheckProblem<Device>(Problem<bfloat16, bfloat16>(FlatTree(1501), 24, 20, 5));
+  CheckProblem<Device>(Problem<bfloat16, bfloat16>(FlatTree(1501), 132, 20, 5));
   for (const int64_t dim : {1, 17, 64}) {
     CheckProblem<Device>(Problem<float, bfloat16>(RandomTree(507, 400, &random), dim, 37, dim));
     CheckProblem<Device>(Problem<bfloat16, bfloat16>(RandomTree(507, 400, &random), dim, 37, dim + 1));
@@ -141,6 +141,7 @@ void EmptyBatchAndSkippedTokens() {
     const auto zeros = Step<Device>(skipped, scratch);
     CHECK_TRUE(zeros.loss == std::vector<float>(5) && zeros.d_hidden == std::vector<float>(20));
     CHECK_TRUE(zeros.rows.empty() && zeros.group_start == std::vector<int32_t>(1));
+    CHECK_TRUE((zeros == Step<Device>(skipped, scratch, {1, 50, true})));
   }
 }
 
@@ -192,6 +193,17 @@ void BadTrees() {
                            {loss.get(), token.get(), row.get(), node.get(), start.get(), lse.get(), nullptr},
                            1 << 20) == 0);
     for (const int32_t r : row.Host()) CHECK_TRUE(r >= 0 && r < p.arrays.rows);
+    const TreeSaved saved{token.get(), row.get(), node.get(),  start.get(),
+                          lse.get(),   nullptr,   paths.pairs, paths.groups};
+    TestCall<typename Device::Call> gradient_call;
+    TreeTouched checked;
+    CHECK_TRUE(Device(gradient_call.get()).template Check<float>(on.arrays(), saved, p.tokens, 1, &checked) ==
+               0);
+    const auto plan = device.GradientPlan();
+    CHECK_TRUE(plan.ok == checked.ok);
+    if (!checked.ok) continue;
+    const TreeTouched resumed = Device(gradient_call.get()).Resume(plan);
+    CHECK_TRUE(resumed.rows == checked.rows && resumed.probs == checked.probs);
   }
 }
 

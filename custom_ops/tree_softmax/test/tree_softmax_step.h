@@ -3,7 +3,9 @@
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_STEP_H_
 
 #include <algorithm>
+#include <memory>
 
+#include "gemm/test/every_product.h"
 #include "tree_softmax/cuda/tree_softmax_cuda.h"  // IsWide
 #include "tree_softmax/test/tree_softmax_problem.h"
 
@@ -33,14 +35,16 @@ struct StepWay {
   bool resume = false;  // the gradient goes by the plan of the loss, where that is enough
 };
 
-// A gradient's plan: that of the loss, or what is found in the saved tensors.
+// A gradient's plan: that of the loss where it is resumed and that is enough, or what is found in the saved
+// tensors.
 template <typename T, typename Device>
-TreeTouched PlanGradient(const Device& loss, const TreeArrays& tree, const TreeSaved& saved, int64_t tokens,
-                         int64_t dim, bool resume, Device* gradient) {
+TreeTouched PlanGradient(const typename Device::Plan& plan, const TreeArrays& tree, const TreeSaved& saved,
+                         int64_t tokens, int64_t dim, bool resume, Device* gradient) {
+  const bool saved_probs = saved.probs != nullptr, can = Device::template CanResume<T>(plan, saved_probs);
+  CHECK_TRUE(can == (kOnCpu<Device> || sizeof(T) == sizeof(float) || saved_probs));
+  if (resume && can) return gradient->Resume(plan);
   TreeTouched touched;
-  const bool resumed = resume && gradient->template Resume<T>(loss.GradientPlan(), saved, &touched);
-  CHECK_TRUE(resumed == (resume && (kOnCpu<Device> || sizeof(T) == sizeof(float) || saved.probs != nullptr)));
-  if (!resumed) CHECK_TRUE(gradient->template Check<T>(tree, saved, tokens, dim, &touched) == 0);
+  CHECK_TRUE(gradient->template Check<T>(tree, saved, tokens, dim, &touched) == 0);
   return touched;
 }
 
@@ -49,11 +53,12 @@ template <typename Device, typename T, typename H>
 StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, const StepWay& way = {}) {
   const ProblemOn<Device, T, H> on(p);
   const TreeArrays tree = on.arrays();
-  TestCall<typename Device::Call> loss_call(way.threads), gradient_call(way.threads);
+  auto loss_call = std::make_unique<TestCall<typename Device::Call>>(way.threads);
+  TestCall<typename Device::Call> lasting, gradient_call(way.threads);
   StepResult<T, H> r;
-  Device device(loss_call.get());
+  Device device(loss_call->get());
   CHECK_TRUE(device.FindPaths(tree, on.targets.get(), on.weights, p.tokens, p.dim, way.likely_pairs,
-                              loss_call.get().scratch, &r.paths) == 0);
+                              lasting.get().scratch, &r.paths) == 0);
   if (r.paths.status != TreeStatus::kOk) return r;
   const int64_t pairs = r.paths.pairs, groups = r.paths.groups;
   const ArrayOf<Device, float> loss(Unwritten<float>(p.tokens)), lse(Unwritten<float>(pairs)),
@@ -77,8 +82,10 @@ StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, const StepW
                         saved_probs,
                         pairs,
                         groups};
+  const typename Device::Plan plan = device.GradientPlan();
+  loss_call.reset();  // the plan needs nothing that lies there
   Device backward(gradient_call.get());
-  const TreeTouched touched = PlanGradient<T>(device, tree, saved, p.tokens, p.dim, way.resume, &backward);
+  const TreeTouched touched = PlanGradient<T>(plan, tree, saved, p.tokens, p.dim, way.resume, &backward);
   CHECK_TRUE(touched.ok && touched.probs == r.paths.probs);
   const ArrayOf<Device, H> d_hidden(Unwritten<H>(p.tokens * p.dim));
   const ArrayOf<Device, float> bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
@@ -92,27 +99,29 @@ StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, const StepW
   return r;
 }
 
-// Whether a device rounds rows of float32 and gradients of logits at wide nodes, for products in bfloat16: a
-// GPU does, beside hidden vectors of bfloat16.
-template <typename Device, typename H>
-constexpr bool kRounds = !kOnCpu<Device> && sizeof(H) == 2;
+// Whether a device that multiplies in bfloat16 does so at a node of so many pairs and children.
+template <typename Device>
+constexpr bool RoundsAt(int64_t pairs, int64_t children) {
+  return kOnCpu<Device> ? ArePacked(pairs, children) : IsWide(pairs, children);
+}
 
 // From the truth, which knows nothing of rounded factors. Tensor cores take bfloat16 tables; beside them
 // float32 hidden vectors lose 8 of 24 bits there (common/cuda/gemm/).
 template <typename Device, typename T, typename H>
 struct Tolerance {
   static constexpr bool kShort = sizeof(T) == 2, kCpu = kOnCpu<Device>;
-  static constexpr bool kRough = kRounds<Device, H> && !kShort;  // logits of rounded rows
-  static constexpr double kLoss = kCpu ? 3e-6 : kRough ? 1e-2 : kShort ? 5e-5 : 5e-6;
-  static constexpr double kBias = kCpu ? 2e-5 : kRough ? 1e-2 : kShort ? 1e-4 : 3e-5;
-  static constexpr double kRows = kRounds<Device, H> ? 1e-2 : kShort ? (kCpu ? 4e-3 : 5e-3) : kBias;
-  static constexpr double kHidden = kRounds<Device, H> ? 1e-2 : sizeof(H) == 2 ? 4e-3 : kBias;
+  const bool rounds = MultipliesInBfloat16<Device, H>(), rough = rounds && !kShort;  // logits of rounded rows
+  const double loss = rough ? 1e-2 : kCpu ? 3e-6 : kShort ? 5e-5 : 5e-6;
+  const double bias = rough ? 1e-2 : kCpu ? 2e-5 : kShort ? 1e-4 : 3e-5;
+  const double rows = rounds ? 1e-2 : kShort ? (kCpu ? 4e-3 : 5e-3) : bias;
+  const double hidden = rounds ? 1e-2 : sizeof(H) == 2 ? 4e-3 : bias;
 };
 
 // Loss and gradients from the definition, in float64. (Small problems only.)
+template <typename Device>
 struct TreeTruth {
-  // rounded: the factors of wide nodes are rounded as GPUs do it, and the gradients of their logits are those
-  // of the probabilities that `r` has saved, where it has.
+  // rounded: the factors of wide nodes are rounded as Device does it, and the gradients of their logits are
+  // those of the probabilities that `r` has saved, where it has.
   template <typename T, typename H>
   TreeTruth(const Problem<T, H>& p, const StepResult<T, H>& r, bool rounded)
       : loss(p.tokens),
@@ -138,7 +147,7 @@ struct TreeTruth {
         const size_t group = group_of[node];
         const auto begin = r.pair_token.begin() + r.group_start[group],
                    end = r.pair_token.begin() + r.group_start[group + 1];
-        const bool short_factors = rounded && IsWide(end - begin, children);
+        const bool short_factors = rounded && RoundsAt<Device>(end - begin, children);
         const int64_t prob = group_probs[group] + (std::lower_bound(begin, end, t) - begin) * children;
         const std::vector<double> log_probs = NodeLogProbs(p, node, t, short_factors);
         loss[t] -= weight * log_probs[row - first];
@@ -179,15 +188,15 @@ struct TreeTruth {
 
 template <typename Device, typename T, typename H>
 void CheckAgainstTruth(const Problem<T, H>& p, const StepResult<T, H>& r) {
-  using Tolerance = Tolerance<Device, T, H>;
-  const TreeTruth want(p, r, false);
-  for (int64_t t = 0; t < p.tokens; ++t) CHECK_CLOSE(r.loss[t], want.loss[t], Tolerance::kLoss);
+  const Tolerance<Device, T, H> tolerance;
+  const TreeTruth<Device> want(p, r, false);
+  for (int64_t t = 0; t < p.tokens; ++t) CHECK_CLOSE(r.loss[t], want.loss[t], tolerance.loss);
   for (int64_t i = 0; i < p.tokens * p.dim; ++i)
-    CHECK_CLOSE(ToFloat(r.d_hidden[i]), want.d_hidden[i], Tolerance::kHidden);
+    CHECK_CLOSE(ToFloat(r.d_hidden[i]), want.d_hidden[i], tolerance.hidden);
   want.ForEachRow(r.rows, [&](size_t at, int64_t row) {
     for (int64_t k = 0; k < p.dim; ++k)
-      CHECK_CLOSE(ToFloat(r.row_grads[at * p.dim + k]), want.row_grads[row * p.dim + k], Tolerance::kRows);
-    if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[at], want.bias_grads[row], Tolerance::kBias);
+      CHECK_CLOSE(ToFloat(r.row_grads[at * p.dim + k]), want.row_grads[row * p.dim + k], tolerance.rows);
+    if (!p.bias.empty()) CHECK_CLOSE(r.bias_grads[at], want.bias_grads[row], tolerance.bias);
   });
 }
 
@@ -203,11 +212,11 @@ void CheckSum(X got, double want, double tolerance) {
 
 // Against sums of products of rounded factors. The gradients of logits are known where probabilities are
 // saved; those of biases are sums of what is not rounded.
-template <typename T, typename H>
+template <typename Device, typename T, typename H>
 void CheckAgainstRounded(const Problem<T, H>& p, const StepResult<T, H>& r) {
   constexpr double kTolerance = 3e-5;
   const bool saved = !r.probs.empty();
-  const TreeTruth want(p, r, true);
+  const TreeTruth<Device> want(p, r, true);
   for (int64_t t = 0; t < p.tokens; ++t) CHECK_CLOSE(r.loss[t], want.loss[t], kTolerance);
   for (int64_t i = 0; i < p.tokens * p.dim && saved; ++i)
     CheckSum(r.d_hidden[i], want.d_hidden[i], kTolerance);
@@ -234,15 +243,15 @@ void CheckAllClose(const std::vector<X>& got, const std::vector<X>& want, double
 
 template <typename Device, typename T, typename H>
 void CheckAgainstCpu(const StepResult<T, H>& r, const StepResult<T, H>& want) {
-  using Tolerance = Tolerance<Device, T, H>;
+  const Tolerance<Device, T, H> tolerance;
   CHECK_TRUE(r.paths.status == TreeStatus::kOk && want.paths.status == TreeStatus::kOk);
   CHECK_TRUE(r.pair_token == want.pair_token && r.pair_row == want.pair_row);
   CHECK_TRUE(r.group_node == want.group_node && r.group_start == want.group_start && r.rows == want.rows);
-  CheckAllClose(r.loss, want.loss, Tolerance::kLoss, "loss");
-  CheckAllClose(r.lse, want.lse, Tolerance::kLoss, "lse");
-  CheckAllClose(r.probs, want.probs, Tolerance::kLoss, "probs");
-  CheckAllClose(r.d_hidden, want.d_hidden, Tolerance::kHidden, "d_hidden");
-  CheckAllClose(r.bias_grads, want.bias_grads, Tolerance::kBias, "bias_grads");
+  CheckAllClose(r.loss, want.loss, tolerance.loss, "loss");
+  CheckAllClose(r.lse, want.lse, tolerance.loss, "lse");
+  CheckAllClose(r.probs, want.probs, tolerance.loss, "probs");
+  CheckAllClose(r.d_hidden, want.d_hidden, tolerance.hidden, "d_hidden");
+  CheckAllClose(r.bias_grads, want.bias_grads, tolerance.bias, "bias_grads");
 }
 
 // In every way it must leave the same bits: with 1 thread and with 3; where more, fewer or as many pairs are
@@ -250,7 +259,7 @@ void CheckAgainstCpu(const StepResult<T, H>& r, const StepResult<T, H>& want) {
 // anew in one chunk; in many.
 template <typename Device, typename T, typename H>
 void CheckProblem(const Problem<T, H>& p) {
-  ForEachLevel<Device>([&] {
+  ForEachProduct<Device, H>([&] {
     for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 28, int64_t{20000}}) {
       const StepResult<T, H> r = Step<Device>(p, scratch);
       const int64_t pairs = r.paths.pairs, likely = scratch < 0        ? pairs + 37
@@ -258,7 +267,7 @@ void CheckProblem(const Problem<T, H>& p) {
                                                                        : pairs;
       CHECK_TRUE((r == Step<Device>(p, scratch, {3, likely, true})));
       CheckAgainstTruth<Device>(p, r);
-      if (kRounds<Device, H>) CheckAgainstRounded(p, r);
+      if (MultipliesInBfloat16<Device, H>()) CheckAgainstRounded<Device>(p, r);
       if (!kOnCpu<Device>) CheckAgainstCpu<Device>(r, Step<TreeSoftmaxCpu>(p, scratch));
     }
   });

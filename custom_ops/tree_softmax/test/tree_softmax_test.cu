@@ -39,8 +39,8 @@ LARGEOUT_TEST(HowOftenAStepWaits) {
   });
   const TreeSaved saved{token.get(), row.get(),   node.get(),  start.get(),
                         lse.get(),   probs.get(), paths.pairs, paths.groups};
-  TreeTouched touched;
-  CHECK_TRUE(gradient.Resume<float>(loss.GradientPlan(), saved, &touched));
+  CHECK_TRUE(TreeSoftmaxGpu::CanResume<float>(loss.GradientPlan(), true));
+  const TreeTouched touched = gradient.Resume(loss.GradientPlan());
   const OnGpu<int64_t> rows(touched.rows);
   const OnGpu<float> row_grads(touched.rows * p.dim), bias_grads(touched.rows);
   waits(0, [&] {

@@ -58,7 +58,8 @@ TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_b
   const TreeSaved saved{token.get(), row.get(), node.get(),  start.get(),
                         lse.get(),   kept,      paths.pairs, paths.groups};
   Device backward(step_call.get());
-  const TreeTouched touched = PlanGradient<T>(forward, tree, saved, p.tokens, p.dim, way.resume, &backward);
+  const TreeTouched touched =
+      PlanGradient<T>(forward.GradientPlan(), tree, saved, p.tokens, p.dim, way.resume, &backward);
   const ArrayOf<Device, T> table(s.start.table);
   const ArrayOf<Device, float> slot0(s.start.slots[0]), slot1(s.start.slots[1]), hyper(s.hyper);
   float* slots[] = {slot0.get(), slot1.get()};

@@ -61,7 +61,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
             On one device the gradients of the rows are then never in memory.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the rows are bfloat16; sums are in
             float32. With `"mixed_bfloat16"` they are float32, and products of wide nodes are of bfloat16 on
-            GPUs.
+            GPUs and on processors with AVX512-BF16.
 
     Input shape:
         float `[..., dim]`.

@@ -63,7 +63,8 @@ def tree_softmax_loss(
 
     Args:
         hidden: Floating tensor `[tokens, dim]`, float32 or bfloat16 (other types are cast to float32). If
-            bfloat16, products of wide nodes are of bfloat16 with float32 sums on GPUs.
+            bfloat16, products of wide nodes are of bfloat16 with float32 sums on GPUs and on processors with
+            AVX512-BF16.
         targets: Integer tensor `[tokens]`, class ids.
         table: `tf.Variable` (or `keras.Variable` that holds one) `[R, dim]`, float32 or bfloat16; or a
             tensor: rows that were fetched from elsewhere.

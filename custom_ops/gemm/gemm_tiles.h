@@ -3,13 +3,13 @@
 // product of the level takes at a time: one float, or two bfloat16 (then depth counts pairs).
 //
 // For *_simd.cc files, as common/simd.h is.
-#ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GEMM_H_
-#define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GEMM_H_
+#ifndef LARGEOUT_GEMM_GEMM_TILES_H_
+#define LARGEOUT_GEMM_GEMM_TILES_H_
 
 #include <type_traits>
 
 #include "common/simd.h"
-#include "full_softmax/full_softmax_kernels.h"
+#include "gemm/gemm_kernels.h"
 
 namespace largeout {
 namespace LARGEOUT_ISA {
@@ -146,4 +146,4 @@ LARGEOUT_INLINE void PackTransposedWords(int64_t n, int64_t depth, float* panels
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout
 
-#endif  // LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GEMM_H_
+#endif  // LARGEOUT_GEMM_GEMM_TILES_H_

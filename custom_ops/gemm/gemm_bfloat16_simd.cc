@@ -6,13 +6,15 @@
 #pragma GCC target("avx512bf16")
 #define LARGEOUT_BFLOAT16_PRODUCTS 1
 #endif
-#include "full_softmax/full_softmax_gemm.h"
+#include "gemm/gemm_tiles.h"
 
 namespace largeout {
 namespace LARGEOUT_ISA {
 
-#if LARGEOUT_BFLOAT16_PRODUCTS
 namespace {
+
+#if LARGEOUT_BFLOAT16_PRODUCTS
+constexpr bool kPlain = false;
 
 struct Pairs {
   LARGEOUT_INLINE VF Add(VF s, VF b, VF sum) {
@@ -44,6 +46,39 @@ LARGEOUT_INLINE VF Words(const bfloat16* p, int n) {
   const __mmask32 mask = n >= 2 * kLanes ? 0xffffffffu : (1u << n) - 1u;
   return (VF)_mm512_maskz_loadu_epi16(mask, p);
 }
+
+#else
+constexpr bool kPlain = true;
+
+struct Pairs {
+  LARGEOUT_INLINE VF Low(VF x) { return (VF)((VU)x << 16); }
+  LARGEOUT_INLINE VF High(VF x) { return (VF)((VU)x >> 16 << 16); }
+  LARGEOUT_INLINE VF Add(VF s, VF b, VF sum) { return Fma(High(s), High(b), Fma(Low(s), Low(b), sum)); }
+};
+
+LARGEOUT_INLINE uint32_t Bits(float x) {
+  bfloat16 rounded;
+  FromFloat(x, &rounded);
+  return rounded.bits;
+}
+LARGEOUT_INLINE uint32_t Bits(bfloat16 x) { return x.bits; }
+
+template <typename T>
+LARGEOUT_INLINE VU Halves(const T* p, int n) {
+  VU halves = {};
+  for (int i = 0; i < kLanes && i < n; ++i) halves[i] = Bits(p[i]);
+  return halves;
+}
+LARGEOUT_INLINE VF Join(VU low, VU high) { return (VF)(low | high << 16); }
+
+template <typename T>
+LARGEOUT_INLINE VF Words(const T* p, int n) {
+  VU words = {};
+  for (int i = 0; i < 2 * kLanes && i < n; ++i) words[i / 2] |= Bits(p[i]) << (i % 2 * 16);
+  return (VF)words;
+}
+
+#endif
 
 template <typename T>
 static void Pack(const T* x, int64_t ld, int64_t depth, int64_t n, float* panels) {
@@ -103,18 +138,16 @@ static void LeftTransposed(const float* x, int64_t ld, int64_t depth, int64_t m,
 
 }  // namespace
 
-extern const SoftmaxGemmKernels kSoftmaxGemmBfloat16 = {kWidth,
-                                                        2,
-                                                        &Pack<float>,
-                                                        &Pack<bfloat16>,
-                                                        &PackTransposed<float>,
-                                                        &PackTransposed<bfloat16>,
-                                                        &Left,
-                                                        &LeftTransposed,
-                                                        &Multiply<Pairs>};
-#else
-extern const SoftmaxGemmKernels kSoftmaxGemmBfloat16 = {};
-#endif
+extern const GemmKernels kGemmBfloat16 = {kWidth,
+                                          2,
+                                          kPlain,
+                                          &Pack<float>,
+                                          &Pack<bfloat16>,
+                                          &PackTransposed<float>,
+                                          &PackTransposed<bfloat16>,
+                                          &Left,
+                                          &LeftTransposed,
+                                          &Multiply<Pairs>};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

@@ -1,5 +1,5 @@
 // The products in float32, at every level.
-#include "full_softmax/full_softmax_gemm.h"
+#include "gemm/gemm_tiles.h"
 
 namespace largeout {
 namespace LARGEOUT_ISA {
@@ -41,9 +41,16 @@ static void Left(const float* x, int64_t ld, int64_t m, int64_t depth, float* wo
 
 }  // namespace
 
-extern const SoftmaxGemmKernels kSoftmaxGemm = {
-    kWidth, 1,       &Pack<float>,     &Pack<bfloat16>, &PackTransposed<float>, &PackTransposed<bfloat16>,
-    &Left,  nullptr, &Multiply<Floats>};
+extern const GemmKernels kGemmFloat = {kWidth,
+                                       1,
+                                       false,
+                                       &Pack<float>,
+                                       &Pack<bfloat16>,
+                                       &PackTransposed<float>,
+                                       &PackTransposed<bfloat16>,
+                                       &Left,
+                                       nullptr,
+                                       &Multiply<Floats>};
 
 }  // namespace LARGEOUT_ISA
 }  // namespace largeout

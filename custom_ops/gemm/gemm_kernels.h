@@ -9,9 +9,9 @@
 
 namespace largeout {
 
-// gemm_simd.cc in float32, gemm_bfloat16_simd.cc in bfloat16. Depth comes in
-// *words* of 32 bits: one float, or two neighbours in bfloat16. A *panel* is `width` columns of a matrix,
-// packed: [words of the depth][width], aligned to 64 bytes, with zeros beyond the matrix.
+// gemm_simd.cc in float32, gemm_bfloat16_simd.cc in bfloat16. Depth comes in *words* of 32 bits: one float,
+// or two neighbours in bfloat16. A *panel* is `width` columns of a matrix, packed: words of the depth x width
+// of them, aligned to 64 bytes, with zeros beyond the matrix.
 struct GemmKernels {
   int64_t width;     // columns of a panel, 8 .. 32
   int64_t per_word;  // 1 or 2

@@ -21,7 +21,7 @@
 //                      S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the gradient computes them anew.
 // Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of size(g).
 //
-// hidden is float32 here (bfloat16 is converted by the caller, see ToFloats); T is the table's type, float or bfloat16.
+// hidden is float32 here (bfloat16 is converted by the caller, see ToFloats, who sets in_bfloat16); T is the table's type, float or bfloat16.
 // (On GPUs hidden vectors of bfloat16 are not converted for wide nodes: tree_softmax_cuda.h.)
 // All memory belongs to the caller. The results do not depend on the number of threads.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
@@ -50,9 +50,8 @@ struct TreeTable {
   const T* rows;      // [rows, dim]
   const float* bias;  // [rows], or null
   int64_t dim;
-  // Products of wide nodes may be of bfloat16, with sums in float32, where the processor has them: rows of
-  // float32, and the gradients of logits, are then rounded. (On CPUs. On GPUs hidden vectors of bfloat16 say
-  // so.)
+  // On a CPU: products of wide nodes may be of bfloat16, with sums in float32, where the processor has them.
+  // Rows of float32, and the gradients of logits, are then rounded. (On a GPU hidden vectors of bfloat16 say so.)
   bool in_bfloat16 = false;
 };
 

@@ -80,8 +80,8 @@ class TreeProducts {
   }
 
  private:
-  static constexpr int64_t kPanelWords =
-      48 << 10;  // of rows: with the logits they stay in the second-level cache
+  // Of rows: with the logits they stay in the second-level cache.
+  static constexpr int64_t kPanelWords = 48 << 10;
 
   const GemmKernels* const gemm_;
   const int64_t dim_;

@@ -1,5 +1,6 @@
 """What the tree softmax ops refuse, what they say then, and the shapes that they infer."""
 
+import ctypes
 import types
 
 import numpy as np
@@ -72,17 +73,22 @@ def test_wrong_input(problem):
         assert "`k` must be in [0, 20]" in message and f"Received: k={k}" in message
 
 
-def test_gradient_checks_what_was_saved(problem):
-    table, bias = problem.table, problem.bias
+def loss_and_gradient(problem):
+    """What the loss leaves, and the function that asks for its gradient, by these or other inputs."""
     options = {"dtype": tf.float32, "use_bias": True}
     none = tf.zeros([0])
     arrays = ts.TreeArrays(*map(tf.constant, problem.arrays))
-    node_start = arrays.node_start
     saved = ops.largeout_tree_softmax_loss(
-        problem.hidden, problem.targets, none, table.handle, bias.handle, *arrays[:5], **options
+        problem.hidden,
+        problem.targets,
+        none,
+        problem.table.handle,
+        problem.bias.handle,
+        *arrays[:5],
+        **options,
     )
 
-    def grad(table=table, bias=bias, node_start=node_start, **changed):
+    def gradient(table=problem.table, bias=problem.bias, node_start=arrays.node_start, **changed):
         values = [changed.get(name, value) for name, value in saved._asdict().items()][1:]
         return ops.largeout_tree_softmax_grad(
             problem.hidden,
@@ -96,17 +102,35 @@ def test_gradient_checks_what_was_saved(problem):
             **options,
         )
 
-    # What the loss found out about its batch is true for the same table and tree alone.
-    rows = int(saved.group_node[-1]) + 1
-    smaller = {"table": tf.Variable(table[:rows]), "bias": tf.Variable(bias[:rows])}
-    assert "must be outputs" in error(grad, **smaller)
-    assert "must be outputs" in error(grad, node_start=node_start + 1)
-    for once, again in zip(grad(), grad()):  # the second looks at the tensors themselves
-        np.testing.assert_array_equal(once, again)
+    return saved, gradient
+
+
+def test_gradient_checks_what_was_saved(problem):
+    saved, gradient = loss_and_gradient(problem)
+    gradient()
     for name in ("pair_token", "pair_row", "group_node", "group_start"):
-        assert "must be outputs" in error(grad, **{name: getattr(saved, name) + 1000})
-    assert "`probs`" in error(grad, probs=saved.probs[1:])
-    assert "`pair_lse`" in error(grad, pair_lse=saved.pair_lse[1:])
+        assert "must be outputs" in error(gradient, **{name: getattr(saved, name) + 1000})
+    assert "`probs`" in error(gradient, probs=saved.probs[1:])
+    assert "`pair_lse`" in error(gradient, pair_lse=saved.pair_lse[1:])
+
+
+def test_what_a_loss_keeps_is_for_the_same_table_and_tree(problem):
+    saved, gradient = loss_and_gradient(problem)
+    rows = int(saved.group_node[-1]) + 1
+    smaller = {"table": tf.Variable(problem.table[:rows]), "bias": tf.Variable(problem.bias[:rows])}
+    assert "must be outputs" in error(gradient, **smaller)
+    assert "must be outputs" in error(gradient, node_start=problem.arrays.node_start + 1)
+    for once, again in zip(gradient(), gradient()):  # the second looks at the tensors themselves
+        np.testing.assert_array_equal(once, again)
+
+
+def test_gradient_goes_by_what_the_loss_kept(problem):
+    """It does not look at the saved tensors, which on a GPU it would wait for; the next one does."""
+    saved, gradient = loss_and_gradient(problem)
+    memory = np.asarray(memoryview(saved.pair_row))  # the tensor's own, which nobody writes to otherwise
+    ctypes.c_int32.from_address(memory.ctypes.data).value = -1
+    gradient()
+    assert "must be outputs" in error(gradient)
 
 
 @pytest.mark.parametrize("tensor", ["table", "bias"])

@@ -46,13 +46,12 @@ struct TreeWork {
   const int32_t *group_node = nullptr, *group_start = nullptr;
   const TreeOffsets* offsets = nullptr;  // [groups + 1] running sums of the sizes below
   const NarrowSlice* narrow = nullptr;   // [narrow_slices] up to 64 pairs of a narrow node; gradient only
-  const int32_t* wide_group =
-      nullptr;  // [wide_slices] the group of a slice of up to 128 pairs of a wide node
+  const int32_t* wide_group = nullptr;   // [wide_slices] up to 128 pairs of a wide node: its group
   const int32_t* tile_group = nullptr;       // [tiles] logits of a wide slice x 128 children; gradient only
   const int32_t* loss_tile_group = nullptr;  // [loss_tiles] the same x some hundreds; loss only
-  const int32_t* weight_group = nullptr;  // [weight_tiles] gradients of 128 rows from a range of pairs
-  const int32_t* sum_group = nullptr;     // [sum_rows] rows whose gradients come in parts
-  const int32_t* level_start = nullptr;   // [levels + 1] the first group of a level
+  const int32_t* weight_group = nullptr;     // [weight_tiles] gradients of 128 rows from a range of pairs
+  const int32_t* sum_group = nullptr;        // [sum_rows] rows whose gradients come in parts
+  const int32_t* level_start = nullptr;      // [levels + 1] the first group of a level
   int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, loss_tiles = 0, terms = 0,
           weight_tiles = 0, partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;

@@ -3,7 +3,6 @@
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_BLOCKS_H_
 
 #include <algorithm>
-#include <type_traits>
 
 #include "full_softmax/full_softmax.h"
 #include "gemm/gemm.h"
@@ -38,22 +37,14 @@ class SoftmaxBlocks {
   // A block's rows as the columns that hidden vectors are multiplied with.
   const float* PackColumns(int64_t block, BlockScratch* scratch) const {
     float* out = Aligned(&scratch->columns, RoundUp(size, gemm_.width) * gemm_.Words(table_.dim));
-    if constexpr (std::is_same<T, float>::value) {
-      gemm_.pack_transposed(rows(block), table_.dim, width(block), table_.dim, out);
-    } else {
-      gemm_.pack_transposed_bfloat16(rows(block), table_.dim, width(block), table_.dim, out);
-    }
+    PackTransposed(gemm_, rows(block), table_.dim, width(block), table_.dim, out);
     return out;
   }
 
   // A block's rows as they are, which gradients of logits are multiplied with.
   const float* PackRows(int64_t block, BlockScratch* scratch) const {
     float* out = Aligned(&scratch->rows, gemm_.Words(size) * RoundUp(table_.dim, gemm_.width));
-    if constexpr (std::is_same<T, float>::value) {
-      gemm_.pack(rows(block), table_.dim, width(block), table_.dim, out);
-    } else {
-      gemm_.pack_bfloat16(rows(block), table_.dim, width(block), table_.dim, out);
-    }
+    Pack(gemm_, rows(block), table_.dim, width(block), table_.dim, out);
     return out;
   }
 

@@ -21,6 +21,24 @@ inline const GemmKernels& Products(bool in_bfloat16) {
   return halves != nullptr ? *halves : LARGEOUT_SELECT(kGemmFloat);
 }
 
+// GemmKernels::pack and pack_transposed, by the type of the matrix.
+inline void Pack(const GemmKernels& gemm, const float* x, int64_t ld, int64_t depth, int64_t n,
+                 float* panels) {
+  gemm.pack(x, ld, depth, n, panels);
+}
+inline void Pack(const GemmKernels& gemm, const bfloat16* x, int64_t ld, int64_t depth, int64_t n,
+                 float* panels) {
+  gemm.pack_bfloat16(x, ld, depth, n, panels);
+}
+inline void PackTransposed(const GemmKernels& gemm, const float* x, int64_t ld, int64_t n, int64_t depth,
+                           float* panels) {
+  gemm.pack_transposed(x, ld, n, depth, panels);
+}
+inline void PackTransposed(const GemmKernels& gemm, const bfloat16* x, int64_t ld, int64_t n, int64_t depth,
+                           float* panels) {
+  gemm.pack_transposed_bfloat16(x, ld, n, depth, panels);
+}
+
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // An odd number of cache lines: rows then lie in different sets of the cache, whatever their number of

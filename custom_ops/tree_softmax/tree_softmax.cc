@@ -48,7 +48,7 @@ template <typename T>
 void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
                      int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel) {
   const TreeKernels<T> kernels;
-  const TreeProducts<T> products(table);
+  const TreeProducts<T> products(table, kernels.dot);
   const int64_t dim = table.dim;
   const TreeGroups groups(tree, pairs.group_node.data(), pairs.group_start.data(),
                           static_cast<int64_t>(pairs.group_node.size()));
@@ -59,19 +59,11 @@ void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const fl
   const auto block = [&](int64_t g, int64_t begin, int64_t end, LossScratch* scratch) {
     const int64_t first = groups.first_row[g], size = groups.size[g], m = end - begin;
     const int32_t *token = pairs.token.data() + begin, *row = pairs.row.data() + begin;
-    const T* rows = table.rows + first * dim;
-    const float* bias = table.bias != nullptr ? table.bias + first : nullptr;
     float* ce = scratch->ce.Get(m);
     const bool packed = products.Has(groups.pairs(g), size);
-    const auto dots = [&](int64_t j, int64_t n, float* out, int64_t ld) {
-      const float* biases = bias != nullptr ? bias + j : nullptr;
-      if (packed)
-        return products.Dots(hidden, token, m, rows + j * dim, n, biases, out, ld, &scratch->products);
-      kernels.dot.dots(hidden, token, m, rows + j * dim, n, dim, biases, out, ld);
-    };
     if (probs != nullptr) {
       float* out = probs + groups.prob_start[g] + (begin - groups.start[g]) * size;
-      dots(0, size, out, size);
+      products.Logits(packed, hidden, token, m, first, size, out, size, &scratch->products);
       kernels.exp.softmax(out, size, m, size, row, static_cast<int32_t>(first), pair_lse + begin, ce);
     } else {
       const int64_t width = std::min(size, kOnlineRows);
@@ -80,7 +72,7 @@ void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const fl
       std::fill(total, total + m, 0.f);
       for (int64_t j = 0; j < size; j += width) {
         const int64_t n = std::min(width, size - j);
-        dots(j, n, logits, width);
+        products.Logits(packed, hidden, token, m, first + j, n, logits, width, &scratch->products);
         kernels.exp.online(logits, width, m, n, row, static_cast<int32_t>(first + j), high, total, ce);
       }
       for (int64_t i = 0; i < m; ++i) {

@@ -21,7 +21,8 @@
 //                      S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the gradient computes them anew.
 // Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of size(g).
 //
-// hidden is float32 here (bfloat16 is converted by the caller, see ToFloats, who sets in_bfloat16); T is the table's type, float or bfloat16.
+// hidden is float32 here: the caller converts bfloat16 (ToFloats), and sets in_bfloat16 of the table. T is the table's type,
+// float or bfloat16.
 // (On GPUs hidden vectors of bfloat16 are not converted for wide nodes: tree_softmax_cuda.h.)
 // All memory belongs to the caller. The results do not depend on the number of threads.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_

@@ -55,7 +55,7 @@ class Gradient {
         taker_(taker),
         bias_grads_(bias_grads),
         dim_(table.dim),
-        products_(table) {}
+        products_(table, kernels_.dot) {}
 
   void Run(const TreeArrays& tree, int64_t tokens, int64_t scratch_bytes, int64_t* rows, Parallel* parallel) {
     const TreeWaves plan(tree, groups_, saved_, dim_,
@@ -152,12 +152,7 @@ class Gradient {
       if (probs == nullptr) {
         float* computed = keep != nullptr ? keep + j : gradient;
         const int64_t ld = keep != nullptr ? size : n;
-        const float* bias = table_.bias != nullptr ? table_.bias + first + j : nullptr;
-        if (packed) {
-          products_.Dots(hidden_, token, m, rows, n, bias, computed, ld, &scratch->products);
-        } else {
-          kernels_.dot.dots(hidden_, token, m, rows, n, dim_, bias, computed, ld);
-        }
+        products_.Logits(packed, hidden_, token, m, first + j, n, computed, ld, &scratch->products);
         kernels_.exp.normalize(computed, ld, m, n, saved_.pair_lse + begin);
         kernels_.exp.gradient(computed, ld, m, n, target, first_row, scale, gradient, n);
       } else {

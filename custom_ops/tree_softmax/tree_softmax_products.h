@@ -1,12 +1,13 @@
-// The products of wide nodes in bfloat16, on packed panels (gemm/gemm.h). Internal to the family.
+// The products of a group: logits, and those of wide nodes in bfloat16, on packed panels (gemm/gemm.h).
+// Internal to the family.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PRODUCTS_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PRODUCTS_H_
 
 #include <algorithm>
-#include <type_traits>
 
 #include "gemm/gemm.h"
 #include "tree_softmax/tree_softmax.h"
+#include "tree_softmax/tree_softmax_kernels.h"
 
 namespace largeout {
 
@@ -18,32 +19,24 @@ struct ProductScratch {
 template <typename T>
 class TreeProducts {
  public:
-  explicit TreeProducts(const TreeTable<T>& table)
-      : gemm_(table.in_bfloat16 ? Bfloat16Products() : nullptr), dim_(table.dim) {}
+  TreeProducts(const TreeTable<T>& table, const TreeDotKernels<T>& dot)
+      : gemm_(table.in_bfloat16 ? Bfloat16Products() : nullptr), dot_(dot), table_(table), dim_(table.dim) {}
 
   // Whether all products of a group of so many pairs and children are in bfloat16.
   bool Has(int64_t pairs, int64_t children) const {
     return gemm_ != nullptr && dim_ > 0 && ArePacked(pairs, children);
   }
 
-  // As TreeDotKernels::dots.
-  void Dots(const float* hidden, const int32_t* tokens, int64_t m, const T* rows, int64_t n,
-            const float* bias, float* out, int64_t ld, ProductScratch* scratch) const {
-    const int64_t words = gemm_->Words(dim_), left_ld = OddLines(words);
-    float* left = Aligned(&scratch->left, m * left_ld);
-    for (int64_t i = 0; i < m; ++i)
-      gemm_->left(hidden + tokens[i] * dim_, dim_, 1, dim_, left + i * left_ld, left_ld);
-    const int64_t block = std::max<int64_t>(1, kPanelWords / words / gemm_->width) * gemm_->width;
-    float* panels = Aligned(&scratch->panels, RoundUp(std::min(n, block), gemm_->width) * words);
-    for (int64_t j = 0; j < n; j += block) {
-      const int64_t width = std::min(block, n - j);
-      if constexpr (std::is_same<T, float>::value) {
-        gemm_->pack_transposed(rows + j * dim_, dim_, width, dim_, panels);
-      } else {
-        gemm_->pack_transposed_bfloat16(rows + j * dim_, dim_, width, dim_, panels);
-      }
-      gemm_->multiply(m, width, words, left, left_ld, 1, panels, bias != nullptr ? bias + j : nullptr,
-                      out + j, ld, false);
+  // out[i * ld + j] = the logit of token tokens[i] and row first + j, for i < m, j < n, which are of one
+  // group; packed: where Has says so of the group.
+  void Logits(bool packed, const float* hidden, const int32_t* tokens, int64_t m, int64_t first, int64_t n,
+              float* out, int64_t ld, ProductScratch* scratch) const {
+    const T* rows = table_.rows + first * dim_;
+    const float* bias = table_.bias != nullptr ? table_.bias + first : nullptr;
+    if (packed) {
+      PackedLogits(hidden, tokens, m, rows, n, bias, out, ld, scratch);
+    } else {
+      dot_.dots(hidden, tokens, m, rows, n, dim_, bias, out, ld);
     }
   }
 
@@ -52,11 +45,7 @@ class TreeProducts {
                 ProductScratch* scratch) const {
     const LeftMatrix left = LeftOf(*gemm_, gradient, n, m, n, &scratch->words);
     float* panels = Aligned(&scratch->panels, gemm_->Words(n) * RoundUp(dim_, gemm_->width));
-    if constexpr (std::is_same<T, float>::value) {
-      gemm_->pack(rows, dim_, n, dim_, panels);
-    } else {
-      gemm_->pack_bfloat16(rows, dim_, n, dim_, panels);
-    }
+    Pack(*gemm_, rows, dim_, n, dim_, panels);
     gemm_->multiply(m, dim_, gemm_->Words(n), left.data, left.row, left.k, panels, nullptr, sums, dim_, add);
   }
 
@@ -80,10 +69,29 @@ class TreeProducts {
   }
 
  private:
+  // As TreeDotKernels::dots.
+  void PackedLogits(const float* hidden, const int32_t* tokens, int64_t m, const T* rows, int64_t n,
+                    const float* bias, float* out, int64_t ld, ProductScratch* scratch) const {
+    const int64_t words = gemm_->Words(dim_), left_ld = OddLines(words);
+    float* left = Aligned(&scratch->left, m * left_ld);
+    for (int64_t i = 0; i < m; ++i)
+      gemm_->left(hidden + tokens[i] * dim_, dim_, 1, dim_, left + i * left_ld, left_ld);
+    const int64_t block = std::max<int64_t>(1, kPanelWords / words / gemm_->width) * gemm_->width;
+    float* panels = Aligned(&scratch->panels, RoundUp(std::min(n, block), gemm_->width) * words);
+    for (int64_t j = 0; j < n; j += block) {
+      const int64_t width = std::min(block, n - j);
+      PackTransposed(*gemm_, rows + j * dim_, dim_, width, dim_, panels);
+      gemm_->multiply(m, width, words, left, left_ld, 1, panels, bias != nullptr ? bias + j : nullptr,
+                      out + j, ld, false);
+    }
+  }
+
   // Of rows: with the logits they stay in the second-level cache.
   static constexpr int64_t kPanelWords = 48 << 10;
 
   const GemmKernels* const gemm_;
+  const TreeDotKernels<T>& dot_;
+  const TreeTable<T> table_;
   const int64_t dim_;
 };
 

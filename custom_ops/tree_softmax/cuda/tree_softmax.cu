@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_work.cuh"
+#include "tree_softmax/cuda/tree_softmax_plan.cuh"
 
 namespace largeout {
 namespace {

@@ -1,6 +1,6 @@
 // The plan of a gradient: checks of what the loss has saved, and the pieces that its groups are cut into.
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_work.cuh"
+#include "tree_softmax/cuda/tree_softmax_plan.cuh"
 
 namespace largeout {
 namespace {

@@ -1,7 +1,7 @@
 // Cuts groups into the pieces that blocks and warps work on: running sums over the groups, then lists piece
 // -> group.
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_work.cuh"
+#include "tree_softmax/cuda/tree_softmax_plan.cuh"
 
 namespace largeout {
 namespace {

@@ -5,7 +5,7 @@
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda/launch.cuh"
-#include "tree_softmax/cuda/tree_softmax_work.cuh"
+#include "tree_softmax/cuda/tree_softmax_plan.cuh"
 
 namespace largeout {
 namespace {

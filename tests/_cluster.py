@@ -107,13 +107,43 @@ def _started(command, environment):
     )
 
 
+class Ports:
+    """Ports that no other test gets while this object is open, whichever process runs that test.
+
+    A server binds its port some seconds after the port was chosen. Until then a lock on a file of that name
+    keeps the port for this test.
+    """
+
+    def __init__(self, count):
+        folder = pathlib.Path(tempfile.gettempdir()) / f"keras_largeout_ports_{os.getuid()}"
+        folder.mkdir(exist_ok=True)
+        self._locks = {}
+        while len(self._locks) < count:
+            (port,) = free_ports(1)
+            lock = open(folder / str(port), "w")  # noqa: SIM115
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+            else:
+                self._locks[port] = lock
+
+    def __iter__(self):
+        return iter(self._locks)
+
+    def close(self):
+        for lock in self._locks.values():
+            lock.close()
+
+
 class LocalCluster:
     """Workers and parameter servers on this machine; `run` runs a script as their chief."""
 
     def __init__(self, folder, workers=2, ps=2):
         self.folder = pathlib.Path(folder)
         count = {"chief": 1, "worker": workers, "ps": ps}
-        ports = iter(free_ports(sum(count.values())))
+        self._ports = Ports(sum(count.values()))
+        ports = iter(self._ports)
         self.cluster = Cluster(
             {job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()}
         )
@@ -147,6 +177,7 @@ class LocalCluster:
     def close(self):
         for process in (*self.scripts, *self.servers.values()):
             process.close()
+        self._ports.close()
 
 
 def environment_of(cluster):
@@ -158,15 +189,3 @@ def environment_of(cluster):
         "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-
-
-@contextlib.contextmanager
-def alone():
-    """Two clusters side by side on two cores would only wait for each other.
-
-    A lock of the user's, because tests run in several processes, which deal tests out among themselves.
-    """
-    name = f"keras_largeout_cluster_tests_{os.getuid()}.lock"
-    with open(pathlib.Path(tempfile.gettempdir()) / name, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -1,10 +1,9 @@
-"""Shared fixtures. The suite runs in parallel processes: TensorFlow must be quiet."""
+"""Fixtures and devices that all tests share. `_tiers.py` says which tests run."""
 
 import gc
 import importlib.util
 import os
 import pathlib
-import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -12,6 +11,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
+pytest_plugins = ["_tiers"]
 
 # Processes that tests start run the same Python files as the tests, wherever they are started.
 _package = pathlib.Path(importlib.util.find_spec("keras_largeout").origin).parents[1]
@@ -32,25 +33,10 @@ for gpu in tf.config.list_physical_devices("GPU")[:1]:
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--share", default="0/1", metavar="I/N", help="of the collected tests the I-th of N shares, I from 0"
-    )
-
-
-def pytest_collection_modifyitems(config, items):
-    """Shares are by the names of the tests, so that each is in the same one wherever it is collected."""
-    share, shares = map(int, config.option.share.split("/"))
-    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share % shares]
-    if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-        items[:] = kept
-
-
 def pytest_configure(config):
     """TensorFlow's rewriting of graphs is off: it takes longer than the few runs that a graph has here.
 
-    (The table of layers: 306 s without it, 444 with it.) It is on in the soak tests, and in processes that
+    (The table of layers: 306 s without it, 444 with it.) It is on in the soak tier, and in processes that
     tests, examples and benchmarks start: servers, `benchmarks.same_numbers`.
     """
     _rewrite_graphs(config.option.markexpr == "soak")

@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 
+import _tiers
 import keras
 import pytest
 import tensorflow as tf
@@ -79,6 +80,8 @@ NUMPY_ONLY = {"trees", "distribute.planning", "files", "_checks", "_version", "_
 # The files that touch private names of others, and say why.
 PRIVATE = {"_keras.py", "distribute/replicas/_tensorflow.py"}
 MOST_FILES = 20
+# Folders of tests/ that belong to no folder of the package.
+OTHER_TESTS = {"benchmarks", "conformance", "examples", "fuzz"}
 
 
 def _imports(path, within_functions=True):
@@ -130,6 +133,21 @@ def test_folders_are_rooms(top):
     for folder in folders:
         files = [p for p in folder.iterdir() if p.suffix in (".py", ".h", ".cc", ".cu", ".cuh")]
         assert len(files) <= MOST_FILES, f"{folder} has {len(files)} files of sources"
+
+
+def test_tests_are_where_the_code_is():
+    """Each room that is a folder has `tests/<room>`; a folder of tests may divide a room's tests further."""
+    tests = ROOT / "tests"
+    for room in (room.replace(".", "/") for room in MAY_IMPORT):
+        if (PACKAGE / room).is_dir():
+            assert list((tests / room).glob("test_*.py")), (
+                f"keras_largeout/{room} has no tests in tests/{room}"
+            )
+    for folder in {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}:
+        found = (PACKAGE / folder).is_dir() or (PACKAGE / folder.parent).is_dir()
+        assert found or folder.parts[0] in OTHER_TESTS, f"tests/{folder} has no counterpart in keras_largeout"
+    for folder in _tiers.TIERS:
+        assert (tests / folder).is_dir(), f"tests/{folder} has a tier and does not exist"
 
 
 @pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=lambda p: p.parent.name)

@@ -71,34 +71,31 @@ _SCRIPT = "from conformance._processes import run_cells\nrun_cells()\n"
 
 
 def _on_servers(cells, folder):
-    from _cluster import LocalCluster, alone
+    from _cluster import LocalCluster
 
-    with alone():
-        cluster = LocalCluster(folder, workers=1, ps=2)
-        try:
-            cluster.start()
-            return _told(cluster.run(_SCRIPT, **_environment(cells)), len(cells))
-        finally:
-            cluster.close()
+    cluster = LocalCluster(folder, workers=1, ps=2)
+    try:
+        cluster.start()
+        return _told(cluster.run(_SCRIPT, **_environment(cells)), len(cells))
+    finally:
+        cluster.close()
 
 
 def _on_hosts(count, devices, cells, folder):
     """What the first host told; an error where another told something else, bit for bit."""
     import tensorflow as tf
-    from _cluster import alone
 
-    from tests.hosts._local import LocalHosts
+    from tests.distribute.hosts._local import LocalHosts
 
     off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     script = pathlib.Path(folder) / "hosts.py"
     script.write_text(_SCRIPT)
     own = _environment(cells, count * devices, devices, rewrites=not off)
-    with alone():
-        hosts = LocalHosts(script, count, (), **own)
-        try:
-            first, *others = (_told(host, len(cells)) for host in hosts.hosts)
-        finally:
-            hosts.close()
+    hosts = LocalHosts(script, count, (), **own)
+    try:
+        first, *others = (_told(host, len(cells)) for host in hosts.hosts)
+    finally:
+        hosts.close()
     for theirs in others:
         for cell, other in zip(first, theirs):
             if "error" in other[-1]:

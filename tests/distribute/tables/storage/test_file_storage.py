@@ -12,7 +12,15 @@ import tensorflow as tf
 from _forked import Forked
 from _tables import strategy_of
 from _training import arrays_of
-from storage._models import DATA, ON_ONE_DEVICE, OPTIMIZERS, assert_same_bits, model_of, tables_of, trained
+from distribute.tables.storage._models import (
+    DATA,
+    ON_ONE_DEVICE,
+    OPTIMIZERS,
+    assert_same_bits,
+    model_of,
+    tables_of,
+    trained,
+)
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo

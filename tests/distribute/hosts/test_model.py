@@ -7,23 +7,21 @@ import re
 import keras
 import numpy as np
 import pytest
-from _cluster import alone
 
-from tests.hosts import _model
-from tests.hosts._local import LocalHosts
+from tests.distribute.hosts import _model
+from tests.distribute.hosts._local import LocalHosts
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """The folder of two hosts, and what each has said."""
     folder = tmp_path_factory.mktemp("model")
-    with alone():
-        hosts = LocalHosts(pathlib.Path(_model.__file__), 2, [folder])
-        try:
-            found = [json.loads(h.wait_for("^said (.*)").group(1)) for h in hosts.hosts]
-            assert hosts.ended() == [0, 0], hosts.text()
-        finally:
-            hosts.close()
+    hosts = LocalHosts(pathlib.Path(_model.__file__), 2, [folder])
+    try:
+        found = [json.loads(h.wait_for("^said (.*)").group(1)) for h in hosts.hosts]
+        assert hosts.ended() == [0, 0], hosts.text()
+    finally:
+        hosts.close()
     return folder, found
 
 

@@ -2,9 +2,8 @@
 
 import pathlib
 
-from _cluster import Running, environment_of
+from _cluster import Ports, Running, environment_of
 
-from keras_largeout.distribute.launch import free_ports
 from keras_largeout.distribute.processes.config import Cluster
 
 
@@ -19,7 +18,8 @@ class LocalHosts:
     """
 
     def __init__(self, script, count, arguments=(), **environment):
-        addresses = {"worker": tuple(f"127.0.0.1:{port}" for port in free_ports(count))}
+        self._ports = Ports(count)
+        addresses = {"worker": tuple(f"127.0.0.1:{port}" for port in self._ports)}
         self.cluster = Cluster(addresses, "worker")
         self._command = [str(pathlib.Path(script).resolve()), *map(str, arguments)]
         self._environment = environment
@@ -46,3 +46,4 @@ class LocalHosts:
     def close(self):
         for host in self.hosts:
             host.close()
+        self._ports.close()

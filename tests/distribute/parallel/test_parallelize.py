@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _training import in_the_suite
-from parallel._models import (
+from distribute.parallel._models import (
     DEVICES,
     OPTIMIZERS,
     WORD_DATA,

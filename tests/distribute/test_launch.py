@@ -8,8 +8,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
-
 SCRIPT = """
 import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])

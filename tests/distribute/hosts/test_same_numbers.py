@@ -5,10 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from _cluster import alone
 
-from tests.hosts import _models
-from tests.hosts._local import LocalHosts
+from tests.distribute.hosts import _models
+from tests.distribute.hosts._local import LocalHosts
 
 ALSO_ON_MORE = (
     "hot_adam_accumulation",
@@ -24,15 +23,14 @@ SCRIPT = pathlib.Path(__file__).with_name("_models.py")
 
 def _trained(folder, hosts, devices, cases):
     """What each host has found for each case."""
-    with alone():
-        running = LocalHosts(SCRIPT, hosts, [folder, devices, *cases])
-        try:
-            for case in cases:
-                for host in running.hosts:
-                    host.wait_for(f"^done {case}$")
-            codes = running.ended()
-        finally:
-            running.close()
+    running = LocalHosts(SCRIPT, hosts, [folder, devices, *cases])
+    try:
+        for case in cases:
+            for host in running.hosts:
+                host.wait_for(f"^done {case}$")
+        codes = running.ended()
+    finally:
+        running.close()
     assert codes == [0] * hosts, running.text()
     return {case: [np.load(folder / f"{case}_{host}.npz") for host in range(hosts)] for case in cases}
 

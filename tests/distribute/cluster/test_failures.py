@@ -7,8 +7,6 @@ import h5py
 import pytest
 from _cluster_model import MODEL, ended, said
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
-
 # Slow enough to be hit in the middle of an epoch: the chief takes its time for every batch. (Not by a
 # `tf.py_function`: TensorFlow can't drop an iterator that runs one when an error ends `fit`.)
 LONG = (

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from parallel._models import DEVICES, X, Y, assert_same, trained, values
+from distribute.parallel._models import DEVICES, X, Y, assert_same, trained, values
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo

@@ -5,8 +5,6 @@ import re
 import pytest
 from _cluster_model import MODEL, ended, said
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
-
 HEADS = (
     MODEL
     + """

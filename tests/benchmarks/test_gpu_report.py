@@ -3,9 +3,10 @@
 import json
 import pathlib
 import re
+import subprocess
 
 import pytest
-from gpu_benchmarks._fake_machine import limits, row
+import tensorflow as tf
 
 from benchmarks.gpu import _profile, _published, _reach, _registers, _results, report
 from benchmarks.gpu._results import Results
@@ -15,6 +16,14 @@ H100 = {"card": "NVIDIA H100 80GB HBM3", "date": "2026-11-24 10:00 UTC", "source
 TABLE = "16.8M x 128 float32, 1.05M {} ids, bags of 8"
 TREE = "10M words, Huffman 8"
 STEP = "loss + gradient + SGD"
+
+
+def row(bench, case, part, ms, library="ours", **more):
+    return {"bench": bench, "case": case, "part": part, "library": library, "ms": ms, **more}
+
+
+def limits(copy=3e12, fma=60e12):
+    return {"bench": "b", "case": "machine", "copy_bytes_per_s": copy, "fma_flops_per_s": fma}
 
 
 def results(*rows, machine=H100, steps=()):
@@ -209,3 +218,12 @@ def test_softmax_in_chunks(dtype, tolerance):
     assert abs(losses[0] - losses[1]) < tolerance
     for of_whole, of_chunks in zip(*(torch.autograd.grad(loss, leaves) for loss in losses)):
         assert (of_whole.float() - of_chunks.float()).norm() < tolerance * of_whole.float().norm()
+
+
+def test_without_a_gpu_nothing_is_done(tmp_path):
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    command = [OPS.parent / "benchmarks/gpu/run.sh", tmp_path / "out"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 77 and "no GPU" in done.stdout
+    assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 from _training import arrays_of, needs_multi_optimizer
-from storage._models import (
+from distribute.tables.storage._models import (
     DATA,
     DIM,
     ON_ONE_DEVICE,

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 from _training import arrays_of, fit, needs_multi_optimizer
-from storage._models import OPTIMIZERS, ROWS, assert_same_bits, model_of, tables_of
+from distribute.tables.storage._models import OPTIMIZERS, ROWS, assert_same_bits, model_of, tables_of
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo

@@ -1,0 +1,146 @@
+"""Which tests run: three tiers, and a few cases of each grid.
+
+| tier | run by | what it holds |
+|---|---|---|
+| unit | `python -m pytest` | no process of its own, at most two devices, seconds per test |
+| full | `python -m pytest --full`, with the unit tests | several devices, processes, examples, whole grids |
+| soak | `python -m pytest -m soak` | repetitions, kills, damage, full memory |
+
+The folder of a test decides its tier (`TIERS`); a marker on the test overrules the folder. A file or a test
+that the command line names runs whatever its tier is, unless it is a soak test.
+"""
+
+import multiprocessing.process
+import pathlib
+import random
+import sys
+import time
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+#: The tier of a folder of tests/ and of the folders below it, unless these have a line of their own.
+TIERS = {
+    "": "unit",
+    "benchmarks": "full",
+    "distribute": "full",
+    "distribute/planning": "unit",
+    "examples": "full",
+    "fuzz": "full",
+}
+NAMES = ("unit", "full", "soak")
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("tiers")
+    group.addoption("--full", action="store_true", help="run the full tier, too")
+    group.addoption(
+        "--cases",
+        metavar="N|all",
+        help="run at least N cases of each grid, and each value of each of its axes. "
+        "Defaults to 3, and to all with --full",
+    )
+    group.addoption(
+        "--cpu-limit", type=float, metavar="SECONDS", help="fail a unit test that takes more processor time"
+    )
+
+
+def tier_of(folder):
+    """Return the tier of `folder`, a path below tests/ with "/" between its parts."""
+    while folder not in TIERS:
+        folder = folder.rpartition("/")[0]
+    return TIERS[folder]
+
+
+def drawn(grid, count, seed):
+    """Draw from a grid of cases: each value of each axis at least once, and at least `count` cases.
+
+    Args:
+        grid: list of cases, each a dict from the names of the axes to values. (A value is itself alone, not
+            what equals it: arrays are values, too.)
+        count: int, or "all".
+        seed: str. The same seed draws the same cases.
+
+    Returns:
+        The sorted positions in `grid` of what was drawn. A grid of one axis is drawn whole.
+    """
+    if count == "all" or len(grid) <= count:
+        return list(range(len(grid)))
+    seen, chosen, others = set(), [], []
+    for position in random.Random(seed).sample(range(len(grid)), len(grid)):
+        values = {(axis, id(value)) for axis, value in grid[position].items()}
+        (others if values <= seen else chosen).append(position)
+        seen |= values
+    return sorted(chosen + others[: max(0, count - len(chosen))])
+
+
+def _whole_or_drawn(items, count):
+    """Yield the items to run, where `count` cases of a grid are drawn by the name of its test."""
+    grids = {}
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        # Cases of a device that this machine lacks must not stand for those of one that it has.
+        key = (item.nodeid.partition("[")[0], params.get("device"))
+        grids.setdefault(key, []).append((item, params))
+    for (name, _), cases in grids.items():
+        for position in drawn([params for _, params in cases], count, name):
+            yield cases[position][0]
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in NAMES):
+            folder = item.path.parent.relative_to(TESTS).as_posix()
+            item.add_marker(tier_of("" if folder == "." else folder))
+    if config.option.markexpr:  # a choice of the user's, by tiers or by other markers
+        return
+    named = {
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+        if ".py" in argument
+    }
+    full, count = config.option.full, config.option.cases
+    count = ("all" if full else 3) if count is None else count if count == "all" else int(count)
+    tiers = [
+        item
+        for item in items
+        if not item.get_closest_marker("soak")
+        and (full or item.path in named or item.get_closest_marker("unit"))
+    ]
+    kept = set(_whole_or_drawn(tiers, count))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+class _Guard:
+    """Refuses processes while a unit test runs. Python cannot remove an audit hook: this one stays."""
+
+    on = False
+    events = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec")
+
+    def audit(self, event, _):
+        if self.on and event in self.events:
+            self.refuse()
+
+    def refuse(self, *_):
+        raise RuntimeError("a unit test must not start a process: mark it with @pytest.mark.full")
+
+
+_guard = _Guard()
+sys.addaudithook(_guard.audit)
+
+
+@pytest.fixture(autouse=True)
+def _within_its_tier(request, monkeypatch):
+    """Fail a unit test that starts a process, or that takes more processor time than `--cpu-limit`."""
+    if not request.node.get_closest_marker("unit"):
+        yield
+        return
+    began, limit = time.process_time(), request.config.option.cpu_limit
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", _guard.refuse)
+    _guard.on = True
+    yield
+    _guard.on = False
+    used = time.process_time() - began
+    if limit and used > limit:
+        pytest.fail(f"this unit test took {used:.1f} s of processor time. --cpu-limit allows {limit:g} s")

@@ -1,0 +1,52 @@
+"""Which tests run: the tier of a folder, what is drawn from a grid, what a unit test must not do."""
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+
+import pytest
+from _tiers import drawn, tier_of
+
+GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy", [None, True, False])]
+
+
+def test_a_folder_has_the_tier_of_its_nearest_ancestor():
+    assert tier_of("") == tier_of("layers/heads") == tier_of("distribute/planning") == "unit"
+    assert tier_of("distribute") == tier_of("distribute/tables/storage") == tier_of("fuzz") == "full"
+
+
+def test_each_value_of_each_axis_is_drawn():
+    for seed in map(str, range(20)):
+        positions = drawn(GRID, 3, seed)
+        assert positions == sorted(set(positions)) and 5 <= len(positions) < len(GRID) / 2
+        for axis in "abc":
+            values = {position: GRID[position][axis] for position in positions}
+            assert set(values.values()) == {case[axis] for case in GRID}
+
+
+def test_a_seed_draws_the_same_cases_and_another_seed_others():
+    assert drawn(GRID, 3, "one") == drawn(GRID, 3, "one")
+    assert len({tuple(drawn(GRID, 3, str(seed))) for seed in range(20)}) > 10
+
+
+def test_more_cases_lists_and_all():
+    assert len(drawn(GRID, 12, "one")) == 12
+    assert drawn(GRID, "all", "one") == drawn(GRID, 99, "one") == list(range(len(GRID)))
+    hand_picked = [{"a": i, "b": object()} for i in range(9)]
+    assert drawn(hand_picked, 3, "one") == list(range(9))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: subprocess.run(["true"]),
+        lambda: os.system("true"),
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        lambda: multiprocessing.get_context("forkserver").Process(target=print).start(),
+    ],
+    ids=["subprocess", "system", "posix_spawn", "multiprocessing"],
+)
+def test_a_unit_test_starts_no_process(start):
+    with pytest.raises(RuntimeError, match="a unit test must not start a process"):
+        start()

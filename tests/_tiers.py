@@ -4,6 +4,7 @@
 |---|---|---|
 | unit | `python -m pytest` | no process of its own, at most two devices, seconds per test |
 | full | `python -m pytest --full`, with the unit tests | several devices, processes, examples, whole grids |
+| processes | the same | the part of the full tier that starts servers and hosts |
 | soak | `python -m pytest -m soak` | repetitions, kills, damage, full memory |
 
 The folder of a test decides its tier (`TIERS`); a marker on the test overrules the folder. A file or a test
@@ -24,21 +25,25 @@ TIERS = {
     "": "unit",
     "benchmarks": "full",
     "distribute": "full",
+    "distribute/cluster": "processes",
+    "distribute/hosts": "processes",
     "distribute/planning": "unit",
     "examples": "full",
     "fuzz": "full",
 }
-NAMES = ("unit", "full", "soak")
+#: Of two markers on a test the later one counts.
+NAMES = ("unit", "full", "processes", "soak")
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("tiers")
-    group.addoption("--full", action="store_true", help="run the full tier, too")
+    group.addoption("--full", action="store_true", help="run the full tier, too: whole grids, processes")
+    group.addoption("--tier", choices=NAMES, help="run the tests of this tier alone, and whole grids")
     group.addoption(
         "--cases",
         metavar="N|all",
         help="run at least N cases of each grid, and each value of each of its axes. "
-        "Defaults to 3, and to all with --full",
+        "Defaults to 3, and to all with --full and --tier",
     )
     group.addoption(
         "--cpu-limit", type=float, metavar="SECONDS", help="fail a unit test that takes more processor time"
@@ -83,31 +88,34 @@ def _whole_or_drawn(items, count):
         key = (item.nodeid.partition("[")[0], params.get("device"))
         grids.setdefault(key, []).append((item, params))
     for (name, _), cases in grids.items():
-        for position in drawn([params for _, params in cases], count, name):
+        whole = cases[0][0].get_closest_marker("every_case")
+        for position in drawn([params for _, params in cases], "all" if whole else count, name):
             yield cases[position][0]
+
+
+def _tier(item):
+    """Return the name of an item's tier."""
+    marked = [name for name in NAMES if item.get_closest_marker(name)]
+    folder = item.path.parent.relative_to(TESTS).as_posix()
+    return marked[-1] if marked else tier_of("" if folder == "." else folder)
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if not any(item.get_closest_marker(name) for name in NAMES):
-            folder = item.path.parent.relative_to(TESTS).as_posix()
-            item.add_marker(tier_of("" if folder == "." else folder))
-    if config.option.markexpr:  # a choice of the user's, by tiers or by other markers
+        item.tier = _tier(item)
+    if config.option.markexpr:  # a choice of the user's
         return
+    chosen, count = {"unit"}, config.option.cases or 3
+    if config.option.full or config.option.tier:
+        chosen = {config.option.tier} if config.option.tier else set(NAMES) - {"soak"}
+        count = config.option.cases or "all"
     named = {
         (config.invocation_params.dir / argument.partition("::")[0]).resolve()
         for argument in config.args
         if ".py" in argument
     }
-    full, count = config.option.full, config.option.cases
-    count = ("all" if full else 3) if count is None else count if count == "all" else int(count)
-    tiers = [
-        item
-        for item in items
-        if not item.get_closest_marker("soak")
-        and (full or item.path in named or item.get_closest_marker("unit"))
-    ]
-    kept = set(_whole_or_drawn(tiers, count))
+    tiers = [item for item in items if item.tier in chosen or (item.path in named and item.tier != "soak")]
+    kept = set(_whole_or_drawn(tiers, count if count == "all" else int(count)))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
@@ -133,7 +141,7 @@ sys.addaudithook(_guard.audit)
 @pytest.fixture(autouse=True)
 def _within_its_tier(request, monkeypatch):
     """Fail a unit test that starts a process, or that takes more processor time than `--cpu-limit`."""
-    if not request.node.get_closest_marker("unit"):
+    if request.node.tier != "unit":
         yield
         return
     began, limit = time.process_time(), request.config.option.cpu_limit

@@ -2,7 +2,7 @@
 
 import pytest
 from _tables import strategy_of
-from _training import assert_same, in_the_suite
+from _training import assert_same
 from conformance import _layer_checks
 from conformance._layers import LAYERS
 
@@ -24,23 +24,24 @@ ELSEWHERE_SOAK = (
 CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
 
 
-def _is_soak(row, strategy, check):
+def _tier(row, strategy, check):
     if strategy == "one device":
-        return False
-    return row in ELSEWHERE_SOAK or check in CHECKS_SOAK
+        return pytest.mark.unit
+    if row in ELSEWHERE_SOAK or check in CHECKS_SOAK:
+        return pytest.mark.soak
+    return pytest.mark.processes if strategy == "servers" else pytest.mark.full
 
 
 CELLS = [
-    (row, strategy, check)
+    pytest.param(row, strategy, check, marks=_tier(row, strategy, check))
     for row in LAYERS
     for strategy in [*DEVICES, "servers"]
     for check in _layer_checks.CHECKS
 ]
 
 
-@pytest.mark.parametrize(
-    ("row", "strategy", "check"), in_the_suite(CELLS, *(cell for cell in CELLS if not _is_soak(*cell)))
-)
+@pytest.mark.every_case
+@pytest.mark.parametrize(("row", "strategy", "check"), CELLS)
 def test_layer(row, strategy, check, tmp_path, in_processes):
     if strategy == "servers":
         told = in_processes(strategy, "layers", row, check)
@@ -53,9 +54,10 @@ def test_layer(row, strategy, check, tmp_path, in_processes):
 
 
 # The other layers are on more than two devices in tests/distribute.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "row",
-    ["FullSoftmax", "SampledSoftmax", *in_the_suite(ELSEWHERE_SOAK)],
+    ["FullSoftmax", "SampledSoftmax", *(pytest.param(row, marks=pytest.mark.soak) for row in ELSEWHERE_SOAK)],
 )
 def test_numbers_on_four_devices(row, tmp_path):
     told = _layer_checks.run(row, "numbers", strategy_of(4), tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from _tables import strategy_of
-from _training import assert_same, in_the_suite
+from _training import assert_same
 from conformance import _optimizer_checks, _processes
 from conformance._optimizers import (
     DIM,
@@ -75,9 +75,16 @@ SCALED = ("momentum", "row_wise_adagrad", "lazy_adam")
 
 
 def _cells(check, *strategies, only=OPTIMIZERS):
-    """The cells of every optimizer under these strategies: all but those of `only` behind `soak`."""
-    cells = [(row, strategy, check) for row in OPTIMIZERS for strategy in strategies]
-    return in_the_suite(cells, *(cell for cell in cells if cell[0] in only))
+    """The cells of every optimizer under these strategies: all but those of `only` are soak tests."""
+    return [
+        pytest.param(row, strategy, check, marks=_tier(strategy) if row in only else pytest.mark.soak)
+        for row in OPTIMIZERS
+        for strategy in strategies
+    ]
+
+
+def _tier(strategy):
+    return pytest.mark.processes if strategy in _processes.COLUMNS else pytest.mark.full
 
 
 @pytest.mark.parametrize(

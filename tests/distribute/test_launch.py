@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = """
 import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])

@@ -6,9 +6,12 @@ import signal
 import socket
 
 import keras_largeout_ops
+import pytest
 
 from keras_largeout.distribute.processes import config as clusters
 from keras_largeout.ops import build_info
+
+pytestmark = pytest.mark.processes
 
 CONNECT = """
 from keras_largeout.distribute import strategy

@@ -2,6 +2,10 @@
 
 import ast
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 TO_FIRST = """
 import tensorflow as tf
 

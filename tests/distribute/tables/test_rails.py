@@ -7,6 +7,8 @@ import pytest
 
 from keras_largeout.distribute.balance.load_bytes import asked_by_rails
 
+pytestmark = pytest.mark.processes
+
 ASKED = """
 import keras
 import numpy as np

@@ -1,0 +1,254 @@
+"""Run the jobs of CI that a change brings, two at a time.
+
+    python .ci/jobs.py [--full] [--list] [--only NAME ...]
+
+`JOBS` says what each job runs and which paths bring it. A job runs if the contents of its paths differ from
+those with which it last passed, as `.ci/green` records them, or if nothing is recorded: where the base is not
+known, everything runs. A job that nothing brings, but whose record is a week old, runs too, the oldest first,
+while the run is younger than `BUDGET`. `--full` (and `FULL=1 .ci/run`) runs every job.
+
+A job that passes is recorded in `.ci/green` of the working tree. Whoever lands a change commits that file
+with it. A record that is not committed only makes more jobs run.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import fnmatch
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+GREEN = ROOT / ".ci/green"
+AT_A_TIME = 2
+#: Seconds after which no job starts that its age alone brings.
+BUDGET = 40 * 60
+WEEK = datetime.timedelta(days=7)
+
+PACKAGE = ("keras_largeout", "pyproject.toml")
+LIBRARY = ("custom_ops",)
+TRAINING = ("keras_largeout/distribute", "keras_largeout/optimizers", "keras_largeout/model.py")
+OF_ALL_TESTS = ("tests/conftest.py", ":(glob)tests/_*.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A shell command, and the files, folders and patterns (as Git takes them) that bring it."""
+
+    name: str
+    command: str
+    paths: tuple
+    always: bool = False
+
+    def digest(self):
+        """Return a digest of the tracked files in `paths`; None outside of a Git repository."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--", *self.paths],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        files = sorted(filter(None, listed.stdout.decode().split("\0")))
+        if listed.returncode or not files:
+            return None
+        whole = hashlib.sha256()
+        for file in files:
+            path = ROOT / file
+            whole.update(file.encode() + b"\0" + (path.read_bytes() if path.is_file() else b"") + b"\0")
+        return whole.hexdigest()[:16]
+
+
+def tests(name, arguments, *paths, **kwargs):
+    command = f"python -m pytest -n 2 --dist worksteal --durations 5 {arguments}"
+    return Job(f"tests: {name}", command, (*paths, *OF_ALL_TESTS), **kwargs)
+
+
+def kernels(kind, *paths):
+    return Job(f"kernels: {kind}", f".ci/kernels {kind}", (*paths, ".ci/kernels"))
+
+
+def versions(which):
+    private = ("keras_largeout/_keras.py", "keras_largeout/_private.py")
+    private += ("keras_largeout/distribute/replicas/_tensorflow.py",)
+    command = f'.ci/versions --only {which} --library "$LIBRARY"'
+    return Job(f"versions: {which}", command, ("pyproject.toml", ".ci/versions", *private))
+
+
+def example(name, arguments="", private=()):
+    command = f"python examples/{name}.py --quick {arguments}".strip()
+    if arguments == "--compare" and name != "click_through":
+        command += ' --plots "$(mktemp -d)"'
+    shared = (":(glob)examples/_*.py", "examples/_plots")
+    brings = TRAINING if "--devices" in arguments else ("keras_largeout/layers", "keras_largeout/metrics")
+    paths = (f"examples/{name}.py", *private, *shared, *brings)
+    return Job(f"example: {name} {arguments}".strip(), command, paths)
+
+
+def benchmark(name, arguments=""):
+    paths = (f"benchmarks/{name}.py", f"benchmarks/{name}", ":(glob)benchmarks/_*.py", "benchmarks/peers")
+    return Job(f"benchmark: {name}", f"python -m benchmarks.{name} --quick {arguments}".strip(), paths)
+
+
+ON_A_CLUSTER = "python -m keras_largeout.distribute.launch --workers 1 --ps 2 --logs"
+#: The long ones first, so that the last to begin is short.
+JOBS = [
+    tests("full tier", "--tier full", *PACKAGE, *LIBRARY, "tests", "examples", "benchmarks", always=True),
+    tests(
+        "processes",
+        "--tier processes",
+        *TRAINING,
+        *LIBRARY,
+        "keras_largeout/callbacks",
+        "keras_largeout/files",
+        "tests/distribute",
+        "tests/conformance",
+    ),
+    tests("whole grids of the unit tier", "--tier unit", *PACKAGE, *LIBRARY, "tests"),
+    kernels("plain", *LIBRARY),
+    kernels("emulated", *LIBRARY),
+    kernels("address,undefined", *LIBRARY),
+    kernels("thread", ":(glob)custom_ops/common/*"),
+    kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/common/test/emulation"),
+    versions("lowest"),
+    versions("highest"),
+    tests("soak, files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
+    tests(
+        "soak, distribute", "--tier soak tests/distribute", "keras_largeout/distribute", "tests/distribute"
+    ),
+    tests("soak, conformance", "--tier soak tests/conformance", "tests/conformance"),
+    tests(
+        "soak, the rest",
+        "--tier soak tests/layers tests/ops tests/optimizers tests/benchmarks",
+        "keras_largeout/ops",
+        "tests/layers",
+        "tests/optimizers",
+    ),
+    example("extreme_classification", "--compare"),
+    example("next_item", "--compare", ["examples/_next_item"]),
+    example("ranking", "--compare", ["examples/_ranking"]),
+    example("click_through", "--compare", ["examples/_click_through"]),
+    example("towers"),
+    example("language_model", "--devices 4"),
+    example("language_model", "--devices 2 --parallel stages"),
+    example("language_model", "--devices 2 --parallel sections"),
+    example("extreme_classification", "--devices 2"),
+    example("ranking", "--devices 2", ["examples/_ranking"]),
+    example("collaborative_filtering", "--devices 2", ["examples/_filtering"]),
+    Job(
+        "example: extreme_classification on a cluster",
+        f'{ON_A_CLUSTER} "$(mktemp -d)" examples/extreme_classification.py --quick',
+        ("examples/extreme_classification.py", "keras_largeout/distribute"),
+    ),
+    benchmark("parameter_server"),
+    benchmark("hosts"),
+    benchmark("balance"),
+    benchmark("same_numbers"),
+    benchmark("recommenders", "--only features/ours --only Adagrad/ours"),
+    benchmark("softmax"),
+    benchmark("storage", "--only ours"),
+    benchmark("embedding", "--only ours"),
+    benchmark("sparse_inputs", "--only ours"),
+    benchmark("tree_softmax", "--only ours"),
+    benchmark("fan_in", "--only ours"),
+    benchmark("dense_update", "--only ours"),
+    benchmark("profile", "embedding language_model"),
+    Job("wheel", '.ci/wheel "$(mktemp -d)"', (".ci/wheel", "custom_ops/CMakeLists.txt", "custom_ops/cmake")),
+]
+
+
+def recorded():
+    """Return `{name: (digest, date)}` of the jobs that passed."""
+    lines = GREEN.read_text().splitlines() if GREEN.exists() else []
+    fields = [line.split(" ", 2) for line in lines if not line.startswith("#")]
+    return {name: (digest, datetime.date.fromisoformat(date)) for digest, date, name in fields}
+
+
+def record(passed, today):
+    """Write `passed` (jobs) into `.ci/green`, beside what other jobs have there."""
+    names = {job.name for job in JOBS}
+    found = {name: entry for name, entry in recorded().items() if name in names}
+    found |= {job.name: (job.digest(), today) for job in passed if job.digest()}
+    lines = [f"{digest} {date} {name}\n" for name, (digest, date) in sorted(found.items())]
+    GREEN.write_text(
+        "# Digest of the paths with which a job passed, date, job: .ci/jobs.py\n" + "".join(lines)
+    )
+
+
+def brought(jobs, today):
+    """Return the jobs that changed paths bring, and those that only their age does, the oldest first."""
+    found, changed, old = recorded(), [], []
+    for job in jobs:
+        digest, date = found.get(job.name, (None, None))
+        if job.always or digest is None or digest != job.digest():
+            changed.append(job)
+        elif today - date >= WEEK:
+            old.append((date, job))
+    return changed, [job for _, job in sorted(old, key=lambda entry: entry[0])]
+
+
+def run(job):
+    """Run a job and print what it printed; return whether it passed, wall seconds, processor minutes."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", job.command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.seek(0)
+        lines = log.read().splitlines()
+    passed, wall = process.returncode == 0, time.monotonic() - began
+    text = "\n".join(lines[-15:] if passed else lines[-80:])
+    print(f"\n-- {'passed' if passed else 'FAILED'}: {job.name} ({wall:.0f} s)\n{text}", flush=True)
+    return passed, wall, (used.ru_utime + used.ru_stime) / 60
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="run every job")
+    parser.add_argument("--list", action="store_true", help="print the jobs that would run, and run none")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="run the jobs of these names")
+    options = parser.parse_args()
+    today, began = datetime.date.today(), time.monotonic() - float(os.environ.get("CI_SECONDS", 0))
+    if options.only:
+        jobs, old = [j for j in JOBS if any(fnmatch.fnmatch(j.name, p) for p in options.only)], []
+    else:
+        jobs, old = (JOBS, []) if options.full else brought(JOBS, today)
+    names = {job.name for job in jobs + old}
+    print("Not brought by this change:", ", ".join(j.name for j in JOBS if j.name not in names) or "no job")
+    print("Only a week old:", ", ".join(job.name for job in old) or "no job", flush=True)
+    if options.list:
+        print("Brought by this change:", *(f"\n  {job.name}: {job.command}" for job in jobs))
+        return 0
+    results = {}
+
+    def run_in_time(job):
+        if job in jobs or time.monotonic() - began < BUDGET:
+            results[job] = run(job)
+
+    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+        for future in [pool.submit(run_in_time, job) for job in jobs + old]:
+            future.result()
+    record([job for job, (passed, *_) in results.items() if passed], today)
+    print(f"\n{'wall s':>7} {'CPU min':>8}  job")
+    for job, (passed, wall, cpu) in sorted(results.items(), key=lambda entry: -entry[1][2]):
+        print(f"{wall:7.0f} {cpu:8.1f}  {job.name}{'' if passed else '  FAILED'}")
+    left = [job.name for job in old if job not in results]
+    print("Left for the next run, for want of time:", ", ".join(left) or "no job", flush=True)
+    return 0 if all(passed for passed, *_ in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -63,24 +63,25 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("tree", [None, kl.trees.huffman], ids=["head_tail", "huffman"])
-def test_predictor_gives_the_same_elsewhere(tree, rng, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("position", "dense_classes"), [("all", 10**6), ("last", 0)], ids=["all", "last"])
+def test_predictor_gives_the_same_elsewhere(tree, position, dense_classes, rng, monkeypatch, tmp_path):
     vocab = 1500
     model, head = language_model(rng, vocab, tree)
     tokens = rng.integers(0, vocab, size=(6, 8)).astype(np.int32)
     tokens[2, 5:] = 0
-    for position, dense_classes in (("all", 10**6), ("last", 0)):
-        monkeypatch.setattr(stock_top_k, "_DENSE_CLASSES", dense_classes)
-        serving = head.predictor(model, k=7, position=position)
-        path = tmp_path / position
-        export_saved_model(serving, path)
-        assert_stock(path)
-        expected = serving(tokens)
-        loaded = tf.saved_model.load(str(path))
-        assert_same(loaded.serve(tokens), expected)
-        assert_same(loaded.signatures["serving_default"](tokens=tf.constant(tokens)), expected)
-        assert loaded.serve(np.zeros((0, 4), np.int32))["ids"].shape[0] == 0
+    monkeypatch.setattr(stock_top_k, "_DENSE_CLASSES", dense_classes)
+    serving = head.predictor(model, k=7, position=position)
+    path = tmp_path / position
+    export_saved_model(serving, path)
+    assert_stock(path)
+    expected = serving(tokens)
+    loaded = tf.saved_model.load(str(path))
+    assert_same(loaded.serve(tokens), expected)
+    assert_same(loaded.signatures["serving_default"](tokens=tf.constant(tokens)), expected)
+    assert loaded.serve(np.zeros((0, 4), np.int32))["ids"].shape[0] == 0
 
 
+@pytest.mark.full
 def test_fresh_process_and_command_line(rng, tmp_path):
     model, head = language_model(rng, train=False)
     serving = head.predictor(model, k=3, position="last")

@@ -10,6 +10,7 @@ import keras_largeout as kl
 CLASSES, DIM = 60, 6
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
 def test_heads_run_on_tflite(tmp_path):
     ids = keras.Input((5,), dtype="int32", name="ids")

@@ -70,6 +70,7 @@ def test_a_cross_is_no_joined_string(hash):
     assert ids["a_X_b"].numpy()[2:].tolist() == [0, 0]  # a part of it is padding
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hash", HASHES)
 def test_four_hashes_of_a_million_categories(hash):
     """The rule of the square root: as many collisions as chance makes, which is about none."""

@@ -140,6 +140,7 @@ def test_in_fit_with_a_keras_embedding(rng, name, run_eagerly):
     np.testing.assert_array_equal(model.layers[0].embeddings.numpy()[30:], before[30:])
 
 
+@pytest.mark.full
 @every_optimizer
 @pytest.mark.parametrize(
     ("jit_compile", "tried"),

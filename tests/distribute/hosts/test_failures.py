@@ -143,7 +143,6 @@ def test_ten_times_in_a_row(new_hosts, tmp_path):
         hosts.hosts[victim].wait_for(moment)
         time.sleep(delay)
         hosts.hosts[victim].send(number)
-        lost = time.monotonic()
         for index, host in enumerate(hosts.hosts):
             if index != victim:
                 # Where Keras makes a variable nobody catches TensorFlow's error: the name follows it.
@@ -153,8 +152,6 @@ def test_ten_times_in_a_row(new_hosts, tmp_path):
                 (line,) = (line for line in host.lines if line.startswith(start))
                 assert line.startswith(f"{start}{hosts.name(victim)} was lost."), f"{what}\n{line}"
                 assert ("Traceback" in host.text) != caught, f"{what}\n{host.text}"
-        print(what, "ended after", time.monotonic() - lost)
-        assert time.monotonic() - lost < 30, what
         seen |= _losses(*hosts.hosts)
         hosts.close()
     first = new_hosts(TRAINING, 2, tmp_path / "backup", max(seen) + 4)

@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from _cluster import PATIENCE
 
 from keras_largeout.distribute.launch import free_ports
 from keras_largeout.distribute.processes import config as clusters
@@ -130,7 +131,7 @@ def test_a_server_is_kept_to_loopback_while_it_is_still_starting():
     (port,) = free_ports(1)
     with contextlib.ExitStack() as stack, listening.kept_to_loopback(_alone_on(port)):
         s = stack.enter_context(socket.create_server(("", port)))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while _device(s) != b"lo":
             assert time.monotonic() < deadline
             time.sleep(1e-3)

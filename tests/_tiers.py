@@ -126,29 +126,38 @@ class _Guard:
     on = False
     events = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec")
 
-    def audit(self, event, _):
-        if self.on and event in self.events:
-            self.refuse()
+    def __init__(self):
+        sys.addaudithook(lambda event, _: event in self.events and self.check())
+        start = multiprocessing.process.BaseProcess.start  # what starts a fork server raises no event
 
-    def refuse(self, *_):
-        raise RuntimeError("a unit test must not start a process: mark it with @pytest.mark.full")
+        def checked(process):
+            self.check()
+            start(process)
+
+        multiprocessing.process.BaseProcess.start = checked
+
+    def check(self):
+        if self.on:
+            raise RuntimeError("a unit test must not start a process: mark it with @pytest.mark.full")
 
 
 _guard = _Guard()
-sys.addaudithook(_guard.audit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    _guard.on = item.tier == "unit"
+    try:
+        return (yield)
+    finally:
+        _guard.on = False
 
 
 @pytest.fixture(autouse=True)
-def _within_its_tier(request, monkeypatch):
-    """Fail a unit test that starts a process, or that takes more processor time than `--cpu-limit`."""
-    if request.node.tier != "unit":
-        yield
-        return
+def _within_the_limit(request):
+    """Fail a unit test that takes more processor time than `--cpu-limit`."""
     began, limit = time.process_time(), request.config.option.cpu_limit
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", _guard.refuse)
-    _guard.on = True
     yield
-    _guard.on = False
     used = time.process_time() - began
-    if limit and used > limit:
+    if limit and used > limit and request.node.tier == "unit":
         pytest.fail(f"this unit test took {used:.1f} s of processor time. --cpu-limit allows {limit:g} s")

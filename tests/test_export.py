@@ -122,6 +122,7 @@ def test_each_table_is_on_disk_once(rng, tmp_path):
     assert stored <= weights + arrays + 4096  # no optimizer slots, and nothing twice
 
 
+@pytest.mark.full
 def test_memory_stays_flat(tmp_path):
     code = """
 import numpy as np, keras, keras_largeout as kl

@@ -16,6 +16,8 @@ from keras_largeout_ops import _build_info
 import keras_largeout
 from keras_largeout.ops import _library, build_info
 
+pytestmark = pytest.mark.full  # each imports the package in a process of its own
+
 PACKAGE = pathlib.Path(keras_largeout.__file__).parent
 OPS = pathlib.Path(keras_largeout_ops.__file__).parent
 IN_A_CLONE = (PACKAGE.parent / "custom_ops").is_dir()

@@ -158,6 +158,7 @@ def killed(program, *arguments):
 PACKAGE = pathlib.Path(kl.__file__).parent
 
 
+@pytest.mark.full
 def test_killed_in_the_midst_of_a_save(tmp_path):
     killed("_killed.py", PACKAGE, tmp_path, 20, 1)
 

@@ -86,6 +86,7 @@ for make in (words, tree):
 """
 
 
+@pytest.mark.full
 def test_memory_of_a_step_does_not_grow_with_the_table():
     """Tables of 1 and of 190 MB: a dense gradient, or one copy, would show as 190 MB."""
     need_peaks()

@@ -264,6 +264,7 @@ print(tf.config.threading.get_intra_op_parallelism_threads(), bits.hexdigest())
 """
 
 
+@pytest.mark.full
 def test_same_bits_for_any_number_of_threads(tmp_path):
     script = tmp_path / "bits.py"
     script.write_text(THREADS)

@@ -242,6 +242,24 @@ def test_private_names_stay_in_few_files():
     assert not [name for name in found["_keras.py"] if name.startswith("tensorflow.")]
 
 
+def test_private_names_are_asked_for():
+    """By `_need`, whose error says what a version lacks: none is read as an attribute of something else."""
+    for file in sorted(PRIVATE):
+        tree = ast.parse((PACKAGE / file).read_text())
+        own = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        read = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        }
+        private = {name for name in read - own if re.match("_[a-z]|(src|python)$", name)}
+        assert private <= {"_handle"}, f"{file} does not ask for {sorted(private)} by `_need`"
+        imported = [
+            name for name in _imports(PACKAGE / file) if re.match(r"keras\.src|tensorflow\.python", name)
+        ]
+        assert not imported, f"{file} imports {imported}"
+
+
 def test_versions_that_errors_name_are_those_that_can_be_installed():
     pyproject = (ROOT / "pyproject.toml").read_text()
     assert f'"keras{_keras.KNOWN}"' in pyproject and f'"tensorflow{_tensorflow.KNOWN}"' in pyproject

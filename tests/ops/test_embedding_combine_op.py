@@ -49,8 +49,8 @@ def check(rng, table, ids, graphs=(False, True), **options):
 @pytest.mark.parametrize("combiner", em.COMBINERS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-@pytest.mark.parametrize("shape", [(252,), (21, 3), (4, 5, 2), (1, 1), (0, 4), (4, 0)])
-def test_equals_lookup(rng, combiner, weighted, dtype, shape):
+@pytest.mark.parametrize("shape", [(252,), (4, 5, 2), (0, 4)])
+def test_equals_lookup(rng, device, combiner, weighted, dtype, shape):
     weights = rng.uniform(0.2, 1.0, shape).astype("float32") if weighted else None
     options = {"combiner": combiner, "weights": weights, "out_of_range": "zero"}
     for ids_dtype in (np.int32, np.int64):
@@ -156,12 +156,3 @@ def test_errors(rng):
     ]:
         with pytest.raises(error, match=message):
             em.embedding_combine(**{"rows": rows, "ids": [1], **kwargs})
-
-
-@pytest.mark.parametrize("device", ["gpu"], indirect=True)
-@pytest.mark.parametrize("combiner", em.COMBINERS)
-def test_gpu_equals_lookup(rng, device, combiner):
-    weights = rng.uniform(0.2, 1.0, (200, 3)).astype("float32")
-    for dtype in (np.float32, BFLOAT16):
-        table, ids = rng.normal(size=(50, 64)).astype(dtype), rng.integers(-3, 53, (200, 3))
-        check(rng, table, ids, combiner=combiner, weights=weights, out_of_range="zero")

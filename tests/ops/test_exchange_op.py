@@ -64,17 +64,10 @@ def check(p, ids, **options):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("shape", [(252,), (21, 3), (4, 1, 7), (), (1,), (0,), (3, 0)])
+@pytest.mark.parametrize("shape", [(252,), (4, 1, 7), (), (3, 0)])
 def test_equals_reference(rng, dtype, shape):
     for p in placements(rng):
         check(p, rng.integers(0, ROWS, shape).astype(dtype))
-
-
-@pytest.mark.parametrize(("rows", "devices"), [(1, 1), (1, 8), (7, 8), (5000, 1), (5000, 8)])
-def test_sizes(rng, rows, devices):
-    for p in placements(rng, rows, devices):
-        check(p, rng.integers(0, rows, 3000))
-        check(p, np.zeros(600, np.int32))  # one row
 
 
 def test_rows_come_back(rng):

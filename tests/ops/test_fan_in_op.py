@@ -94,11 +94,7 @@ def close(got, want, tolerance=1e-5, rough=0.0):
     ],
     ids=["plain", "one row", "ragged", "bfloat16", "bfloat16 inputs"],
 )
-def test_loss_equals_reference(rng, loss, graph, options):
-    check_loss(rng, loss, graph, options)
-
-
-def check_loss(rng, loss, graph, options):
+def test_loss_equals_reference(rng, device, loss, graph, options):
     p = Problem(rng, loss=loss, **options)
     losses, (d_inputs, d_weights, *d_bias) = p.run(p.variables(), graph)
     want, gradients = p.reference()
@@ -111,13 +107,9 @@ def check_loss(rng, loss, graph, options):
 
 @pytest.mark.parametrize("rule", fi.RULES)
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-@pytest.mark.parametrize("loss", fi.LOSSES)
-def test_fused_step_equals_reference(rng, rule, dtype, loss):
-    check_step(rng, rule, dtype, loss)
-
-
-def check_step(rng, rule, dtype, loss):
-    for bias, batch, bias_mean in ((True, 20, 0.0), (False, 40, 0.0), (True, 33, -4.0)):
+def test_fused_step_equals_reference(rng, device, rule, dtype):
+    problems = ((True, 20, 0.0), (False, 40, 0.0), (True, 33, -4.0))
+    for loss, (bias, batch, bias_mean) in zip(fi.LOSSES, problems, strict=True):
         p = Problem(rng, dtype=dtype, loss=loss, bias=bias, batch=batch, bias_mean=bias_mean)
         variables = p.variables()
         slots = [rng.random(p.weights.shape, np.float32) + 0.1 for _ in range(SLOTS[rule])]
@@ -164,12 +156,8 @@ def test_weights_decay_and_biases_do_not(rng):
     np.testing.assert_array_equal(bias.numpy(), p.bias)
 
 
-def test_logits_and_their_gradient(rng):
-    check_logits(rng, np.uint32)
-
-
-def check_logits(rng, index_dtype):
-    for options in ({}, {"dtype": BFLOAT16, "bias": False, "batch": 45, "index_dtype": index_dtype}):
+def test_logits_and_their_gradient(rng, device):
+    for options in ({}, {"dtype": BFLOAT16, "bias": False, "batch": 45, "index_dtype": np.uint32}):
         p = Problem(rng, **options)
         weights, indices, bias = p.variables()
         inputs, d_logits = tf.constant(p.inputs), rng.normal(size=(len(p.inputs), len(p.weights)))
@@ -225,12 +213,8 @@ def test_parts_make_the_whole(rng):
         close(sum(part.loss + part.mass * (lse - part.lse) for part in parts), want)
 
 
-def test_top_k(rng):
-    check_top_k(rng, np.uint32)
-
-
-def check_top_k(rng, index_dtype):
-    for options in ({}, {"bias": False, "batch": 1, "dtype": BFLOAT16, "index_dtype": index_dtype}):
+def test_top_k(rng, device):
+    for options in ({}, {"bias": False, "batch": 1, "dtype": BFLOAT16, "index_dtype": np.uint32}):
         p = Problem(rng, classes=1500, **options)
         p.weights[700:] = p.weights[:800]  # ties
         p.indices[700:] = p.indices[:800]
@@ -349,23 +333,22 @@ def test_wrong_shapes(rng, name, graph):
         run(**arguments)
 
 
-def test_labels_out_of_range_are_named(rng):
+def test_labels_out_of_range_are_named(rng, device):
     p = Problem(rng)
     for bad in (123, -2):
         p.labels[11] = bad
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"`labels`.*{bad} at position 11"):
             p.run(p.variables())
-    p.labels[11] = 0
+
+
+def test_row_splits_out_of_range_are_named(rng):
+    p = Problem(rng)
     p.row_splits[3] = 61
     with pytest.raises(tf.errors.InvalidArgumentError, match="`row_splits` must ascend"):
         p.run(p.variables())
 
 
-def test_an_index_out_of_range_changes_nothing(rng):
-    check_bad_index(rng)
-
-
-def check_bad_index(rng):
+def test_an_index_out_of_range_changes_nothing(rng, device):
     p = Problem(rng)
     p.indices[77, 3] = 40
     variables = p.variables()
@@ -417,36 +400,6 @@ def test_the_op_checks_what_the_wrapper_checks(rng):
         _library.ops.largeout_fan_in_logits(
             p.inputs, weights, indices, bias, dtype=tf.bfloat16, Tindices=tf.uint16, use_bias=True
         )
-
-
-@pytest.mark.parametrize("device", ["gpu"], indirect=True)
-@pytest.mark.parametrize("loss", fi.LOSSES)
-def test_gpu_equals_reference(rng, device, loss):
-    assert all("GPU" in v.device for v in Problem(rng).variables())
-    for options in (
-        {},
-        {"bias": False, "batch": 1},
-        {"classes": 507, "fan_in": 33, "batch": 45, "index_dtype": np.uint32, "labels_dtype": np.int32},
-        {"dtype": BFLOAT16, "batch": 33},
-        {"inputs_dtype": BFLOAT16},
-    ):
-        for graph in (False, True):
-            check_loss(rng, loss, graph, options)
-    for rule in fi.RULES:
-        for dtype in (np.float32, BFLOAT16):
-            check_step(rng, rule, dtype, loss)
-
-
-@pytest.mark.parametrize("device", ["gpu"], indirect=True)
-def test_gpu_logits_and_top_k(rng, device):
-    for index_dtype in (np.uint16, np.uint32):
-        check_logits(rng, index_dtype)
-        check_top_k(rng, index_dtype)
-    check_bad_index(rng)
-    p = Problem(rng)
-    p.labels[11] = 123
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`labels`.*123 at position 11"):
-        p.run(p.variables())
 
 
 @pytest.mark.parametrize("update", [False, True])

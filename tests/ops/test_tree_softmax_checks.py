@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras_largeout import trees
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.tree_softmax import wrapper as ts
-from keras_largeout.ops.tree_softmax.reference import tree_softmax_reference, tree_top_k_reference
 
 
 @pytest.fixture
@@ -148,29 +147,6 @@ def test_op_refuses_a_variable_beside_a_tensor(problem, tensor):
         use_bias=True,
     )
     assert "`table` and `bias` must both be handles of variables, or both tensors" in message
-
-
-@pytest.mark.parametrize("max_saved_bytes", [0, 2**28])
-def test_hidden_of_width_0(problem, rng, max_saved_bytes):
-    tree, arrays = problem.tree, problem.arrays
-    hidden = tf.zeros([6, 0])
-    table = tf.Variable(tf.zeros([tree.num_rows, 0]))
-    bias = tf.Variable(rng.normal(size=tree.num_rows).astype(np.float32))
-    want, gradients = tree_softmax_reference(hidden, problem.targets, table, bias, arrays)
-    with tf.GradientTape() as tape:
-        tape.watch(hidden)
-        loss = ts.tree_softmax_loss(
-            hidden, problem.targets, table, bias, arrays, max_saved_bytes=max_saved_bytes
-        )
-    np.testing.assert_allclose(loss, want, rtol=1e-5)
-    d_hidden, d_table, d_bias = tape.gradient(loss, [hidden, table, bias])
-    assert d_hidden.shape == (6, 0) and d_table.values.shape == (len(gradients["rows"]), 0)
-    np.testing.assert_array_equal(d_bias.indices, gradients["rows"])
-    np.testing.assert_allclose(d_bias.values, gradients["bias"][gradients["rows"]], atol=1e-6)
-    log_probs, ids = ts.tree_softmax_top_k(hidden, table, bias, arrays, 7)
-    want_log_probs, want_ids = tree_top_k_reference(hidden, table, bias, arrays, 7)
-    np.testing.assert_allclose(log_probs, want_log_probs, rtol=1e-5)
-    np.testing.assert_array_equal(ids, want_ids)
 
 
 def shapes(hidden, targets, table, arrays, make=tf.raw_ops.VarHandleOp):

@@ -1,4 +1,4 @@
-"""The pictures of the examples: the last points can be seen, axes have numbers, points have names."""
+"""The pictures of the examples: each is drawn and legible, with several runs in it."""
 
 import importlib
 import itertools
@@ -18,84 +18,83 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-def history(last, epochs, seconds):
-    ends = seconds * np.arange(1, epochs + 1) / epochs
-    curve = [(float(s), float(np.log(last) + 3 * np.exp(-9 * s / seconds))) for s in np.arange(1, seconds, 5)]
-    values = last * (1 + 1 / np.arange(1, epochs + 1))
-    return {"curve": curve, "seconds": ends.tolist(), "val_perplexity": values.tolist()}
-
-
-@pytest.mark.parametrize(
-    "epochs, seconds, unit", [(1, 20, "seconds"), (3, 240, "minutes"), (14, 2400, "minutes")]
-)
-def test_training_shows_every_last_point(module, figures, tmp_path, epochs, seconds, unit):
+def language_model(module, folder):
     plots = module("_plots.language_model")
-    plots.training(tmp_path, "dense", history(195, max(1, epochs // 3), seconds))
-    plots.training(tmp_path, "tree", {"curve": [], "seconds": [3.0], "val_perplexity": [812.0]})
-    plots.training(tmp_path, "huffman", history(203, epochs, seconds))
-    for figure in figures:
-        check_legible(figure)
-    by_time, by_epoch = figures[-1].axes
-    assert by_time.get_xlabel() == f"{unit} of training" and by_time.get_ylabel() == "perplexity"
-    assert all(label.isdigit() and 1 <= int(label) <= epochs for label in tick_labels(by_epoch.xaxis))
-    for axes in (by_time, by_epoch):
-        assert axes.get_yscale() == "log" and len(tick_labels(axes.yaxis)) >= 3
-    assert len({line.get_marker() for line in by_epoch.lines}) == 3  # not by colour alone
+    for last, head, epochs in ((195, "dense", 4), (203, "huffman", 14)):
+        seconds = 2400 / 14 * np.arange(1, epochs + 1)
+        curve = [(float(s), float(np.log(last) + 3 * np.exp(-s / 270))) for s in range(1, 2400, 5)]
+        values = (last * (1 + 1 / np.arange(1, epochs + 1))).tolist()
+        history = {"curve": curve, "seconds": seconds.tolist(), "val_perplexity": values}
+        plots.training(folder, head, history)
+    plots.training(folder, "tree", {"curve": [], "seconds": [3.0], "val_perplexity": [812.0]})
 
 
-def test_the_training_curve_reaches_the_end_of_the_epoch(module):
-    speed = module("_callbacks").Speed(tokens_per_step=10, minutes=1, stretch=4)
-    for epoch in range(2):
-        speed.on_epoch_begin(epoch)
-        losses = [5.0, 4.0, 3.0, 2.0, 1.0, 0.5]
-        for step in range(len(losses)):
-            logs = {"loss": np.mean(losses[: step + 1])}
-            speed.on_train_batch_end(step, logs)
-        speed.on_epoch_end(epoch, logs)
-    assert [loss for _, loss in speed.curve] == pytest.approx([3.5, 0.75] * 2)
-    assert [speed.curve[1][0], speed.curve[3][0]] == speed.epoch_seconds
-
-
-@pytest.mark.parametrize("apart", [1.02, 1.5, 10])
-def test_outputs_have_names_and_their_axis_numbers(module, figures, tmp_path, apart):
-    names = module("_outputs").NAMES
-    for i, kind in enumerate(names):
+def extreme_classification(module, folder):
+    for i, kind in enumerate(module("_outputs").NAMES):
         scores = [{"P@1": p} for p in (0.25, 0.35, 0.40 + 0.005 * i)]
-        memory = 30 * 2**20 * apart**i
+        memory = 30 * 2**20 * 1.02**i
         run = {"history": scores, "epochs": [50.0, 51.0, 49.0], "weights": memory, "training": memory}
-        module("_plots.extreme_classification").outputs(tmp_path, kind, run)
-    check_legible(figures[-1])
-    _, by_memory = figures[-1].axes
-    assert [len(figure.axes[1].texts) for figure in figures] == list(range(1, len(names) + 1)), (
-        "a name for each"
-    )
-    assert by_memory.get_xscale() == "log"
-    labels = tick_labels(by_memory.xaxis)
-    assert len(labels) >= 3 and all(labels)
-    said = [text.get_text().replace("\n", " ") for text in by_memory.texts]
-    assert [text.split(", ")[0] for text in said] == list(names)
-    assert said[0] == "sparse, 60.0\u00a0MB"
-    boxes = [text.get_window_extent() for text in by_memory.texts]
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    assert all(
-        by_memory.get_window_extent().padded(1).contains(*corner) for box in boxes for corner in box.corners()
-    )
+        module("_plots.extreme_classification").outputs(folder, kind, run)
 
 
-@pytest.mark.parametrize("sizes", [(3000, 10_000), (10_000, 30_000, 100_000, 300_000)])
-def test_speed(module, figures, tmp_path, monkeypatch, capsys, sizes):
-    plots = module("_plots.language_model")
+def next_item(module, folder):
+    for i, kind in enumerate(module("_next_item.sasrec").NAMES):
+        times = np.linspace(24, 240, 3 + i).tolist()
+        points = [{"seconds": s, "epochs": s / 9, "Recall@10": 0.3 * s / (s + i + 9)} for s in times]
+        module("_plots.next_item").course(folder, kind, points)
+
+
+def ranking(module, folder):
+    bins = [(10, p, p + 0.02) for p in np.linspace(0.02, 0.7, 10)]
+    points = [{"rows": 50_000 * 2**i, "auc": 0.7 + i / 90, "best": 0.8} for i in range(7)]
+    for kind in ("dlrm", "dcn"):
+        module("_plots.ranking").ranking(folder, kind, {"bins": bins, "points": points})
+
+
+def two_tower(module, folder):
+    plots = module("_plots.two_tower")
+    for kind in ("ours", "keras"):
+        plots.course(folder, kind, [{plots.RECALL: 0.2 * (1 - 0.6**epoch)} for epoch in range(1, 10)])
+
+
+def collaborative_filtering(module, folder):
+    recall = module("_filtering.measures").RECALL
+    course = [{recall: 0.5 * (1 - 0.8**epoch)} for epoch in range(1, 21)]
+    scores = {"neural": course, "factorisation": course[::-1]}
+    module("_plots.collaborative_filtering").course(folder, scores, {recall: 0.3})
+
+
+# The example, and how many lines with points or names its last picture has.
+PICTURES = {
+    language_model: 3,
+    extreme_classification: 7,
+    next_item: 8,
+    ranking: 2,
+    two_tower: 2,
+    collaborative_filtering: 2,
+}
+
+
+@pytest.mark.parametrize("draw", PICTURES, ids=lambda draw: draw.__name__)
+def test_it_is_legible(module, figures, tmp_path, draw):
+    draw(module, tmp_path)
+    figure = figures[-1]
+    check_legible(figure)
+    for axes in figure.axes:
+        markers = [line.get_marker() for line in axes.lines if line.get_marker() not in ("None", "", None)]
+        assert len(markers) == len(set(markers)) == PICTURES[draw]  # not by colour alone
+        assert axes.get_xlabel() and axes.get_ylabel()
+        assert all(tick_labels(axis) for axis in (axes.xaxis, axes.yaxis))
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_speed(module, figures, tmp_path, monkeypatch):
+    plots, sizes = module("_plots.language_model"), (10_000, 30_000, 100_000, 300_000)
     reached = {"tree": lambda size: 30_000 - size / 50, "dense": lambda size: 2e8 / (7000 + size)}
     monkeypatch.setattr(plots, "_speed", lambda make, head, size, shape: reached[head](size))
     plots.speed(tmp_path, None, sizes, 64, 50)
     check_legible(figures[0])
     (axes,) = figures[0].axes
     assert tick_labels(axes.xaxis) == [f"{size:,}" for size in sizes] and len(tick_labels(axes.yaxis)) >= 3
-    assert ("fit in memory" in axes.get_title(loc="left")) == (sizes[-1] > 100_000)
-    assert axes.get_xlabel() and axes.get_ylabel() == "words per second"
-
-
-@pytest.mark.parametrize("low, high", [(58, 70), (9.95, 10.1), (0.4, 3), (88, 2200), (1e-3, 1e9), (1, 10)])
-def test_ticks_of_a_short_and_of_a_long_logarithmic_axis(module, low, high):
-    ticks = module("_plots.axes").log_ticks(low, high)
-    assert 3 <= len(ticks) <= 7 and low <= ticks.min() and ticks.max() <= high
+    assert "fit in memory" in axes.get_title(loc="left")

@@ -1,7 +1,5 @@
 """The benchmark of balance, scaled down: its goals are reached, and it counts what the arithmetic says."""
 
-import json
-
 import keras
 import pytest
 import tensorflow as tf
@@ -58,14 +56,7 @@ def test_embedding():
     assert all(line["bytes"] <= balance.BYTES_OVER_BOUND * line["bound"] for line in lines)
 
 
-@pytest.mark.soak
-def test_report(output, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(balance, "measure", lambda *_: output)
-    assert balance.main(["--quick", "--json", str(tmp_path / "out.json")]) == 0
-    printed = capsys.readouterr().out
-    assert "contiguous, rebalanced" in printed and "MISSED" not in printed
-    assert len(json.loads((tmp_path / "out.json").read_text())["lines"]) == len(output)
+def test_a_case_that_fails(monkeypatch):
     failed = [{"what": "output", "placement": "planned", "error": "no memory"}]
     monkeypatch.setattr(balance, "measure", lambda *_: failed)
-    assert balance.main(["--markdown", str(tmp_path / "out.md")]) == 1
-    assert "no memory" in (tmp_path / "out.md").read_text()
+    assert balance.main(["--quick"]) == 1

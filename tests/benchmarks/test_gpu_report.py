@@ -132,12 +132,6 @@ def test_times_are_judged_on_their_card_alone():
     assert {verdict for _, verdict in found.values()} == {"not measured"}
 
 
-def test_published_times_stand_beside_their_case_with_their_source():
-    text = report.markdown(results(row("embedding", _published.CASE, "lookup", 0.69)))
-    assert "| FBGEMM, published | 0.345 | 0.50x |" in text and "NVIDIA/recsys-examples" in text
-    assert "published | 0" not in report.markdown(results(row("embedding", "another", "lookup", 0.69)))
-
-
 def test_tiny_sizes_reach_nothing():
     found = results(row("embedding", TABLE.format("uniform"), "lookup", 1.0, bytes=3e9, quick=True))
     assert verdicts(found)[f"{TABLE.format('uniform')}: lookup"] == (None, "not measured")

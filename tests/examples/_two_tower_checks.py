@@ -11,13 +11,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples")
 import _towers
 
 # isort: split
-import keras
 import numpy as np
-import tensorflow as tf
-import tensorflow_recommenders as tfrs
 from _next_item.sequences import index
-
-import keras_largeout as kl
 
 ITEMS = 60
 
@@ -94,37 +89,8 @@ def check_loss(data):
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
-def check_tfrs_model():
-    """Tables that train themselves do so in a `tfrs.Model`; others are refused by name."""
-
-    class Model(tfrs.Model):
-        def __init__(self, **kwargs):
-            super().__init__()
-            self.query, self.item = (kl.layers.ShardedEmbedding(10, 4, **kwargs) for _ in range(2))
-            self.task = tfrs.tasks.Retrieval()
-
-        def compute_loss(self, inputs, training=False):
-            return self.task(self.query(inputs), self.item(inputs), compute_metrics=False)
-
-    data = tf.data.Dataset.from_tensors(np.arange(8))
-    model = Model(optimizer=keras.optimizers.SGD(0.1))
-    model.compile(tf.keras.optimizers.Adam(0.1))
-    losses = model.fit(data.repeat(30), epochs=2, verbose=0).history["loss"]
-    assert losses[1] < 0.8 * losses[0], losses
-    model = Model()
-    model.compile(tf.keras.optimizers.Adam(0.1))
-    try:
-        model.fit(data, verbose=0)
-    except AttributeError as error:
-        assert "`optimizer` must be one of Keras 3 to train" in str(error), error
-        assert "(a tfrs.Model is one) give the layer an optimizer of its own" in str(error), error
-    else:
-        raise AssertionError("a table without an optimizer of its own was accepted")
-
-
 if __name__ == "__main__":
     some = sequences()
     for check in (check_pairs, check_towers, check_evaluate, check_loss):
         check(some)
-    check_tfrs_model()
     print("all checks passed")

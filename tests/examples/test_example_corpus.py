@@ -42,13 +42,6 @@ def test_a_text_that_marks_unknown_words_keeps_its_rare_ones(corpora):
     assert corpus.validation[0].tolist() == [3, UNKNOWN, END]
 
 
-def test_index_refuses_an_empty_text(corpora):
-    with pytest.raises(ValueError, match="No words to train on in: nothing"):
-        corpora.index("nothing", [[]], [words("a")])
-    with pytest.raises(ValueError, match="No words to validate on in: half"):
-        corpora.index("half", [words("a")], [[]])
-
-
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9])
 def test_every_word_is_a_target_once(corpora, length):
     document = np.arange(10, 10 + length, dtype=np.int32)
@@ -60,10 +53,6 @@ def test_every_word_is_a_target_once(corpora, length):
     assert rows[0, 0] == END
     read = rows[:, :-1][targets != PAD]
     assert read.tolist() == [END, *document[:-1], END, *document[-2:-1]]
-
-
-def test_no_documents_no_windows(corpora):
-    assert corpora.windows([], steps=3).shape == (0, 4)
 
 
 def test_batches_mask_both_sides_alike_and_keep_the_order(corpora):

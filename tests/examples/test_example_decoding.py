@@ -80,23 +80,3 @@ def test_sampled_text_ends_where_the_text_does():
     # At a temperature near zero it is what the model thinks most probable, word by word.
     greedy = decoding.beam_search(head.predictor(model, k=1, position="last"), context, 4, beams=1, end=END)
     assert decoding.sample_text(model, head, context, 4, end=END, temperature=1e-4) == greedy[0][1]
-
-
-def test_where_padding_alone_is_expected_nothing_is_said():
-    model, _ = _model()
-    context = np.array([4, 3, 1, 5, 0], np.int32)
-
-    class Head:
-        def sample(self, hidden, **how):
-            return np.zeros(len(hidden), np.int32)
-
-    assert decoding.sample_text(model, Head(), context, 4) == []
-    assert decoding.beam_search(_Padding(), context, 4, beams=1) == []
-
-
-class _Padding:
-    def predict(self, windows, verbose):
-        return {
-            "scores": np.zeros([len(windows), 1], np.float32),
-            "ids": np.zeros([len(windows), 1], np.int32),
-        }

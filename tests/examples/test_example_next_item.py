@@ -1,4 +1,4 @@
-"""The next-item example: its data, its model, its picture, and the whole of it on a few sequences."""
+"""The next-item example: its data, its model, and the whole of it on a few sequences."""
 
 import ast
 import gzip
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _forked import run
-from _pictures import check_legible
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
 
 SOURCE = '''
 outside(1)
@@ -47,15 +47,6 @@ def test_the_names_of_a_function_in_the_order_of_the_text(module):
     }
 
 
-def test_the_standard_library(module):
-    data = module("_next_item.sequences").standard_library(share=0.02)
-    assert data.name.startswith("functions in ") and len(data.users) == len(data.user_names) > 20
-    assert (np.diff(data.counts) <= 0).all() and len(data.counts) == len(data.item_names)
-    for user in data.users:
-        assert len(user) >= 5 and len(set(user.tolist())) == len(user)
-    assert any("self" in data.item_names[i] for i in range(5))
-
-
 def test_lines_of_numbers(module, tmp_path):
     sequences = module("_next_item.sequences")
     (tmp_path / "train.txt").write_text("7 10 20 30 10\n\n8 10 20 30 40 50\n9 10 20 30 40\n")
@@ -65,10 +56,6 @@ def test_lines_of_numbers(module, tmp_path):
     assert data.counts.tolist() == [2, 2, 2, 0, 0, 0]  # 9 has 4 items only
     assert [len(user) for user in data.users] == [5, 5] and data.users[0][:4].tolist() == [0, 1, 2, 3]
     assert sequences.text_files(tmp_path / "train.txt").counts.tolist() == [1, 1, 1, 0, 0]
-    with pytest.raises(ValueError, match="`path` must be a file, or a folder"):
-        sequences.text_files(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="No user with 5 items"):
-        sequences.index("none", {1: [1, 2, 3]})
 
 
 def test_training_rows_predict_every_known_item_once_and_none_that_is_held_out(module):
@@ -125,19 +112,6 @@ def test_the_course_ends_in_time_and_knows_the_best(module, tmp_path):
     assert [point["seconds"] for point in course.points] == [0.5, 1.0, 1.5, 2.0]
     assert course.best_point is course.points[1] and course.done == 5 and course.milliseconds == 500
     assert os.path.exists(best)
-
-
-def test_the_picture(module, figures, tmp_path):
-    pytest.importorskip("matplotlib")
-    plots, names = module("_plots.next_item"), module("_next_item.sasrec").NAMES
-    for seconds in (9, 240):
-        for i, kind in enumerate(names):
-            times = np.linspace(seconds / 10, seconds, 3 + i).tolist()
-            points = [{"seconds": s, "epochs": s / 9, "Recall@10": 0.3 * s / (s + i + 9)} for s in times]
-            plots.course(tmp_path / str(seconds), kind, points)
-    for figure in figures:
-        check_legible(figure)
-    assert len({line.get_marker() for line in figures[-1].axes[0].lines}) == len(names)
 
 
 def test_the_whole_on_a_few_sequences(tmp_path):

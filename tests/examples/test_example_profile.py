@@ -4,7 +4,6 @@ import argparse
 import importlib
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 
@@ -65,20 +64,17 @@ def test_parts_by_scope(module):
     assert of("call/model_1/dense/Add") == of("call/grumble/Add") == "other"
 
 
-def test_training_steps_are_recorded(module):
-    callbacks = module("_callbacks")
-    model = keras.Sequential(
-        [keras.Input((64,)), keras.layers.Dense(256, name="wide"), keras.layers.Dense(1)]
-    )
-    model.compile("sgd", "mse")
-    x, y = np.ones((96, 64), "float32"), np.ones((96, 1), "float32")
-    parts = callbacks.StepParts({"wide": "wide layer"}, first=4, steps=3)
-    model.fit(x, y, batch_size=8, verbose=0, callbacks=[parts])
-    title, *rows = parts.lines()
-    assert title.endswith("mean of 3")
-    shares = {row[:24].strip(): float(row[24:].split("%")[0]) for row in rows}
-    assert shares["wide layer"] > 0 and shares["Python"] > 0 and shares["optimizer"] > 0
-    assert sum(shares.values()) == pytest.approx(100, abs=1)
+def test_the_training_curve_reaches_the_end_of_the_epoch(module):
+    speed = module("_callbacks").Speed(tokens_per_step=10, minutes=1, stretch=4)
+    for epoch in range(2):
+        speed.on_epoch_begin(epoch)
+        losses = [5.0, 4.0, 3.0, 2.0, 1.0, 0.5]
+        for step in range(len(losses)):
+            logs = {"loss": np.mean(losses[: step + 1])}
+            speed.on_train_batch_end(step, logs)
+        speed.on_epoch_end(epoch, logs)
+    assert [loss for _, loss in speed.curve] == pytest.approx([3.5, 0.75] * 2)
+    assert [speed.curve[1][0], speed.curve[3][0]] == speed.epoch_seconds
 
 
 def test_parts_of_the_language_model(module):
@@ -92,11 +88,3 @@ def test_parts_of_the_language_model(module):
     model.fit(words[:, :-1], words[:, 1:], batch_size=4, verbose=0, callbacks=[parts])
     found = {line[:24].strip() for line in parts.lines()[1:]}
     assert {"GRU", "embedding", "head", "optimizer", "Python"} <= found
-
-
-def test_an_epoch_that_is_too_short(module):
-    parts = module("_callbacks").StepParts({}, first=4)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(np.ones((8, 1)), np.ones((8, 1)), batch_size=4, verbose=0, callbacks=[parts])
-    assert parts.lines() == ["not enough steps for a profile: it begins at step 4"]

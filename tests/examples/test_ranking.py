@@ -1,11 +1,10 @@
-"""The ranking example: its measures, its models, a training, its picture."""
+"""The ranking example: its measures, its models, a training."""
 
 import importlib
 import pathlib
 
 import numpy as np
 import pytest
-from _pictures import check_legible
 
 import keras_largeout as kl
 
@@ -48,14 +47,6 @@ def test_calibration_by_hand(module):
     assert bins[0] == (3, pytest.approx(0.2), pytest.approx(1 / 3))  # 0.1, 0.2, 0.3
     assert bins[1] == (2, pytest.approx(0.7), 0.5) and bins[1].ratio == pytest.approx(1.4)
     assert np.isnan(measures.calibration([0, 0], [0.1, 0.2], 1)[0].ratio)
-    for call, rule in (
-        (lambda: measures.calibration([1], [1.0], bins=2), "`bins` must be 1 to the number of rows, 1"),
-        (lambda: measures.auc([1, 1], [1, 2]), "`labels` must have both 0 and 1. Received: 2 of 2 are 1"),
-        (lambda: measures.log_loss([2, 1], [1, 1]), "`labels` must be 0 or 1. Received: 2"),
-        (lambda: measures.log_loss([1], [1, 1]), "must be as many.*Received: 1 labels, 2 scores"),
-    ):
-        with pytest.raises(ValueError, match=rule):
-            call()
 
 
 def test_the_layers_by_hand(module, rng):
@@ -68,8 +59,6 @@ def test_the_layers_by_hand(module, rng):
     a, b, c = rng.normal(size=(3, 4, 6)).astype("float32")
     want = np.stack([(a * b).sum(-1), (a * c).sum(-1), (b * c).sum(-1)], -1)
     np.testing.assert_allclose(models.PairwiseDots()([a, b, c]), want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"`kind` must be one of .* Received: kind='fm'"):
-        models.build("fm", [], 13)
 
 
 @pytest.mark.parametrize("kind", ["dcn", "dlrm"])
@@ -86,14 +75,3 @@ def test_a_model_learns_and_is_measured_on_the_way(module, small, kind):
     first, *_, last = measured.points
     assert 0.6 < last["auc"] < last["best"] < 0.95 and last["log_loss"] < first["log_loss"]
     assert measured.speed[0] > 0
-
-
-def test_the_picture(module, figures, tmp_path):
-    pytest.importorskip("matplotlib")
-    bins = [(10, p, p + 0.02) for p in np.linspace(0.02, 0.7, 10)]
-    for kind in ("dlrm", "dcn"):
-        points = [{"rows": 50_000 * 2**i, "auc": 0.7 + i / 90, "best": 0.8} for i in range(7)]
-        module("ranking", "_plots").ranking(tmp_path, kind, {"bins": bins, "points": points})
-    for figure in figures:
-        check_legible(figure)
-    assert len(figures[-1].axes[0].lines) == 3 and len(figures[-1].legends[0].get_texts()) == 3

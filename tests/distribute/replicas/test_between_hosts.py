@@ -33,3 +33,26 @@ def test_rows_of_all_come_to_the_first(new_hosts):
         assert ast.literal_eval(hosts.hosts[0].wait_for("^found (.*)", i).group(1)) == [rows] * 3
         for host in hosts.hosts[1:]:
             assert ast.literal_eval(host.wait_for("^found (.*)", i).group(1)) == [[], [], []]
+
+
+COUNTED = """
+import tensorflow as tf
+import keras_largeout as kl
+from keras_largeout.distribute.replicas.between_hosts import Route, counted_blocks
+from keras_largeout.distribute.replicas.hosts import hosts_of
+
+hosts = hosts_of(kl.distribute.strategy())
+send = [[2, 9], [4, 1]][hosts.index]
+with counted_blocks() as counts:
+    Route(hosts, send).there(tf.ones([sum(send), 3]))
+Route(hosts, send).there(tf.ones([sum(send), 3]))
+print("counted", {kind: sums.numpy().tolist() for kind, sums in sorted(counts.items())}, flush=True)
+"""
+
+
+def test_blocks_are_counted_where_that_is_asked(new_hosts):
+    hosts = new_hosts(COUNTED, 2)
+    assert hosts.ended() == [0, 0], hosts.text()
+    for host, needed in zip(hosts.hosts, (9, 4)):
+        found = ast.literal_eval(host.wait_for("^counted (.*)").group(1))
+        assert found == {(2, "int32"): [1, 1, 1, 1], (3, "float32"): [1, needed, 9, 10]}

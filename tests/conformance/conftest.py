@@ -7,25 +7,25 @@ from conformance import _processes
 
 
 @functools.cache
-def _results(session, column):
+def _results(session):
     chosen = {
         (item.originalname.removeprefix("test_") + "s", *map(item.callspec.params.get, ("row", "check")))
         for item in session.items
-        if "conformance" in item.path.parts and item.callspec.params.get("strategy") == column
+        if "conformance" in item.path.parts and item.callspec.params.get("strategy") == "servers"
     }
     folder = session.config._tmp_path_factory.getbasetemp()
     # Processes of one session (pytest-xdist) have folders side by side.
     return _processes.results(
-        column, sorted(chosen), folder.parent if hasattr(session.config, "workerinput") else folder
+        sorted(chosen), folder.parent if hasattr(session.config, "workerinput") else folder
     )
 
 
 @pytest.fixture
 def in_processes(request):
-    """`in_processes(column, table, row, check)`: what the cell told in real processes, or fails."""
+    """`in_processes(table, row, check)`: what the cell told in the processes of a cluster, or fails."""
 
-    def told(column, *cell):
-        results = _results(request.session, column)
+    def told(*cell):
+        results = _results(request.session)
         found = results.get(cell) or results.get(("", "", ""))
         assert found, f"the processes ended before they came to {cell}"
         assert "error" not in found, found["error"]

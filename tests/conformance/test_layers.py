@@ -44,7 +44,7 @@ CELLS = [
 @pytest.mark.parametrize(("row", "strategy", "check"), CELLS)
 def test_layer(row, strategy, check, tmp_path, in_processes):
     if strategy == "servers":
-        told = in_processes(strategy, "layers", row, check)
+        told = in_processes("layers", row, check)
     else:
         told = _layer_checks.run(row, check, strategy_of(DEVICES[strategy]), tmp_path)
     if check == "numbers":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _tables import strategy_of
 from _training import assert_same
-from conformance import _optimizer_checks, _processes
+from conformance import _optimizer_checks
 from conformance._optimizers import (
     DIM,
     OPTIMIZERS,
@@ -69,8 +69,8 @@ def test_rows_equal_the_reference(rng, name, wrapper):
 
 
 # Bare ones on four devices, wrapped ones on two: what is scaled does not depend on how many there are, nor on
-# the rule. On eight devices, and on more than two of hosts, rules are tried behind `soak`: a device does with
-# its rows what each of four does.
+# the rule. On eight devices rules are tried behind `soak`: a device does with its rows what each of four
+# does. (On hosts in step: tests/distribute/hosts/test_same_numbers.py.)
 SCALED = ("momentum", "row_wise_adagrad", "lazy_adam")
 
 
@@ -84,20 +84,20 @@ def _cells(check, *strategies, only=OPTIMIZERS):
 
 
 def _tier(strategy):
-    return pytest.mark.processes if strategy in _processes.COLUMNS else pytest.mark.full
+    return pytest.mark.processes if strategy == "servers" else pytest.mark.full
 
 
 @pytest.mark.parametrize(
     ("row", "strategy", "check"),
-    _cells("bare", 4, "servers", "2 hosts")
-    + _cells("loss scaled", "servers", "2 hosts")
+    _cells("bare", 4, "servers")
+    + _cells("loss scaled", "servers")
     + _cells("loss scaled", 2, only=SCALED)
-    + _cells("bare", 8, "4 hosts", "2 hosts of 2", only=()),
+    + _cells("bare", 8, only=()),
 )
 def test_optimizer(row, strategy, check, in_processes):
     """Named as the tables of `_processes.py` are: the cell of an optimizer, bare or wrapped."""
-    if strategy in _processes.COLUMNS:
-        got = in_processes(strategy, "optimizers", row, check)
+    if strategy == "servers":
+        got = in_processes("optimizers", row, check)
     else:
         got = _optimizer_checks.run(row, check, strategy_of(strategy))
     want = _optimizer_checks.run(row, check, strategy_of(1))

@@ -37,6 +37,10 @@ EMBEDDINGS = {
         _hot,
         lambda: kl.optimizers.LazyAdam(0.01, gradient_accumulation_steps=2, global_clipnorm=0.1),
     ),
+    "range_scaled_adam": (
+        lambda n: "range",
+        lambda: kl.optimizers.LossScaleOptimizer(kl.optimizers.LazyAdam(0.01), initial_scale=64.0),
+    ),
     "table_sgd_clipvalue": (
         lambda n: kl.distribute.Placement.on_device(ROWS, n, device=n - 1),
         lambda: kl.optimizers.SGD(0.5, clipvalue=0.01),

@@ -3,12 +3,11 @@
 #   *.cc               contracts' CPU side, compiled once for plain x86-64     -> library NAME_kernels
 #   *_simd.cc          hot loops, compiled once per instruction-set level      -> the same library
 #   cuda/*.cu          CUDA kernels (LARGEOUT_WITH_CUDA)                       -> the same library
-#   op/*_op.cc         TensorFlow glue, collected for the op library           -> LARGEOUT_OP_SOURCES
+#   op/*_op.cc         TensorFlow glue (*_gpu_op.cc: LARGEOUT_WITH_CUDA)       -> the objects largeout_glue
 #   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU; their mains: common/test/*_main.*
 #   the same .cu files as C++, for tests without a GPU: cmake/largeout_emulation.cmake
 #   test/*_bench.cc    a program each; *_bench.cu likewise
 set(LARGEOUT_KERNELS "" CACHE INTERNAL "")
-set(LARGEOUT_OP_SOURCES "" CACHE INTERNAL "")
 
 set(LARGEOUT_ISA_LEVELS generic)
 set(LARGEOUT_ISA_FLAGS_generic "")
@@ -45,7 +44,6 @@ function(largeout_family family)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${family})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
   file(GLOB simd CONFIGURE_DEPENDS ${folder}/*_simd.cc)
-  file(GLOB ops CONFIGURE_DEPENDS ${folder}/op/*_op.cc)
   file(GLOB tests CONFIGURE_DEPENDS ${folder}/test/*_test.cc)
   file(GLOB benches CONFIGURE_DEPENDS ${folder}/test/*_bench.cc)
   list(REMOVE_ITEM sources ${simd} "")
@@ -81,7 +79,9 @@ function(largeout_family family)
   endif()
   # A family may call any family named before it (common comes first).
   set(LARGEOUT_KERNELS ${family}_kernels ${LARGEOUT_KERNELS} CACHE INTERNAL "")
-  set(LARGEOUT_OP_SOURCES ${LARGEOUT_OP_SOURCES} ${ops} CACHE INTERNAL "")
+  if(LARGEOUT_TF)
+    largeout_glue_sources(${family})
+  endif()
 
   if(LARGEOUT_TESTS)
     foreach(test IN LISTS tests)

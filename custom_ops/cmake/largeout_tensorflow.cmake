@@ -17,7 +17,35 @@ if(LARGEOUT_TF)
   # TensorFlow's headers are not ours to warn about.
   string(REGEX REPLACE "(^|;)-I" "\\1-isystem;" LARGEOUT_TF_CFLAGS "${LARGEOUT_TF_CFLAGS}")
   message(STATUS "largeout: TensorFlow ${LARGEOUT_TF_VERSION}")
+
+  # An object library: linked to the kernels, the precompiled header, the longest step of the build, would wait for all of them.
+  add_library(largeout_glue OBJECT)
+  target_precompile_headers(largeout_glue PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/op/tf_op.h)
+  # EIGEN_USE_THREADS must be defined before any TensorFlow header.
+  target_compile_definitions(largeout_glue PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")
+  target_compile_options(largeout_glue PRIVATE ${LARGEOUT_TF_CFLAGS} -Wno-deprecated-declarations)
+  target_include_directories(largeout_glue PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  set_target_properties(largeout_glue PROPERTIES CXX_VISIBILITY_PRESET default UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  if(LARGEOUT_SANITIZE)
+    # TensorFlow itself has no sanitizers: with them Abseil's containers would be laid out otherwise.
+    target_compile_definitions(largeout_glue PRIVATE NDEBUG_SANITIZER)
+  endif()
+  if(LARGEOUT_WITH_CUDA)
+    target_compile_definitions(largeout_glue PRIVATE LARGEOUT_CUDA=1 EIGEN_USE_GPU GOOGLE_CUDA=1
+                               LARGEOUT_CUDA_VERSION="${CUDAToolkit_VERSION}")
+    target_include_directories(largeout_glue SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  endif()
 endif()
+
+# Adds the glue of a family as one translation unit: loading the precompiled header takes longer than compiling a small file.
+function(largeout_glue_sources family)
+  file(GLOB ops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/op/*_op.cc)
+  if(NOT LARGEOUT_WITH_CUDA)
+    list(FILTER ops EXCLUDE REGEX "_gpu_op\\.cc$")
+  endif()
+  set_source_files_properties(${ops} PROPERTIES UNITY_GROUP ${family})
+  target_sources(largeout_glue PRIVATE ${ops})
+endfunction()
 
 # The library and its record, the Python package `keras_largeout_ops`, are written into one folder of the build: that folder
 # on the Python path will do, and `cmake --install` copies it.
@@ -41,24 +69,12 @@ function(largeout_tensorflow_library)
             -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/build_record.cmake
     DEPENDS ${sources} ${version_file} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/build_record.cmake
     VERBATIM)
-  add_library(largeout_ops MODULE ${LARGEOUT_OP_SOURCES} ${digest})
-  target_include_directories(largeout_ops PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
-  set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops LIBRARY_OUTPUT_DIRECTORY ${package})
-  # EIGEN_USE_THREADS must be seen before any TensorFlow header.
-  target_compile_definitions(largeout_ops PRIVATE EIGEN_USE_THREADS LARGEOUT_TF_VERSION="${LARGEOUT_TF_VERSION}")
-  target_compile_options(largeout_ops PRIVATE ${LARGEOUT_TF_CFLAGS} -Wno-deprecated-declarations)
-  if(LARGEOUT_SANITIZE)
-    # TensorFlow itself has no sanitizers: with them Abseil's containers would be laid out otherwise.
-    target_compile_definitions(largeout_ops PRIVATE NDEBUG_SANITIZER)
-  endif()
-  # Parsing TensorFlow's headers is half of what a source costs: once for all.
-  target_precompile_headers(largeout_ops PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/op/tf_op.h)
-  set_target_properties(largeout_ops PROPERTIES CXX_VISIBILITY_PRESET default)
+  target_sources(largeout_glue PRIVATE ${digest})
+  add_library(largeout_ops MODULE $<TARGET_OBJECTS:largeout_glue>)
+  set_target_properties(largeout_ops PROPERTIES PREFIX "_" OUTPUT_NAME largeout_ops LIBRARY_OUTPUT_DIRECTORY ${package}
+                        LINKER_LANGUAGE CXX)
   target_link_libraries(largeout_ops PRIVATE ${LARGEOUT_KERNELS} ${LARGEOUT_TF_LFLAGS})
   if(LARGEOUT_WITH_CUDA)
-    target_compile_definitions(largeout_ops PRIVATE LARGEOUT_CUDA=1 EIGEN_USE_GPU GOOGLE_CUDA=1
-                               LARGEOUT_CUDA_VERSION="${CUDAToolkit_VERSION}")
-    target_include_directories(largeout_ops SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(largeout_ops PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS} rt pthread)
   endif()
   file(WRITE ${package}/__init__.py "\"\"\"The compiled ops of keras_largeout, which loads them: keras_largeout/ops/_library.py.\"\"\"\n")

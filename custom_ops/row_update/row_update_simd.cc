@@ -173,17 +173,17 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
   for (int64_t i = begin; i < end; ++i) {
     if (i + ahead < known) prefetch(i + ahead);
     const int64_t row = task.rows[i];
-    if (task.starts == nullptr) {
-      UpdateRow<RuleT, T>(rule, task, row, values + i * dim);
-      continue;
+    int64_t value = i;
+    if (task.starts != nullptr) {
+      const int64_t start = task.starts[i], stop = task.starts[i + 1];
+      if (stop - start > 1) {
+        for (int64_t p = start; p < stop; ++p) Accumulate(scratch, values + task.order[p] * dim, dim, p == start);
+        UpdateRow<RuleT, T>(rule, task, row, static_cast<const float*>(scratch));
+        continue;
+      }
+      value = task.order[start];
     }
-    const int64_t start = task.starts[i], stop = task.starts[i + 1];
-    if (stop - start == 1) {
-      UpdateRow<RuleT, T>(rule, task, row, values + task.order[start] * dim);
-      continue;
-    }
-    for (int64_t p = start; p < stop; ++p) Accumulate(scratch, values + task.order[p] * dim, dim, p == start);
-    UpdateRow<RuleT, T>(rule, task, row, static_cast<const float*>(scratch));
+    UpdateRow<RuleT, T>(rule, task, row, values + value * dim);
   }
 }
 

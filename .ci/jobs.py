@@ -22,6 +22,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -169,15 +170,12 @@ def recorded():
     return {name: (digest, datetime.date.fromisoformat(date)) for digest, date, name in fields}
 
 
-def record(passed, today):
-    """Write `passed` (jobs) into `.ci/green`, beside what other jobs have there."""
+def record(job, digest, today):
+    """Write into `.ci/green` that `job` passed with `digest`, beside what other jobs have there."""
     names = {job.name for job in JOBS}
-    found = {name: entry for name, entry in recorded().items() if name in names}
-    found |= {job.name: (job.digest(), today) for job in passed if job.digest()}
+    found = {name: entry for name, entry in recorded().items() if name in names} | {job.name: (digest, today)}
     lines = [f"{digest} {date} {name}\n" for name, (digest, date) in sorted(found.items())]
-    GREEN.write_text(
-        "# Digest of the paths with which a job passed, date, job: .ci/jobs.py\n" + "".join(lines)
-    )
+    GREEN.write_text("# Digest of a job's paths when it passed, date, job: see jobs.py\n" + "".join(lines))
 
 
 def brought(jobs, today):
@@ -232,16 +230,20 @@ def main():
     if options.list:
         print("Brought by this change:", *(f"\n  {job.name}: {job.command}" for job in jobs))
         return 0
-    results = {}
+    results, recording = {}, threading.Lock()
 
     def run_in_time(job):
-        if job in jobs or time.monotonic() - began < BUDGET:
-            results[job] = run(job)
+        if job in old and time.monotonic() - began > BUDGET:
+            return
+        digest = job.digest()
+        results[job] = run(job)
+        if results[job][0] and digest:
+            with recording:
+                record(job, digest, today)
 
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
         for future in [pool.submit(run_in_time, job) for job in jobs + old]:
             future.result()
-    record([job for job, (passed, *_) in results.items() if passed], today)
     print(f"\n{'wall s':>7} {'CPU min':>8}  job")
     for job, (passed, wall, cpu) in sorted(results.items(), key=lambda entry: -entry[1][2]):
         print(f"{wall:7.0f} {cpu:8.1f}  {job.name}{'' if passed else '  FAILED'}")

@@ -118,13 +118,13 @@ JOBS = [
     kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/common/test/emulation"),
     versions("lowest"),
     versions("highest"),
-    tests("soak, files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
+    tests("soak of files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
     tests(
         "soak, distribute", "--tier soak tests/distribute", "keras_largeout/distribute", "tests/distribute"
     ),
-    tests("soak, conformance", "--tier soak tests/conformance", "tests/conformance"),
+    tests("soak of conformance", "--tier soak tests/conformance", "tests/conformance"),
     tests(
-        "soak, the rest",
+        "soak of the rest",
         "--tier soak tests/layers tests/ops tests/optimizers tests/benchmarks",
         "keras_largeout/ops",
         "tests/layers",

@@ -181,6 +181,17 @@ def test_row_gradients_outlive_the_next_step(rng):
     np.testing.assert_array_equal(held.numpy(), before)
 
 
+def test_nan_stays_with_its_token(rng, device):
+    problem = Problem(rng, random_tree(rng, 100), 9, 20, weights=False)
+    problem.hidden[3, 2] = np.nan
+    loss, grads = problem.run()
+    assert np.isnan(loss[3]) and np.isfinite(np.delete(loss, 3)).all()
+    assert np.isfinite(np.delete(grads["hidden"], 3, 0)).all()
+    log_probs, ids = top_k(problem, 5)
+    assert np.isnan(log_probs[3]).all() and np.isfinite(np.delete(log_probs, 3, 0)).all()
+    assert (ids >= 0).all() and (ids < 100).all()
+
+
 def top_k(problem, k, **options):
     bias = None if problem.bias is None else tf.Variable(problem.bias)
     result = ts.tree_softmax_top_k(

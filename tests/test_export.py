@@ -172,7 +172,7 @@ def test_several_inputs_by_name(rng, tmp_path):
     np.testing.assert_allclose(found["output_0"], first, rtol=1e-6)
     np.testing.assert_allclose(found["output_1"], second, rtol=1e-6)
 
-    named = keras.Model({"ids": ids, "w": weights}, {"bag": bag * weights})
+    named = keras.Model({"w": weights, "ids": ids}, {"bag": bag * weights})  # not in the order of names
     export_saved_model(named, tmp_path / "2")
     loaded = tf.saved_model.load(str(tmp_path / "2"))
     found = loaded.signatures["serving_default"](ids=tf.constant(a), w=tf.constant(b))

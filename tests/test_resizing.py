@@ -70,6 +70,7 @@ def test_rows_and_slots_are_kept(devices, stacking):
     for name, rows in rows_of(model).items():
         np.testing.assert_array_equal(rows, before[name])
     assert larger.optimizer.iterations.numpy() == model.optimizer.iterations.numpy() == 4
+    assert larger.distribute_strategy is model.distribute_strategy
 
 
 def test_training_goes_on_as_it_would_have():

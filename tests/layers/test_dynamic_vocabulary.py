@@ -67,6 +67,18 @@ def test_strings():
     assert sparse.values.numpy().tolist() == [rows[0, 0], rows[0, 1], rows[1, 0], rows[1, 2]]
 
 
+def test_the_rows_that_begin_anew_are_those_that_change_hands():
+    vocabulary, replaced = DynamicVocabulary(CAPACITY, num_oov_indices=3), []
+    vocabulary.on_replaced(lambda rows: replaced.append(sorted(rows.numpy().tolist())))
+    vocabulary.build()
+    for ids in batches(size=12):
+        before = vocabulary.get_vocabulary()
+        counted(vocabulary, ids)
+        after = vocabulary.get_vocabulary()
+        assert replaced[-1] == [row for row, key in before.items() if after[row] != key]
+    assert any(0 < len(rows) < CAPACITY // 2 for rows in replaced)
+
+
 def model_of(optimizer=None, devices=1, many=False, **options):
     with strategy_of(devices).scope():
         keras.utils.set_random_seed(3)

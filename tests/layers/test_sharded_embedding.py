@@ -46,9 +46,11 @@ def test_padding_is_left_out_of_bags(rng, stock):
         got = layer(np.array([[1, 0, 3], [0, 0, 0]]))
         ragged = layer(tf.ragged.constant([[1, 0, 3], [0]]))
         sparse = layer(tf.ragged.constant([[1, 0, 3], [0]]).to_sparse())
+        weighed = layer(np.array([[1, 0, 3], [0, 0, 0]]), weights=np.array([[1.0, 5.0, 3.0], [1.0] * 3]))
     want = np.stack([(table[1] + table[3]) / 2, np.zeros(3)])
     for result in (got, ragged, sparse):
         np.testing.assert_allclose(result, want, rtol=1e-6)
+    np.testing.assert_allclose(weighed, [(table[1] + 3 * table[3]) / 4, np.zeros(3)], rtol=1e-6)
     assert layer.compute_mask(np.array([[1, 0]])) is None
 
 

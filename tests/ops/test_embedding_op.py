@@ -62,6 +62,12 @@ def test_dense_ids_equal_reference(rng, combiner, weighted, shape):
     check(rng, table, ids, combiner=combiner, weights=weights)
 
 
+def test_a_row_that_most_ids_ask_for(rng):
+    """Threads share its columns."""
+    ids = np.where(rng.uniform(size=4000) < 0.9, 7, rng.integers(0, 50, 4000))
+    check(rng, make(rng), ids, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("ids_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("combiner", [None, "sqrtn"])

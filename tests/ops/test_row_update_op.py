@@ -278,7 +278,7 @@ def test_a_reader_keeps_what_it_read(device):
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 4), (5, 2, 3)])
-@pytest.mark.parametrize("indices", [[3, 1, 3, 0, 1], [0, 1, 3, 4, 7], []])
+@pytest.mark.parametrize("indices", [[3, 1, 3, 0, 1], [0, 1, 1, 4], [0, 1, 3, 4, 7], []])
 def test_merge_rows(rng, device, shape, indices):
     values = rng.normal(size=(len(indices),) + shape[1:]).astype("float32")
     rows, sums = ru.merge_rows(tf.constant(indices, tf.int32), tf.constant(values), 9)

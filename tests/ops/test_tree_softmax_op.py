@@ -228,3 +228,12 @@ def check_top_k(rng, dtype, k, tokens, device):
         problem.hidden, problem.targets = np.repeat(problem.hidden, k, 0), ids.reshape(-1)
         problem.grad_loss = np.ones(tokens * k, np.float32)
         np.testing.assert_allclose(problem.run()[0], -log_probs.reshape(-1), **tolerance)
+
+
+def test_top_k_ties_by_smaller_id(rng):
+    classes = np.arange(64).reshape(8, 8)
+    for children in (classes, classes[::-1, ::-1]):  # in either order of the tree
+        tree = trees.Tree.from_children(children.tolist())
+        problem = Problem(rng, tree, 4, 3, bias=False, weights=False)
+        problem.table[:] = 0
+        np.testing.assert_array_equal(top_k(problem, 9)[1], np.tile(np.arange(9), (3, 1)))

@@ -60,6 +60,9 @@ def test_room_is_kept(units):
 def test_what_is_there_already_counts():
     owner = pack(np.ones((100, 1)), [1, 1], base=[[60], [0]])
     assert np.array_equal(np.bincount(owner), [20, 80])
+    # A device that is twice as fast has half as much of its share already.
+    owner = pack(np.ones((90, 1)), [2, 1], base=[[30], [30]])
+    assert np.array_equal(np.bincount(owner), [70, 20])
 
 
 def test_no_load_at_all():

@@ -62,6 +62,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found["ids"], expected["ids"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tree", [None, kl.trees.huffman], ids=["head_tail", "huffman"])
 @pytest.mark.parametrize(("position", "dense_classes"), [("all", 10**6), ("last", 0)], ids=["all", "last"])
 def test_predictor_gives_the_same_elsewhere(tree, position, dense_classes, rng, monkeypatch, tmp_path):
@@ -299,6 +300,7 @@ def test_what_is_replaced_and_what_is_not(tmp_path, monkeypatch):
     assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.full
 def test_training_goes_on_afterwards(rng, tmp_path):
     model, head = language_model(rng)
     serving = head.predictor(model, k=3)

@@ -69,6 +69,7 @@ def test_a_vocabulary_says_which_ids_are_unknown():
     assert (report.features["w"].ids, report.features["w"].outside) == (8, 0.25)
 
 
+@pytest.mark.full
 def test_beside_load_balance_and_gone_afterwards():
     with strategy_of(2).scope():
         model = model_of()

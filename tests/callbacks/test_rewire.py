@@ -107,6 +107,7 @@ def test_the_model_optimizers_moments_are_found(rng):
 
 
 # Every pair of the three: what is pruned, what grows and who has the slots are decided apart from each other.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("prune", "grow", "own"),
     [
@@ -280,6 +281,7 @@ def test_bfloat16_weights_and_kerass_own_slots(rng, optimizer):
         assert np.all(slot.numpy()[new] == 0) and np.count_nonzero(slot.numpy()[~new]) > 50
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["rewire", "backup"])
 @pytest.mark.parametrize("until", [None, 0.5])
 def test_a_resumed_training_rewires_when_the_whole_one_does(rng, tmp_path, first, until):

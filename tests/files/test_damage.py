@@ -94,6 +94,7 @@ def test_flipped_bytes(ours, name, tmp_path):
     assert outcomes["refused"] >= 10, outcomes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FORMATS)
 def test_flipped_bytes_of_a_plain_model(plain, name, tmp_path):
     outcomes = plain.run(tmp_path, name, 5 if name.endswith("json") else 12, seed=2)

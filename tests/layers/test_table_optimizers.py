@@ -85,6 +85,7 @@ def test_each_table_is_updated_by_its_own(devices):
     assert [o.iterations.numpy() for o in layer.optimizers] == [3, 3]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stacking", ["auto", None])
 def test_saved_and_loaded_with_the_model(stacking, tmp_path):
     model, layer = trained()
@@ -135,6 +136,7 @@ def test_a_regularizer_of_a_table_acts_through_its_own_optimizer():
         np.testing.assert_allclose(rows, [[1, 1], [1, 1], [0.8, 0.8], [1, 1]], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_clipping_and_accumulation_of_an_own_optimizer():
     """What an optimizer of this package does with rows it does in a backward pass too."""
 

@@ -100,6 +100,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "optimizer, how",
     [("LazyAdam", "weights"), ("LazyAdam", "unzipped"), *((name, "keras") for name in OPTIMIZERS)],

@@ -55,6 +55,7 @@ def trained(head, own, devices=1, steps=3):
     return model, losses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_it_learns_what_the_model_would_teach_it(head, devices):

@@ -192,6 +192,7 @@ def test_nan_where_nothing_counts_reaches_nothing(rng, own):
     assert np.any(gradient[4] != 0) and np.all(np.isfinite(head.kernel.numpy()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own", [None, "adam"])
 def test_steps_one_by_one_and_eagerly_are_those_of_fit(rng, own):
     x, y = batch_of(rng, 24)
@@ -238,6 +239,7 @@ def test_the_smallest_layers(rng, classes, fan_in):
     assert sorted(found["ids"].numpy()[0].tolist()) == list(range(classes))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("second", [kl.optimizers.LazyAdam, kl.optimizers.Adagrad])
 def test_a_new_optimizer_starts_with_new_slots(rng, second):
     (x, y), ends = batch_of(rng), []

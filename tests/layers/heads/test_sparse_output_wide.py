@@ -11,6 +11,7 @@ import keras_largeout as kl
 CLASSES, DIM, FAN_IN = 50, 70_000, 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grow", ["random", "gradient"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_train_rewire_save_and_export(tmp_path, rng, devices, grow):

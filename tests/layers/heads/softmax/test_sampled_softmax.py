@@ -163,6 +163,7 @@ def test_learns(rng, distribution):
     assert model.evaluate(x, y, verbose=0) < 0.5 * before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("distribution", ["counts", "log_uniform"])
 def test_a_training_goes_on_after_a_save(rng, tmp_path, distribution):
     x, y, _ = data(rng, rows=24)
@@ -179,6 +180,7 @@ def test_a_training_goes_on_after_a_save(rng, tmp_path, distribution):
         np.testing.assert_array_equal(one.numpy(), two.numpy(), err_msg=one.path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss", LOSSES[:2])
 def test_an_evaluation_between_leaves_the_candidates_alone(rng, loss):
     """The same seed draws the same ones, step by step: whether or not validation data are given."""
@@ -190,6 +192,7 @@ def test_an_evaluation_between_leaves_the_candidates_alone(rng, loss):
     assert found[0] == found[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "distribution, loss", [("mixed", "softmax"), ("in_batch", "bpr"), ("uniform", "binary_crossentropy")]
 )

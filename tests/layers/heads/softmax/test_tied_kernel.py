@@ -205,6 +205,7 @@ def test_what_does_not_fit(kind):
         make(named.name, kernel_constraint="non_neg")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind, placement", [("full", "range"), ("sampled", "range"), ("full", "replicated")], indirect=["kind"]
 )
@@ -225,6 +226,7 @@ def test_several_devices_have_the_numbers_of_one(kind, placement):
     assert_same(found[1], found[0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("placement", ["permutation", "modulo"])
 def test_placements_that_mix_classes(placement):
     with (

@@ -37,14 +37,19 @@ if(LARGEOUT_TF)
   endif()
 endif()
 
-# Adds the glue of a family as one translation unit: loading the precompiled header takes longer than compiling a small file.
+# Adds the glue of a family as one translation unit, and one for GPUs, which repeats names and macros: loading the
+# precompiled header takes longer than compiling a small file.
 function(largeout_glue_sources family)
   file(GLOB ops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${family}/op/*_op.cc)
-  if(NOT LARGEOUT_WITH_CUDA)
-    list(FILTER ops EXCLUDE REGEX "_gpu_op\\.cc$")
-  endif()
+  set(gpu_ops ${ops})
+  list(FILTER gpu_ops INCLUDE REGEX "_gpu_op\\.cc$")
+  list(FILTER ops EXCLUDE REGEX "_gpu_op\\.cc$")
   set_source_files_properties(${ops} PROPERTIES UNITY_GROUP ${family})
   target_sources(largeout_glue PRIVATE ${ops})
+  if(gpu_ops AND LARGEOUT_WITH_CUDA)
+    set_source_files_properties(${gpu_ops} PROPERTIES UNITY_GROUP ${family}_gpu)
+    target_sources(largeout_glue PRIVATE ${gpu_ops})
+  endif()
 endfunction()
 
 # The library and its record, the Python package `keras_largeout_ops`, are written into one folder of the build: that folder

@@ -34,6 +34,13 @@ WEEK = datetime.timedelta(days=7)
 
 PACKAGE = ("keras_largeout", "pyproject.toml")
 LIBRARY = ("custom_ops",)
+#: Without what knows TensorFlow.
+KERNELS = (
+    *LIBRARY,
+    ":(exclude,glob)custom_ops/*/op/**",
+    ":(exclude)custom_ops/cmake/largeout_tensorflow.cmake",
+    ":(exclude)custom_ops/cmake/build_record.cmake",
+)
 TRAINING = ("keras_largeout/distribute", "keras_largeout/optimizers", "keras_largeout/model.py")
 OF_ALL_TESTS = ("tests/conftest.py", ":(glob)tests/_*.py")
 
@@ -111,9 +118,9 @@ JOBS = [
         "tests/conformance",
     ),
     tests("whole grids of the unit tier", "--tier unit", *PACKAGE, *LIBRARY, "tests"),
-    kernels("plain", *LIBRARY),
-    kernels("emulated", *LIBRARY),
-    kernels("address,undefined", *LIBRARY),
+    kernels("plain", *KERNELS),
+    kernels("emulated", *KERNELS),
+    kernels("address,undefined", *KERNELS),
     kernels("thread", ":(glob)custom_ops/common/*"),
     kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/common/test/emulation"),
     versions("lowest"),

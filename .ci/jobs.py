@@ -4,8 +4,10 @@
 
 `JOBS` says what each job runs and which paths bring it. A job runs if the contents of its paths differ from
 those with which it last passed, as `.ci/green` records them, or if nothing is recorded: where the base is not
-known, everything runs. A job that nothing brings, but whose record is a week old, runs too, the oldest first,
-while the run is younger than `BUDGET`. `--full` (and `FULL=1 .ci/run`) runs every job.
+known, everything runs. Jobs that nothing brings, but whose records are a week old, follow. The jobs that are
+longest without a record begin first. When the run is older than `BUDGET`, no other job begins: what is left
+is printed, has no record, and so comes first in the next run. `--full` (and `FULL=1 .ci/run`) runs every job,
+however long it takes.
 
 A job that passes is recorded in `.ci/green` of the working tree. Whoever lands a change commits that file
 with it. A record that is not committed only makes more jobs run.
@@ -28,7 +30,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GREEN = ROOT / ".ci/green"
 AT_A_TIME = 2
-#: Seconds after which no job starts that its age alone brings.
+#: Seconds of a run after which no job begins, but those that every change must pass (`always`).
 BUDGET = 40 * 60
 WEEK = datetime.timedelta(days=7)
 
@@ -47,7 +49,10 @@ OF_ALL_TESTS = ("tests/conftest.py", ":(glob)tests/_*.py")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A shell command, and the files, folders and patterns (as Git takes them) that bring it."""
+    """A shell command, and the files, folders and patterns (as Git takes them) that bring it.
+
+    `always`: every change brings it.
+    """
 
     name: str
     command: str
@@ -127,7 +132,7 @@ JOBS = [
     versions("highest"),
     tests("soak of files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
     tests(
-        "soak, distribute", "--tier soak tests/distribute", "keras_largeout/distribute", "tests/distribute"
+        "soak of distribute", "--tier soak tests/distribute", "keras_largeout/distribute", "tests/distribute"
     ),
     tests("soak of conformance", "--tier soak tests/conformance", "tests/conformance"),
     tests(
@@ -185,16 +190,16 @@ def record(job, digest, today):
     GREEN.write_text("# Digest of a job's paths when it passed, date, job: see jobs.py\n" + "".join(lines))
 
 
-def brought(jobs, today):
-    """Return the jobs that changed paths bring, and those that only their age does, the oldest first."""
+def brought(today):
+    """Return the jobs that a change brings, and those that only their age does; the oldest records first."""
     found, changed, old = recorded(), [], []
-    for job in jobs:
-        digest, date = found.get(job.name, (None, None))
+    for job in JOBS:
+        digest, date = found.get(job.name, (None, datetime.date.min))
         if job.always or digest is None or digest != job.digest():
-            changed.append(job)
+            changed.append((not job.always, date, job))
         elif today - date >= WEEK:
-            old.append((date, job))
-    return changed, [job for _, job in sorted(old, key=lambda entry: entry[0])]
+            old.append((True, date, job))
+    return ([job for *_, job in sorted(entries, key=lambda entry: entry[:2])] for entries in (changed, old))
 
 
 def run(job):
@@ -230,7 +235,7 @@ def main():
     if options.only:
         jobs, old = [j for j in JOBS if any(fnmatch.fnmatch(j.name, p) for p in options.only)], []
     else:
-        jobs, old = (JOBS, []) if options.full else brought(JOBS, today)
+        jobs, old = (JOBS, []) if options.full else brought(today)
     names = {job.name for job in jobs + old}
     print("Not brought by this change:", ", ".join(j.name for j in JOBS if j.name not in names) or "no job")
     print("Only a week old:", ", ".join(job.name for job in old) or "no job", flush=True)
@@ -240,7 +245,8 @@ def main():
     results, recording = {}, threading.Lock()
 
     def run_in_time(job):
-        if job in old and time.monotonic() - began > BUDGET:
+        in_time = options.full or options.only or job.always or time.monotonic() - began < BUDGET
+        if not in_time:
             return
         digest = job.digest()
         results[job] = run(job)
@@ -254,7 +260,7 @@ def main():
     print(f"\n{'wall s':>7} {'CPU min':>8}  job")
     for job, (passed, wall, cpu) in sorted(results.items(), key=lambda entry: -entry[1][2]):
         print(f"{wall:7.0f} {cpu:8.1f}  {job.name}{'' if passed else '  FAILED'}")
-    left = [job.name for job in old if job not in results]
+    left = [job.name for job in jobs + old if job not in results]
     print("Left for the next run, for want of time:", ", ".join(left) or "no job", flush=True)
     return 0 if all(passed for passed, *_ in results.values()) else 1
 

@@ -1,5 +1,6 @@
 """Hosts in step train as one device does on the same batches: losses, predictions, tables and slots."""
 
+import fcntl
 import pathlib
 
 import numpy as np
@@ -21,8 +22,8 @@ ALSO_ON_RAILS = (*ALSO_ON_MORE, "permutation_adagrad", "stacked", "sampled")
 SCRIPT = pathlib.Path(__file__).with_name("_models.py")
 
 
-def _trained(folder, hosts, devices, cases):
-    """What each host has found for each case."""
+def _train(folder, hosts, devices, cases):
+    """Runs hosts that train the cases and write what they find into `folder`."""
     running = LocalHosts(SCRIPT, hosts, [folder, devices, *cases])
     try:
         for case in cases:
@@ -32,12 +33,25 @@ def _trained(folder, hosts, devices, cases):
     finally:
         running.close()
     assert codes == [0] * hosts, running.text()
+
+
+def _found(folder, hosts, cases):
+    """What each host has found for each case."""
     return {case: [np.load(folder / f"{case}_{host}.npz") for host in range(hosts)] for case in cases}
 
 
 @pytest.fixture(scope="module")
-def two_hosts(tmp_path_factory):
-    return _trained(tmp_path_factory.mktemp("hosts"), 2, 1, _models.CASES)
+def two_hosts(tmp_path_factory, request):
+    """What two hosts have found; all processes of a session share one training."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if hasattr(request.config, "workerinput") else folder) / "same_numbers"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "trained").exists():
+            _train(folder, 2, 1, _models.CASES)
+            (folder / "trained").touch()
+    return _found(folder, 2, _models.CASES)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +85,7 @@ def test_two_hosts(case, two_hosts, one_device):
 @pytest.mark.soak
 @pytest.mark.parametrize(("hosts", "devices", "cases"), [(2, 2, ALSO_ON_RAILS), (4, 1, ALSO_ON_MORE)])
 def test_more_hosts_and_devices(hosts, devices, cases, tmp_path, one_device):
-    found = _trained(tmp_path, hosts, devices, cases)
+    _train(tmp_path, hosts, devices, cases)
+    found = _found(tmp_path, hosts, cases)
     for case in cases:
         _compare(case, found[case], one_device(case))

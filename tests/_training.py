@@ -11,7 +11,7 @@ needs_multi_optimizer = pytest.mark.skipif(
 
 
 def in_the_suite(cases, *kept):
-    """Cases of `pytest.mark.parametrize`: those not of `kept` are soak tests, which CI does by turns."""
+    """Cases of `pytest.mark.parametrize`: those not of `kept` are soak tests."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)), marks=() if case in kept else pytest.mark.soak

@@ -4,7 +4,6 @@ As a script, this is what the chief runs. It runs the cells of `CELLS` (JSON: li
 row, the column), and prints what each has told, or its traceback.
 """
 
-import fcntl
 import json
 import os
 import pathlib
@@ -32,19 +31,15 @@ def run_cells():
         print(f">> {json.dumps([table, row, check, told], default=float)}", flush=True)
 
 
-def results(cells, folder):
-    """What the cells told: `{(table, row, check): {"told": ...} or {"error": ...}}`.
+def run(cells, folder):
+    """Run `cells` (those of this session) on servers, and write what they tell into `folder`."""
+    (folder / "told.json").write_text(json.dumps(_on_servers(cells, folder)))
 
-    Args:
-        cells: the cells of this session, sorted.
-        folder: one of the session's, shared by its processes: the first that asks runs the cells for all.
-    """
-    path = pathlib.Path(folder) / "servers.json"
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            path.write_text(json.dumps(_on_servers(cells, folder)))
-    return {(table, row, check): told for table, row, check, told in json.loads(path.read_text())}
+
+def results(folder):
+    """Return what the cells told: `{(table, row, check): {"told": ...} or {"error": ...}}`."""
+    found = json.loads((folder / "told.json").read_text())
+    return {(table, row, check): told for table, row, check, told in found}
 
 
 _SCRIPT = "from conformance._processes import run_cells\nrun_cells()\n"

@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from _session import once
 from conformance import _processes
 
 
@@ -13,11 +14,8 @@ def _results(session):
         for item in session.items
         if "conformance" in item.path.parts and item.callspec.params.get("strategy") == "servers"
     }
-    folder = session.config._tmp_path_factory.getbasetemp()
-    # Processes of one session (pytest-xdist) have folders side by side.
-    return _processes.results(
-        sorted(chosen), folder.parent if hasattr(session.config, "workerinput") else folder
-    )
+    folder = once(session.config, "servers", lambda folder: _processes.run(sorted(chosen), folder))
+    return _processes.results(folder)
 
 
 @pytest.fixture

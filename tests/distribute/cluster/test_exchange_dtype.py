@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from _cluster_model import MODEL, ended, said
+from distribute.cluster._model import MODEL, ended, said
 
 HEADS = (
     MODEL

@@ -5,7 +5,7 @@ import signal
 
 import h5py
 import pytest
-from _cluster_model import MODEL, ended, said
+from distribute.cluster._model import MODEL, ended, said
 
 # Slow enough to be hit in the middle of an epoch: the chief takes its time for every batch. (Not by a
 # `tf.py_function`: TensorFlow can't drop an iterator that runs one when an error ends `fit`.)

@@ -7,22 +7,31 @@ import re
 import keras
 import numpy as np
 import pytest
+from _session import once
 
 from tests.distribute.hosts import _model
 from tests.distribute.hosts._local import LocalHosts
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
+def said(request):
     """The folder of two hosts, and what each has said."""
-    folder = tmp_path_factory.mktemp("model")
+    folder = once(request.config, "said_by_hosts", _run)
+    return folder, json.loads(_told(folder).read_text())
+
+
+def _told(folder):
+    return folder.with_suffix(".json")  # beside the folder, in which tests look at every file
+
+
+def _run(folder):
     hosts = LocalHosts(pathlib.Path(_model.__file__), 2, [folder])
     try:
         found = [json.loads(h.wait_for("^said (.*)").group(1)) for h in hosts.hosts]
         assert hosts.ended() == [0, 0], hosts.text()
     finally:
         hosts.close()
-    return folder, found
+    _told(folder).write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
 """Hosts in step train as one device does on the same batches: losses, predictions, tables and slots."""
 
-import fcntl
 import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from _session import once
 
 from tests.distribute.hosts import _models
 from tests.distribute.hosts._local import LocalHosts
@@ -41,16 +41,9 @@ def _found(folder, hosts, cases):
 
 
 @pytest.fixture(scope="module")
-def two_hosts(tmp_path_factory, request):
-    """What two hosts have found; all processes of a session share one training."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if hasattr(request.config, "workerinput") else folder) / "same_numbers"
-    folder.mkdir(exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "trained").exists():
-            _train(folder, 2, 1, _models.CASES)
-            (folder / "trained").touch()
+def two_hosts(request):
+    """What two hosts have found."""
+    folder = once(request.config, "two_hosts", lambda folder: _train(folder, 2, 1, _models.CASES))
     return _found(folder, 2, _models.CASES)
 
 

@@ -4,10 +4,10 @@
 
 `JOBS` says what each job runs and which paths bring it. A job runs if the contents of its paths differ from
 those with which it last passed, as `.ci/green` records them, or if nothing is recorded: where the base is not
-known, everything runs. Jobs that nothing brings, but whose records are a week old, follow. The jobs that are
-longest without a record begin first. When the run is older than `BUDGET`, no other job begins: what is left
-is printed, has no record, and so comes first in the next run. `--full` (and `FULL=1 .ci/run`) runs every job,
-however long it takes.
+known, everything runs. Jobs that nothing brings, but whose records are a week old, follow. The jobs with the
+oldest records, or with none, begin first. When the run is older than `BUDGET`, no other job begins: what is
+left is printed and keeps its old record, so that the next run brings it again. `--full` (and
+`FULL=1 .ci/run`) runs every job, however long it takes.
 
 A job that passes is recorded in `.ci/green` of the working tree. Whoever lands a change commits that file
 with it. A record that is not committed only makes more jobs run.
@@ -245,8 +245,8 @@ def main():
     results, recording = {}, threading.Lock()
 
     def run_in_time(job):
-        in_time = options.full or options.only or job.always or time.monotonic() - began < BUDGET
-        if not in_time:
+        chosen = options.full or options.only or job.always
+        if not chosen and time.monotonic() - began > BUDGET:
             return
         digest = job.digest()
         results[job] = run(job)

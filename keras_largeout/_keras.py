@@ -306,6 +306,45 @@ def let_tf_keras_train(variable):
     variable._unique_id = f"keras_largeout_{id(variable)}"
 
 
+class ValuesOfWeights:
+    """A base, before a Keras layer or model, whose `get_weights` has no weight that holds no value.
+
+    Such a weight (`is_trigger`) is there for the gradient tape alone. Without it a layer with an optimizer of
+    its own has the values of one without, and of a layer of Keras.
+    """
+
+    def get_weights(self):
+        """The values of all weights: a list of NumPy arrays, as in Keras."""
+        return [weight.numpy() for weight in self.weights if not is_trigger(weight)]
+
+    def set_weights(self, weights):
+        """Assigns the values of all weights.
+
+        Args:
+            weights: list of arrays, as `get_weights` of a layer or model like this one returns them.
+
+        Raises:
+            ValueError: another number of arrays, or an array of another shape.
+        """
+        own = [weight for weight in self.weights if not is_trigger(weight)]
+        given = list(weights)
+        if len(given) > len(own):  # of a version that gave them a value
+            given = [value for value in given if tuple(value.shape) != (0,)]
+        shapes, expected = ([tuple(v.shape) for v in values] for values in (given, own))
+        if shapes != expected:
+            wrong = next((i for i, (a, b) in enumerate(zip(shapes, expected)) if a != b), None)
+            received = f"{len(given)} arrays" if wrong is None else f"shape {shapes[wrong]} at index {wrong}"
+            must = f"{len(own)} arrays" if wrong is None else f"the shape {expected[wrong]} at index {wrong}"
+            raise ValueError(f"`weights` of {self.name!r} must have {must}. Received: {received}")
+        for weight, value in zip(own, given):
+            weight.assign(value)
+
+
+def is_trigger(weight):
+    """Whether a weight holds no value: it has an attribute `is_trigger` that says so."""
+    return getattr(weight, "is_trigger", False)
+
+
 class SelfMadeVariable(keras.Variable):
     """A `keras.Variable` that makes its own `tf.Variable` when Keras asks for it.
 

@@ -6,13 +6,13 @@ import warnings
 import keras
 
 from keras_largeout._hidden import heads_of
-from keras_largeout._keras import all_layers
+from keras_largeout._keras import ValuesOfWeights, all_layers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
 
 _SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
-class _Checked:
+class _Checked(ValuesOfWeights):
     """Checks what `compile` was given for the outputs of heads, and knows of layers that train themselves."""
 
     def check_losses(self):

@@ -56,10 +56,10 @@ class IdsOfTable:
             self.vocabulary.build()
             self.vocabulary.on_replaced(RowReset(table, initializer, start, start + self.rows))
 
-    def __call__(self, ids):
-        """Rows for ids of any kind."""
+    def __call__(self, ids, training=None):
+        """Rows for ids of any kind. `training`: that of the layer's call, for a vocabulary."""
         if self.vocabulary is not None:
-            return self.vocabulary(ids)
+            return self.vocabulary(ids, training=training)
         return into_range(as_ids(ids), self.rows, self.out_of_range, self.padding)
 
     @property
@@ -80,14 +80,15 @@ class IdsOfTable:
             return tf.ones(tf.shape(ids), tf.bool)
         return (ids >= 0) & (ids < self.rows)
 
-    def together(self, several):
+    def together(self, several, training=None):
         """The same for ids of several features, which a vocabulary sees as one."""
         if self.vocabulary is None or len(several) == 1:
-            return [self(ids) for ids in several]
+            return [self(ids, training) for ids in several]
         several = [as_ids(ids) for ids in several]
         values = [values_of(ids) for ids in several]
         flat = [tf.reshape(v if v.dtype == tf.string else tf.cast(v, tf.int64), [-1]) for v in values]
-        rows = tf.split(self.vocabulary(tf.concat(flat, 0)), [tf.size(part) for part in flat])
+        rows = self.vocabulary(tf.concat(flat, 0), training=training)
+        rows = tf.split(rows, [tf.size(part) for part in flat])
         shaped = [tf.ensure_shape(tf.reshape(r, tf.shape(v)), v.shape) for r, v in zip(rows, values)]
         return [with_values(ids, part) for ids, part in zip(several, shaped)]
 
@@ -99,6 +100,16 @@ class IdsOfTable:
         """
         value = 0 if self.vocabulary is None else self.vocabulary.mask_value
         return IsToken(value, length)(ids)
+
+
+def vocabulary_config(vocabulary):
+    """A vocabulary, or None, as a config. Layers that share a vocabulary share it in a loaded model, too.
+
+    Keras numbers an object in its second config of a file, and the first one, which is a part of a layer's
+    config, would stay without the number. So the second one is taken.
+    """
+    keras.saving.serialize_keras_object(vocabulary)
+    return keras.saving.serialize_keras_object(vocabulary)
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

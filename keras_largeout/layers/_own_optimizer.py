@@ -4,10 +4,11 @@ import tensorflow as tf
 
 from keras_largeout._keras import let_tf_keras_train
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
+from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 
 
-class OwnOptimizer:
+class OwnOptimizer(LayerState):
     """A base of a layer that may train its tables by itself, in its backward pass.
 
     Attributes:
@@ -96,5 +97,6 @@ def add_trigger(layer):
     What depends on it has a gradient, although nothing else that the model trains may be below.
     """
     trigger = layer.add_weight(shape=(0,), initializer="zeros", dtype="float32", name="trigger")
+    trigger.is_trigger = True  # no value of the layer
     let_tf_keras_train(trigger)
     return trigger

@@ -10,15 +10,15 @@ from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.cross_replica import several_replicas
 from keras_largeout.distribute.replicas.devices import (
     emptiest_server,
-    on,
     on_servers,
-    plain_variable,
     replica_index,
 )
 from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.distribute.replicas.plain_weight import PlainWeight
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids
+from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.mixing import mixed
@@ -32,12 +32,13 @@ _ROWS_PER_BLOCK = 4
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class DynamicVocabulary(keras.layers.Layer):
+class DynamicVocabulary(LayerState, keras.layers.Layer):
     """Gives ids of any number, integers or strings, the rows of a table of fixed size.
 
     In training an id gets a row when it has come `admit_after` times. Where its places are taken, the id that
     was used least often, or least recently, gives its row up. All other ids, and new ones outside of
-    training, share the rows of unknown ids. What it knows is saved with the model, and goes with an export.
+    training, share the rows of unknown ids. What it knows is a part of the model's weights: it is in
+    files, checkpoints and `get_weights`, and goes with an export.
 
     Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`.
     The embedding then takes the ids as they come, and a row that another id gets begins anew: with a first
@@ -128,14 +129,23 @@ class DynamicVocabulary(keras.layers.Layer):
             return
         blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
         device = emptiest_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
-        with tf.init_scope(), tf.device(device):
-            self._state = {
-                "keys": _state(tf.fill([self.capacity], tf.constant(EMPTY, tf.int64)), "keys"),
-                "scores": _state(tf.zeros([self.capacity], tf.int64), "scores"),
-                "sketch": _state(tf.zeros([blocks, 64], tf.uint8), "sketch"),
-                "clock": _state(tf.zeros([2], tf.int64), "clock"),
-            }
+        made = {
+            "keys": (EMPTY, (self.capacity,), "int64"),
+            "scores": (0, (self.capacity,), "int64"),
+            "sketch": (0, (blocks, 64), "uint8"),
+            "clock": (0, (2,), "int64"),
+        }
+        self._state = {
+            name: PlainWeight(self.name, first, shape, dtype, name, device)
+            for name, (first, shape, dtype) in made.items()
+        }
         self.built = True
+        self.track_state()
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return self.built and all(weight.initialized for weight in self._state.values())
 
     def on_replaced(self, reset):
         """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got."""
@@ -153,11 +163,13 @@ class DynamicVocabulary(keras.layers.Layer):
         # Free slots have this key: what is searched under it is found nowhere.
         sought = ids if padding is None else tf.where(padding, tf.constant(EMPTY, tf.int64), ids)
         if is_exporting():
-            slots = stock_find(self._state["keys"], sought)
+            slots = stock_find(self._state["keys"].value, sought)
+        elif not self.initialized:
+            slots = tf.fill(tf.shape(sought), tf.constant(-1, tf.int64))
         elif training and self.trainable:
             slots = self._updated(sought)
         else:
-            slots = find(self._state["keys"], sought)
+            slots = find(self._state["keys"].value, sought)
         unknown = tf.constant(self._first_oov if self.num_oov_indices else -1, tf.int64)
         if self.num_oov_indices > 1:
             unknown += tf.math.floormod(mixed(ids), self.num_oov_indices)
@@ -184,7 +196,8 @@ class DynamicVocabulary(keras.layers.Layer):
         return replica.merge_call(of_all, args=(ids,))[replica_index()]
 
     def _update(self, ids):
-        slots, replaced = update(**self._state, ids=ids, admit_after=self.admit_after, evict=self.evict)
+        state = {name: weight.value for name, weight in self._state.items()}
+        slots, replaced = update(**state, ids=ids, admit_after=self.admit_after, evict=self.evict)
         for reset in self._resets:
             reset(replaced + self.first_row)
         return slots
@@ -223,8 +236,7 @@ class DynamicVocabulary(keras.layers.Layer):
         if only_checking():
             return
         for name, variable in self._state.items():
-            with on(variable):
-                variable.assign(np.asarray(store[name]))
+            variable.assign(np.asarray(store[name]))
 
     def get_config(self):
         return {
@@ -235,7 +247,3 @@ class DynamicVocabulary(keras.layers.Layer):
             "num_oov_indices": self.num_oov_indices,
             "mask_value": self.mask_value,
         }
-
-
-def _state(value, name):
-    return plain_variable(value, trainable=False, name=name)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.balance.feature_use import FeatureUse
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
-from keras_largeout.layers._ids import IdsOfTable
+from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
 from keras_largeout.layers._one_table import OneTable
 from keras_largeout.layers._tied import register_embedding
@@ -83,6 +83,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             to int32. Without a combiner the result is ragged where `inputs` are, and dense, with zeros in the
             empty places, where they are sparse.
         weights: optional per-id weights, of the kind and shape of `inputs`, float.
+        training: bool, whether a `vocabulary` counts the ids. It has no other effect.
 
     Input shape:
         `[...]` without a combiner; `[..., ids of a bag]` with one.
@@ -160,17 +161,18 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         )
         self._ids.reset_rows(self.table, self.embeddings_initializer)
         self.built = True
+        self.track_state()
 
     @property
     def embeddings(self):
         """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
         return self.whole_table("embeddings")
 
-    def call(self, inputs, weights=None):
+    def call(self, inputs, weights=None, training=None):
         check_keras_3(self, inputs)
         check_optimizer(self)
         self.check_own_optimizer()
-        ids = self._ids(inputs)
+        ids = self._ids(inputs, training)
         if self.use is not None:
             self.use.add(as_ids(inputs), ids)
         if self.mask_zero and self.combiner is not None:
@@ -203,7 +205,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         kept = tuple(input_shape) if self.combiner is None else tuple(input_shape)[:-1]
         return (*kept, self.output_dim)
 
-    def compute_output_spec(self, inputs, weights=None):
+    def compute_output_spec(self, inputs, weights=None, training=None):
         check_exact(inputs.dtype, self.input_dim)
         ragged = self.combiner is None and getattr(inputs, "ragged", False)
         shape = self.compute_output_shape(inputs.shape)
@@ -225,7 +227,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             "mask_zero": self.mask_zero,
             "combiner": self.combiner,
             "out_of_range": self.out_of_range,
-            "vocabulary": keras.saving.serialize_keras_object(self.vocabulary),
+            "vocabulary": vocabulary_config(self.vocabulary),
             **self.place_config(),
         }
 

@@ -126,6 +126,7 @@ class SparseDense(OneTable, keras.layers.Layer):
                 name="bias",
             )
         self.built = True
+        self.track_state()
 
     def table_shape(self):
         return self.input_dim, self.units

@@ -12,6 +12,8 @@ from keras_largeout.metrics._scores import best_of, head_of, nothing_to_measure
 class AtK(keras.metrics.Metric):
     """A ratio of two sums over the rows. Subclasses say what a row adds to each: `parts`."""
 
+    _direction = "up"  # Keras's callbacks ask whether more is better
+
     def __init__(self, k, name=None, dtype=None, num_classes=None):
         k = positive_int("k", k)
         super().__init__(name=name or f"{self.short_name}_at_{k}", dtype=dtype)

@@ -34,6 +34,8 @@ class Perplexity(keras.metrics.Metric):
     tasks", JASA 62(S1), 1977.
     """
 
+    _direction = "down"  # Keras's callbacks ask whether more is better
+
     def __init__(self, name="perplexity", dtype=None):
         super().__init__(name=name, dtype=dtype)
         # float32 would stop counting at 16.7 million tokens.

@@ -2,10 +2,11 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
+from keras_largeout.optimizers.row_saving import SavedWithoutRows
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(SavedWithoutRows, keras.optimizers.LossScaleOptimizer):
     """`keras.optimizers.LossScaleOptimizer` for models with tables.
 
     It looks for infinities and NaN in the rows that a sparse gradient lists (Keras's own makes a dense copy

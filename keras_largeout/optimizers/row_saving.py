@@ -1,12 +1,64 @@
 """How an optimizer with row updates is saved and loaded: what Keras keeps, and slots of tables in chunks."""
 
+import warnings
+
 from keras_largeout._keras import place_of
+from keras_largeout.distribute.replicas._tensorflow import SavesState
+from keras_largeout.distribute.tables.shard import outside_tables, refuse_files
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 
 
-class SavedRows:
+class SavedWithoutRows:
+    """A base, before a Keras optimizer whose `variables` have slots of tables that another object saves."""
+
+    def save_own_variables(self, store):
+        for index, variable in enumerate(outside_tables(self.variables)):
+            store[str(index)] = variable.numpy()
+
+    def load_own_variables(self, store):
+        variables = outside_tables(self.variables)
+        if len(store.keys()) != len(variables):
+            warnings.warn(
+                f"Skipping variable loading for optimizer {self.name!r}: it has {len(variables)} variables, "
+                f"and the saved one has {len(store.keys())}.",
+                stacklevel=2,
+            )
+            return
+        for index, variable in enumerate(variables):
+            variable.assign(store[str(index)])
+
+
+class SavedRows(SavesState, SavedWithoutRows):
     """A base of `RowSparse`, which comes before a Keras optimizer and has `_row_slots`."""
+
+    initialized = True
+
+    @property
+    def variables(self):
+        """Keras's variables of the optimizer, and then the slots of tables, each in the parts of its table.
+
+        (Slots of a table in files are no variables.)
+        """
+        return [*super().variables, *self._row_slots.parts]
+
+    def save_state(self, store):
+        refuse_files(weight.variable for weight in self._row_slots.weights if weight.is_table)
+        with digested(store) as arrays:
+            self._row_slots.save(arrays)
+
+    def load_state(self, store):
+        verify(store)
+        self._row_slots.check(store, self.name)
+        self._row_slots.load(store)
+
+    def tracked(self, children):
+        """All but what Keras lists once more by kind: `_variables` and the state have everything."""
+        return {
+            name: child
+            for name, child in children.items()
+            if name == "_variables" or not isinstance(child, list)
+        }
 
     def save_own_variables(self, store):
         if not self._row_slots.has_rows:  # what Keras's own optimizer writes, and reads
@@ -27,14 +79,15 @@ class SavedRows:
         verify(store)
         # Keras counts keys: it sees its own ones, "0", "1", ...
         own = {key: store[key] for key in store.keys() if key.isdigit()}  # noqa: SIM118 (an HDF5 group)
-        fits = len(own) == len(self.variables)
+        variables = outside_tables(self.variables)
+        fits = len(own) == len(variables)
         if self.built and fits:
-            self._check_shapes(own)
+            self._check_shapes(own, variables)
             self._row_slots.check(store, self.name)
         elif self.built and own and only_checking():
             raise ValueError(
                 f"The weights file is of another optimizer than {self.name!r}: it must have "
-                f"{len(self.variables)} variables of it. Received: {len(own)}. (To load the weights alone, "
+                f"{len(variables)} variables of it. Received: {len(own)}. (To load the weights alone, "
                 "load them before `compile`.)"
             )
         if only_checking():
@@ -43,8 +96,8 @@ class SavedRows:
         if self.built and fits:
             self._row_slots.load(store)
 
-    def _check_shapes(self, own):
-        expected = {str(i): tuple(variable.shape) for i, variable in enumerate(self.variables)}
+    def _check_shapes(self, own, variables):
+        expected = {str(i): tuple(variable.shape) for i, variable in enumerate(variables)}
         saved = {key: tuple(value.shape) for key, value in own.items()}
         wrong = sorted(key for key in expected if expected[key] != saved.get(key))
         if wrong:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.distribute.tables.row_span import RowSpan
+from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
 
@@ -90,6 +91,12 @@ class RowSlots:
         saved_as_one = weight.owner if family is None else family
         number = self._numbers.setdefault(id(saved_as_one), len(self._numbers))
         return [(f"{kind}{number}{suffix}", start, stop) for suffix, start, stop in weight.spans()]
+
+    @property
+    def parts(self):
+        """The slots of tables in memory: `ShardVariable`s."""
+        slots = [slot for weight in self.weights if weight.is_table for slot in weight.slots.values()]
+        return [slot for slot in slots if isinstance(slot, ShardVariable)]
 
     @property
     def slots(self):

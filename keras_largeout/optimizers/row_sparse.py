@@ -12,6 +12,7 @@ from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras_largeout.optimizers.multi_optimizer import MultiOptimizer
 from keras_largeout.optimizers.row_saving import SavedRows
 from keras_largeout.optimizers.row_slots import RowSlots
 from keras_largeout.optimizers.row_step import RowStep, by_rows
@@ -112,9 +113,11 @@ class RowSparse(GradientSums, SavedRows):
         row_slices.check_constraint(weight)
 
     def adopt(self, wrapper):
-        """Makes a `keras.optimizers.LossScaleOptimizer` around this optimizer one of this package."""
+        """Makes a `LossScaleOptimizer` or `MultiOptimizer` of Keras around this optimizer one of ours."""
         if type(wrapper) is keras.optimizers.LossScaleOptimizer:
             wrapper.__class__ = LossScaleOptimizer
+        elif type(wrapper) is getattr(keras.optimizers, "MultiOptimizer", None):
+            wrapper.__class__ = MultiOptimizer
 
     # Building: slots.
 
@@ -131,6 +134,8 @@ class RowSparse(GradientSums, SavedRows):
         super().build(variables)
         if self.gradient_accumulation_steps:
             self._row_slots.add_accumulators()
+        if self._row_slots.has_rows:
+            self.track_state()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         weight = self._row_slots.get(reference_variable) or weight_of(reference_variable)

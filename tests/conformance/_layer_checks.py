@@ -124,6 +124,21 @@ def save_and_load(layer, strategy, folder):
     assert_same(arrays(loaded), arrays(model), 1e-5, 1e-6)
 
 
+def checkpoint(layer, strategy, folder):
+    """A model restored from a `tf.train.Checkpoint` trains on as the saved one does, slots of tables too."""
+    model, _ = trained(layer, strategy)
+    path = tf.train.Checkpoint(model=model).save(str(folder / "checkpoint"))
+    restored = compiled(layer, strategy, metrics=LAYERS[layer].metrics())  # its optimizer is not built
+    status = tf.train.Checkpoint(model=restored).restore(path)
+    assert_equal(arrays(restored), arrays(model))
+    with strategy.scope():
+        restored.optimizer.build(restored.trainable_variables)
+    status.assert_existing_objects_matched()
+    again, more = fit(layer, restored), fit(layer, model)
+    assert again == pytest.approx(more, rel=1e-5)
+    assert_same(arrays(restored), arrays(model), 1e-5, 1e-6)
+
+
 def mixed_precision(policy, layer, strategy, folder):
     """Computes in 16 bits, keeps float32 weights, and learns what float32 learns, but for rounding."""
     want = trained(layer, strategy)[1]["losses"]
@@ -200,6 +215,7 @@ CHECKS = {
     "numbers": numbers,
     "config": config,
     "save and load": save_and_load,
+    "tf.train.Checkpoint": checkpoint,
     "mixed_bfloat16": functools.partial(mixed_precision, "mixed_bfloat16"),
     "mixed_float16": functools.partial(mixed_precision, "mixed_float16"),
     "export": export,

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import ndcg_score
 
+import keras_largeout as kl
 from keras_largeout import metrics
 
 CLASSES, ROWS, K = 40, 23, 5
@@ -191,3 +192,14 @@ def test_a_multi_hot_matrix_of_integers_needs_num_classes(batch):
         metric.update_state(y, ids)
     assert float(scored[0].result()) == float(scored[1].result()) > 0
     assert type(scored[0]).from_config(scored[0].get_config()).num_classes == CLASSES
+
+
+@pytest.mark.parametrize("metric", [kl.metrics.Perplexity(), kl.metrics.MRR(3), kl.metrics.TopKAccuracy(2)])
+def test_callbacks_know_whether_more_is_better(metric):
+    ids = keras.Input((2,), dtype="int32")
+    head = kl.layers.FullSoftmax(7)
+    model = kl.Model(ids, head(keras.layers.Embedding(7, 3)(ids)))
+    model.compile("sgd", head.loss, metrics=[metric])
+    stop = keras.callbacks.EarlyStopping(metric.name)
+    model.fit(np.zeros((4, 2), int), np.ones((4, 2), int), verbose=0, callbacks=[stop])
+    assert stop.monitor_op(2, 1) == (metric.name != "perplexity")

@@ -117,11 +117,11 @@ def test_two_passes_where_a_table_is_looked_up_twice(rng):
 @pytest.mark.parametrize("storage", ["host", "file"])
 def test_rows_in_other_memory(rng, tmp_path, storage):
     step = Step(rng, "lazy_adam", storage="host" if storage == "host" else f"file:{tmp_path}")
-    before = step.layer.embeddings.numpy()
+    before = step.layer.table.numpy()
     step.step()
     touched = np.unique(step.inputs[0])
     touched = touched[(touched >= 0) & (touched < ROWS)]
-    changed = np.flatnonzero((step.layer.embeddings.numpy() != before).any(axis=1))
+    changed = np.flatnonzero((step.layer.table.numpy() != before).any(axis=1))
     np.testing.assert_array_equal(changed, touched)
 
 

@@ -6,7 +6,7 @@ import warnings
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.in_step import hosts_of_model, written_by_first
 from keras_largeout.distribute.tables.server_files import bytes_to_save
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.tables.shard import outside_tables
 from keras_largeout.files.loading import load_pass, verify, verify_file
 from keras_largeout.files.model_files import model_file
 
@@ -83,4 +83,4 @@ class Saving:
         variables = [*self.variables, *self.metrics_variables]
         if getattr(self, "optimizer", None) is not None:  # a model that was never compiled has none
             variables += self.optimizer.variables
-        return list({id(v): v for v in variables if not isinstance(v, ShardVariable)}.values())
+        return list({id(v): v for v in outside_tables(variables)}.values())

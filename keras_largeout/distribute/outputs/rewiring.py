@@ -11,6 +11,7 @@ from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
 from keras_largeout.distribute.replicas.between_hosts import joined, of_each, sums
 from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.distribute.tables.chunks import chunk_ranges
+from keras_largeout.distribute.tables.shard import outside_tables
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
@@ -188,5 +189,5 @@ def slots_of(optimizer, variable):
     """
     slots = variable.slots()  # of this package's optimizers
     prefix = variable.path.replace("/", "_") + "_"  # the names that Keras gives
-    slots += [slot for slot in optimizer.variables if slot.name.startswith(prefix)]
+    slots += [slot for slot in outside_tables(optimizer.variables) if slot.name.startswith(prefix)]
     return [slot.value for slot in slots if tuple(slot.shape) == tuple(variable.shape)]

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.optimizer_check import responsible_for
+from keras_largeout.distribute.tables.shard import outside_tables
 
 _CUT = "_largeout_cut"  # on a part: its `CutWeight` and its index
 _SLOT = "_largeout_slot_of"  # on a slot: the same of the weight that it is beside
@@ -92,7 +93,7 @@ def check_and_save_whole(optimizer, variables):
     def save_whole(store):
         found = {}
         save(found)
-        places = _places(optimizer.variables)
+        places = _places(outside_tables(optimizer.variables))
         for key, value in found.items():
             if not key.isdigit():
                 store[key] = value
@@ -102,7 +103,7 @@ def check_and_save_whole(optimizer, variables):
 
     @functools.wraps(load)
     def load_whole(store):
-        places = _places(optimizer.variables)
+        places = _places(outside_tables(optimizer.variables))
         found = {key: store[key] for key in list(store.keys()) if not key.isdigit()}
         numbers = [key for key in list(store.keys()) if key.isdigit()]
         if len(numbers) != len(places):  # another model's or optimizer's: Keras says so

@@ -89,11 +89,10 @@ def memory_of(variables, devices):
         devices: sequence of names.
     """
     memory = np.zeros(len(devices), np.int64)
-    for variable in variables:
-        beside = variable.slots() if isinstance(variable, ShardVariable) else []
-        for each in (variable, *beside):
-            value = each.value
-            for i, device in enumerate(devices):
-                if str(value.device).endswith(f":{device}"):
-                    memory[i] += int(np.prod(value.shape)) * value.dtype.size
+    slots = [slot for v in variables if isinstance(v, ShardVariable) for slot in v.slots()]
+    for variable in {id(v): v for v in (*variables, *slots)}.values():
+        value = variable.value
+        for i, device in enumerate(devices):
+            if str(value.device).endswith(f":{device}"):
+                memory[i] += int(np.prod(value.shape)) * value.dtype.size
     return memory

@@ -7,6 +7,7 @@ ImportError that says so.
 import contextlib
 import logging
 import threading
+import weakref
 
 import tensorflow as tf
 
@@ -159,3 +160,75 @@ def concrete_function(function, *args):
     module = "tensorflow.python.distribute.coordinator.cluster_coordinator"
     one_of, spec_of = _need(module, "_select_worker_slice"), _need(module, "_maybe_as_type_spec")
     return function.get_concrete_function(*tf.nest.map_structure(spec_of, one_of(0, args)))
+
+
+class SavesState:
+    """A base, before a Keras layer or optimizer, that puts its state into TensorFlow's checkpoints.
+
+    Why: `tf.train.Checkpoint` and `tf.saved_model.save` follow attributes that are variables. Parts of tables
+    are in lists, which Keras hides from them, and a part says nothing about which rows it has. So all that
+    `save_state` writes is one object for a checkpoint, with the rows in their logical order.
+
+    A subclass calls `track_state` when it is built. It has `built`, `initialized`, `save_state`, `load_state`
+    and `state_variables`.
+    """
+
+    #: TensorFlow finds it in this attribute, once it is set.
+    largeout_state = None
+
+    def save_state(self, store):
+        """Writes arrays to `store`, a dict."""
+        raise NotImplementedError
+
+    def load_state(self, store):
+        """Reads what `save_state` wrote."""
+        raise NotImplementedError
+
+    def state_variables(self):
+        """dict from names to the `tf.Variable`s that a SavedModel must have."""
+        return {}
+
+    def track_state(self):
+        """Makes the state known to checkpoints, once there is one. What was restored before is read now.
+
+        (In the graph of a symbolic build nothing would be read: a layer asks again when it is called.)
+        """
+        if self.largeout_state is None and self.built and self.initialized:
+            with tf.init_scope():
+                self.largeout_state = _State(self)
+
+    def tracked(self, children):
+        """Which of the objects that TensorFlow has found, a dict by name, go into a checkpoint."""
+        return children
+
+    def track_list(self, name, objects):
+        """Makes layers or optimizers that an attribute lists known to checkpoints."""
+        for index, found in enumerate(objects):
+            _need(self, "_track_trackable")(found, f"{name}_{index}", overwrite=True)
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = self.tracked(dict(_need(super(), "_trackable_children")(save_type, **kwargs)))
+        if save_type == "savedmodel" and children.pop("largeout_state", None) is not None:
+            children.update(self.state_variables())
+        return children
+
+
+class _State(tf.__internal__.tracking.Trackable):
+    """The state of a `SavesState`."""
+
+    def __init__(self, owner):
+        self.owner = weakref.ref(owner)
+
+    def _serialize_to_tensors(self):
+        store = {}
+        self.owner().save_state(store)
+        return {key: tf.convert_to_tensor(value) for key, value in store.items()}
+
+    def _restore_from_tensors(self, restored_tensors):
+        keys, tensors = list(restored_tensors), list(restored_tensors.values())
+
+        def load(*values):
+            self.owner().load_state({key: value.numpy() for key, value in zip(keys, values)})
+
+        # Where several processes have variables, TensorFlow restores in a graph.
+        return load(*tensors) if tf.executing_eagerly() else tf.py_function(load, tensors, [])

@@ -32,7 +32,7 @@ def check_optimizer(layer):
             step has a gradient for all of their rows anyway.
 
     Raises:
-        ValueError: several replicas would train a table by an optimizer that cannot.
+        ValueError: an optimizer would train a table that it cannot: over several replicas, or in files.
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:
@@ -73,6 +73,13 @@ def _check(layer, optimizer, is_training_of_several, is_training):
                 f"use {_like(responsible)}. (For other weights any optimizer may stand beside it, in a "
                 f"keras.optimizers.MultiOptimizer.) Received: {_name(type(responsible))} for {shard.path}"
             )
+        elif responsible is not None and _is_in_two_memories(shard) and is_training(layer):
+            raise ValueError(
+                "`optimizer` must be one of keras_largeout.optimizers where a table is in files or has "
+                f"`cache_rows`: use {_like(responsible)}. (For other weights any optimizer may stand beside "
+                f"it, in a keras.optimizers.MultiOptimizer.) Received: {_name(type(responsible))} for "
+                f"{shard.path}"
+            )
         elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
             _warn(responsible, shard)
 
@@ -81,6 +88,12 @@ def _is_cut(shard):
     """Whether one replica computes with a table over several devices."""
     table = shard.array.table
     return not table.remote and len(table.devices) > 1
+
+
+def _is_in_two_memories(shard):
+    """Whether the `tf.Variable` of a part is not just its rows: other optimizers would update all of it."""
+    table = shard.array.table
+    return table.folder is not None or table.caches is not None
 
 
 def _is_waste(layer, shard):

@@ -257,6 +257,9 @@ class ShardedArray:
         """The logical array, one copy of it."""
         return RowSpan(self).numpy()
 
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(RowSpan(self), dtype)
+
     def assign(self, value):
         """Overwrites the logical array. Raises ValueError for another shape."""
         RowSpan(self).assign(value)

@@ -85,6 +85,9 @@ def initial_rows(initializer, shape, dtype):
         return lambda start, stop: initializer(shape, dtype=dtype)[start:stop]
     if isinstance(initializer, keras.initializers.VarianceScaling):
         initializer = fixed_scale(initializer, shape)
+    if np.ndim(getattr(initializer, "value", 0)):  # `Constant` of a matrix
+        values = np.broadcast_to(initializer.value, shape)
+        return lambda start, stop: tf.cast(values[start:stop], dtype)
     if isinstance(initializer, _CONSTANT):
         return lambda start, stop: initializer((stop - start, *shape[1:]), dtype=dtype)
     # Only where every value is drawn on its own; an orthogonal table, say, is one piece.

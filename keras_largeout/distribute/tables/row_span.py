@@ -1,5 +1,8 @@
 """`RowSpan`: consecutive logical rows of a `ShardedArray`, such as one table of several stacked ones."""
 
+import math
+import warnings
+
 import numpy as np
 import tensorflow as tf
 
@@ -12,6 +15,9 @@ from keras_largeout.distribute.tables.server_files import (
 )
 from keras_largeout.files.digests import saved_shapes
 from keras_largeout.files.loading import may_have_other_rows, only_checking
+
+#: Rows of more bytes are not made one array without a warning.
+LARGE_BYTES = 1 << 30
 
 
 class RowSpan:
@@ -69,6 +75,13 @@ class RowSpan:
         return found[(slice(None),) * wanted.ndim + tuple(rest)] if rest else found
 
     def __array__(self, dtype=None, copy=None):
+        size = math.prod(self.shape) * tf.as_dtype(self.dtype).size
+        if size > LARGE_BYTES:
+            warnings.warn(
+                f"Rows of {self.array.name!r} are copied into one array of {size / 2**30:.1f} GiB. "
+                "`read(start, stop)` reads some of them.",
+                stacklevel=2,
+            )
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def assign(self, value):

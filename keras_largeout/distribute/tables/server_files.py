@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import on
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.tables.shard import ShardVariable, outside_tables
 
 _FILE_BYTES = 128 << 20
 _FOLDER = "tables-"
@@ -64,7 +64,7 @@ def bytes_to_save(model):
     tables = {id(v.array): v.array for v in variables if isinstance(v, ShardVariable)}.values()
     there = _active.get() is not None
     arrays = [a for table in tables for a in table.arrays() if not (there and a.table.remote)]
-    arrays += {id(v): v for v in variables if not isinstance(v, ShardVariable)}.values()
+    arrays = {id(array): array for array in [*arrays, *outside_tables(variables)]}.values()
     return sum(math.prod(array.shape) * tf.as_dtype(array.dtype).size for array in arrays)
 
 

@@ -69,6 +69,16 @@ class ShardVariable(SelfMadeVariable):
         return super().value if self.initialized else tf.zeros(self.shape, self.dtype)
 
     @property
+    def path(self):
+        """As Keras names it; a slot of an optimizer after the weight that its rows lie beside."""
+        if self.array.fill is None:
+            return super().path
+        scope = super().path.rpartition("/")[0]
+        beside = self.array.table.array
+        named = f"{beside.parts[self.part].path.replace('/', '_')}{self.array.name.removeprefix(beside.name)}"
+        return f"{scope}/{named}" if scope else named
+
+    @property
     def components(self):
         """The `tf.Variable`s: one per device where the part is mirrored, else one."""
         return components(self._made)
@@ -127,6 +137,12 @@ class ShardVariable(SelfMadeVariable):
                     resource=component.handle, indices=indices, updates=tf.cast(rows, component.dtype)
                 )
 
+    def overwrite_all(self, value):
+        """`overwrite` of all rows in a graph."""
+        for component in self.components:
+            with on(component):
+                component.assign(value)
+
     def update_rows(self, rule, slots, indices, values, hyper):
         """Updates rows and their slots in a step, in place, in every copy: see `ops.row_update`.
 
@@ -161,7 +177,11 @@ class ShardVariable(SelfMadeVariable):
         return [slot.parts[self.part] for slot in self.array.arrays()[1:]]
 
     def assign(self, value):
-        """Overwrites all rows, chunk by chunk."""
+        """Overwrites all rows: chunk by chunk, or in the graph of a `tf.function` at once.
+
+        Raises:
+            ValueError: `value` has another shape.
+        """
         if not self.initialized:
             return super().assign(value)
         if isinstance(value, keras.Variable):
@@ -171,6 +191,9 @@ class ShardVariable(SelfMadeVariable):
                 f"`value` must have the shape of the weight, {tuple(self.shape)}. "
                 f"Received: value.shape={tuple(value.shape)}"
             )
+        if not tf.executing_eagerly():
+            self.overwrite_all(tf.cast(tf.convert_to_tensor(value), self.dtype))
+            return self
         for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
             rows = (
                 chunks.read_at(components(value)[0], np.arange(start, stop))
@@ -211,3 +234,20 @@ def update_by_lookup(rule, copies, slots, lookup, hyper):
     for copy, *beside in zip(copies, *slots):
         with on(copy):
             embedding_update(rule, copy, beside, lookup, hyper)
+
+
+def refuse_files(shards):
+    """Raises ValueError where one of the `ShardVariable`s is a part of a table in files."""
+    for shard in shards:
+        folder = shard.array.table.folder
+        if folder is not None:
+            raise ValueError(
+                "`storage` of a table in a tf.train.Checkpoint must be 'device' or 'host': a checkpoint has "
+                "all rows in memory. Save this model by `model.save` or `kl.callbacks.BackupAndRestore`, "
+                f"which go over the rows in pieces. Received: {shard.path!r} with its rows in {folder.path}"
+            )
+
+
+def outside_tables(variables):
+    """Those of some variables that are no part of a table or of a slot beside one: a list."""
+    return [variable for variable in variables if not isinstance(variable, ShardVariable)]

@@ -261,6 +261,9 @@ class ShardedTable:
         """The logical array, one copy of it."""
         return self.array.numpy()
 
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype)
+
     def assign(self, value):
         """Overwrites the logical array."""
         self.array.assign(value)

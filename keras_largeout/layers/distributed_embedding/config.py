@@ -8,7 +8,7 @@ from keras_largeout._checks import positive_int
 from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.storage.places import check_storage
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
-from keras_largeout.layers._ids import IdsOfTable
+from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.optimizers.counterpart import counterpart
 
@@ -143,7 +143,8 @@ class TableConfig:
     def get_config(self):
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for field in _OBJECTS:
-            config[field] = keras.saving.serialize_keras_object(config[field])
+            serialize = vocabulary_config if field == "vocabulary" else keras.saving.serialize_keras_object
+            config[field] = serialize(config[field])
         # A placement that is no name belongs to a machine, not to a model.
         config["placement"] = self.placement if isinstance(self.placement, str) else "auto"
         if self.cache_rows is None:

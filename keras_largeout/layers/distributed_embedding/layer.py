@@ -17,6 +17,7 @@ from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import check_exact, check_keras_3
 from keras_largeout.layers._own_optimizer import add_trigger, check_not_scaled
+from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.layers.distributed_embedding.features import FeatureStructure, bundled, unbundled
 from keras_largeout.layers.distributed_embedding.optimizers import trained_together
 from keras_largeout.layers.distributed_embedding.requests import Requests
@@ -27,7 +28,7 @@ from keras_largeout.ops.export_mode import is_exporting
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class DistributedEmbedding(keras.layers.Layer):
+class DistributedEmbedding(LayerState, keras.layers.Layer):
     """Looks up many features in many tables at once; the API of `keras_rs.layers.DistributedEmbedding`.
 
     Tables of one width are *stacked*: one below the other in one variable. A batch is then one lookup per
@@ -61,7 +62,7 @@ class DistributedEmbedding(keras.layers.Layer):
             `feature_configs`: tensors, `tf.RaggedTensor`s or `tf.SparseTensor`s.
             Or what `preprocess` made of them.
         weights: optional, in the same structure: `None`, or per-id weights of the kind and shape of the ids.
-        training: has no effect.
+        training: bool, whether the `vocabulary` of a table counts the ids. It has no other effect.
 
     Input shape:
         `[batch, ..., ids of a bag]` per feature; or `[batch]`: one id each.
@@ -131,6 +132,8 @@ class DistributedEmbedding(keras.layers.Layer):
         self.optimizers = [group.fused.optimizer for group in self._trained if group.fused is not None]
         for optimizer in self.optimizers:
             check_not_scaled(self, optimizer)
+        self.track_list("optimizers", self.optimizers)
+        self.track_list("vocabularies", self.vocabularies)
         self._trigger = None
         self._requests = Requests(self._features.flat, out_of_range)
         self.supports_masking = any(f.masks for f in self._features.flat)
@@ -162,6 +165,12 @@ class DistributedEmbedding(keras.layers.Layer):
             for config, section in zip(stack.tables, table.sections):
                 self._requests.rules[config.name].reset_rows(table, config.initializer, section.start)
         self.built = True
+        self.track_state()
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return self.built and all(table.initialized for table in self.tables)
 
     def _table(self, stack):
         own = stack.first.placement
@@ -231,7 +240,7 @@ class DistributedEmbedding(keras.layers.Layer):
         flat = self._features.flatten("inputs", inputs)
         weights = [None] * len(flat) if weights is None else self._features.flatten("weights", weights)
         sections = {section.name: section for table in self.tables for section in table.sections}
-        requests = self._requests(flat, weights, sections)
+        requests = self._requests(flat, weights, sections, training)
         outputs = {}
         for fused, stacks in self._trained:
             look_up = functools.partial(self._look_up, stacks, requests)

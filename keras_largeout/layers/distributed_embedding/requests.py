@@ -27,12 +27,13 @@ class Requests:
             if table.name not in self.rules:
                 self.rules[table.name] = table.ids(out_of_range)
 
-    def __call__(self, ids, weights, sections):
+    def __call__(self, ids, weights, sections, training=None):
         """A `Request` per feature, in their order.
 
         Args:
             ids, weights: lists, what the layer was called with for each feature; weights may be None.
             sections: dict from the names of the tables to `Section`s.
+            training: that of the layer's call, for vocabularies.
 
         Raises:
             ValueError: ids of another shape than a feature says.
@@ -40,7 +41,7 @@ class Requests:
         """
         ids = [self._cut(feature, as_ids(given)) for feature, given in zip(self.features, ids)]
         weights = [None if w is None else self._cut(f, w) for f, w in zip(self.features, weights)]
-        rows = self._in_tables(ids)
+        rows = self._in_tables(ids, training)
         for use, given, found in zip(self.uses, ids, rows):
             use.add(given, found)
         return [
@@ -63,12 +64,12 @@ class Requests:
         feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
         return cut(ids, feature.max_sequence_length)
 
-    def _in_tables(self, ids):
+    def _in_tables(self, ids, training):
         """Ids of all features as rows of their tables. A vocabulary sees all features of its table as one."""
         found = {}
         for name, rule in self.rules.items():
             indices = [n for n, feature in enumerate(self.features) if feature.table.name == name]
-            found |= zip(indices, rule.together([ids[n] for n in indices]))
+            found |= zip(indices, rule.together([ids[n] for n in indices], training))
         return [found[n] for n in range(len(ids))]
 
     def _request(self, feature, section, ids, weights):

@@ -101,6 +101,7 @@ class TableHead(HeadOptimizer, Head):
         give_shards(self, *self._own_tables())
         self.build_optimizer(self._own_tables())
         self.built = True
+        self.track_state()
 
     def _first_biases(self):
         if self.bias_initializer is not None:

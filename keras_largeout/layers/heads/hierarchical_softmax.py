@@ -162,6 +162,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
                 self._sharded.set_tree(self.tree)
         self._tree.build(self, one_copy=self._sharded is not None)
         self.built = True
+        self.track_state()
 
     def _first_biases(self):
         if self.bias_initializer is not None:

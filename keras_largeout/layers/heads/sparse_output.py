@@ -155,6 +155,7 @@ class SparseOutput(HeadOptimizer, Head):
             self._label_weights.build(self)
         self.build_optimizer(self.fan_in_weights.tables)
         self.built = True
+        self.track_state()
 
     @property
     def kernel(self):

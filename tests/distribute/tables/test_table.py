@@ -132,3 +132,9 @@ def test_empty_table_shapes_and_errors():
         ops.largeout_empty_table([-1, 2], dtype=tf.float32)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="rank"):
         ops.largeout_empty_table(3, dtype=tf.float32)
+
+
+def test_a_constant_matrix_is_cut_into_chunks(small_chunks, rng):
+    matrix = rng.normal(size=(97, 3)).astype("float32")
+    table = ShardedTable(matrix.shape, keras.initializers.Constant(matrix))
+    np.testing.assert_array_equal(table.numpy(), matrix)

@@ -55,6 +55,15 @@ class MappedShard(ShardVariable):
         with tf.init_scope():
             self.overwrite(tf.constant(indices, tf.int64), rows)
 
+    def numpy(self):
+        """Raises ValueError: rows in files are read in pieces."""
+        raise ValueError(
+            f"The weight {self.path!r} must be read in pieces: its rows are in files, and may not fit "
+            "memory. `layer.table.array.read((start, stop))` reads some, `layer.table.numpy()` all of them; "
+            "`model.save` and `kl.callbacks.BackupAndRestore` save them. (EarlyStopping must have "
+            "restore_best_weights=False.) Received: a request for all weights as arrays"
+        )
+
     def gather(self, indices):
         with on(self._made):
             rows = self.rows(indices)
@@ -72,6 +81,9 @@ class MappedShard(ShardVariable):
             records, _ = self.records_at(indices)
             rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
             self.put(indices, record_of(rows, records[:, self.records.begin :]))
+
+    def overwrite_all(self, value):
+        self.overwrite(tf.range(self.shape[0], dtype=tf.int64), value)
 
     def update_rows(self, rule, slots, indices, values, hyper):
         with on(self._made):

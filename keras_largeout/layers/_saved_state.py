@@ -1,0 +1,31 @@
+"""`LayerState`: the state of a layer with tables, for whoever walks over it other than Keras's files."""
+
+from keras_largeout._keras import ValuesOfWeights
+from keras_largeout.distribute.replicas._tensorflow import SavesState
+from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.tables.shard import refuse_files
+
+
+class LayerState(ValuesOfWeights, SavesState):
+    """A base, before `keras.layers.Layer`, of layers that override `save_own_variables`.
+
+    `tf.train.Checkpoint` keeps what these write; `tf.saved_model.save` the variables behind `weights`.
+    """
+
+    #: The `ShardVariable`s of its tables.
+    shards = ()
+
+    def __call__(self, *args, **kwargs):
+        self.track_state()
+        return super().__call__(*args, **kwargs)
+
+    def save_state(self, store):
+        refuse_files(self.shards)
+        self.save_own_variables(store)
+
+    def load_state(self, store):
+        self.load_own_variables(store)
+
+    def state_variables(self):
+        found = [copy for weight in self.weights for copy in components(weight.value)]
+        return {f"weight_{index}": variable for index, variable in enumerate(found)}

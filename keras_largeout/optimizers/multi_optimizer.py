@@ -1,0 +1,16 @@
+"""`MultiOptimizer`: Keras's, whose files have the slots of tables once."""
+
+import keras
+
+from keras_largeout.optimizers.row_saving import SavedWithoutRows
+
+# Keras 3.12 has none.
+_KERAS = getattr(keras.optimizers, "MultiOptimizer", keras.optimizers.Optimizer)
+
+
+@keras.saving.register_keras_serializable(package="keras_largeout")
+class MultiOptimizer(SavedWithoutRows, _KERAS):
+    """A `keras.optimizers.MultiOptimizer` around optimizers of this package, which save slots of tables.
+
+    Args: those of `keras.optimizers.MultiOptimizer`. A model with a table takes Keras's own for this one.
+    """

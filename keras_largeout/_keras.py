@@ -307,28 +307,30 @@ def let_tf_keras_train(variable):
 
 
 class ValuesOfWeights:
-    """A base, before a Keras layer or model, whose `get_weights` has no weight that holds no value.
+    """A base, before a Keras layer or model, whose `get_weights` leaves triggers out.
 
-    Such a weight (`is_trigger`) is there for the gradient tape alone. Without it a layer with an optimizer of
-    its own has the values of one without, and of a layer of Keras.
+    Nothing private: it is here because layers and models both need it. A trigger (`is_trigger`) is there for
+    the gradient tape alone. Without it `get_weights` of a layer with its own optimizer is that of a layer
+    without one, and of Keras's layer.
     """
 
     def get_weights(self):
-        """The values of all weights: a list of NumPy arrays, as in Keras."""
+        """Return the values of all weights but triggers: a list of NumPy arrays."""
         return [weight.numpy() for weight in self.weights if not is_trigger(weight)]
 
     def set_weights(self, weights):
-        """Assigns the values of all weights.
+        """Assign the values of all weights but triggers.
 
         Args:
-            weights: list of arrays, as `get_weights` of a layer or model like this one returns them.
+            weights: list of arrays, as `get_weights` returns them. Empty ones, the triggers of a plain
+                `keras.Model`, are left out.
 
         Raises:
             ValueError: another number of arrays, or an array of another shape.
         """
         own = [weight for weight in self.weights if not is_trigger(weight)]
         given = list(weights)
-        if len(given) > len(own):  # of a version that gave them a value
+        if len(given) > len(own):
             given = [value for value in given if tuple(value.shape) != (0,)]
         shapes, expected = ([tuple(v.shape) for v in values] for values in (given, own))
         if shapes != expected:
@@ -341,7 +343,7 @@ class ValuesOfWeights:
 
 
 def is_trigger(weight):
-    """Whether a weight holds no value: it has an attribute `is_trigger` that says so."""
+    """Return whether a weight holds no value, as its attribute `is_trigger` says."""
     return getattr(weight, "is_trigger", False)
 
 

@@ -57,7 +57,7 @@ class IdsOfTable:
             self.vocabulary.on_replaced(RowReset(table, initializer, start, start + self.rows))
 
     def __call__(self, ids, training=None):
-        """Rows for ids of any kind. `training`: that of the layer's call, for a vocabulary."""
+        """Return rows for ids of any kind. A vocabulary counts the ids where `training` is True."""
         if self.vocabulary is not None:
             return self.vocabulary(ids, training=training)
         return into_range(as_ids(ids), self.rows, self.out_of_range, self.padding)
@@ -103,7 +103,7 @@ class IdsOfTable:
 
 
 def vocabulary_config(vocabulary):
-    """A vocabulary, or None, as a config. Layers that share a vocabulary share it in a loaded model, too.
+    """Serialize a vocabulary or None. Layers that share a vocabulary also share it in a loaded model.
 
     Keras numbers an object in its second config of a file, and the first one, which is a part of a layer's
     config, would stay without the number. So the second one is taken.

@@ -94,11 +94,6 @@ class OneTable(OwnOptimizer):
             self.add_loss(regularizer(distinct))
         return rows
 
-    @property
-    def initialized(self):
-        """False only while Keras builds a model symbolically and has not created its variables yet."""
-        return self.built and self.table.initialized
-
     def table_shape(self):
         """`(rows, dim)` of the table."""
         raise NotImplementedError

@@ -9,11 +9,17 @@ from keras_largeout.distribute.tables.shard import refuse_files
 class LayerState(ValuesOfWeights, SavesState):
     """A base, before `keras.layers.Layer`, of layers that override `save_own_variables`.
 
-    `tf.train.Checkpoint` keeps what these write; `tf.saved_model.save` the variables behind `weights`.
+    `tf.train.Checkpoint` keeps what that method writes. `tf.saved_model.save` keeps the variables behind
+    `weights`.
     """
 
     #: The `ShardVariable`s of its tables.
     shards = ()
+
+    @property
+    def initialized(self):
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        return self.built and all(shard.array.initialized for shard in self.shards)
 
     def __call__(self, *args, **kwargs):
         self.track_state()

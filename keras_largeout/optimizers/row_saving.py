@@ -53,7 +53,7 @@ class SavedRows(SavesState, SavedWithoutRows):
         self._row_slots.load(store)
 
     def tracked(self, children):
-        """All but what Keras lists once more by kind: `_variables` and the state have everything."""
+        """Leave out Keras's lists of slots by kind: `_variables` and the state have all of them."""
         return {
             name: child
             for name, child in children.items()

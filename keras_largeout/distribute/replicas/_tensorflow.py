@@ -177,19 +177,19 @@ class SavesState:
     largeout_state = None
 
     def save_state(self, store):
-        """Writes arrays to `store`, a dict."""
+        """Write arrays to `store`, a dict."""
         raise NotImplementedError
 
     def load_state(self, store):
-        """Reads what `save_state` wrote."""
+        """Read what `save_state` wrote."""
         raise NotImplementedError
 
     def state_variables(self):
-        """dict from names to the `tf.Variable`s that a SavedModel must have."""
+        """Return a dict from names to the `tf.Variable`s that a SavedModel must have."""
         return {}
 
     def track_state(self):
-        """Makes the state known to checkpoints, once there is one. What was restored before is read now.
+        """Make the state known to checkpoints, once there is one. What was restored before is read now.
 
         (In the graph of a symbolic build nothing would be read: a layer asks again when it is called.)
         """
@@ -198,11 +198,11 @@ class SavesState:
                 self.largeout_state = _State(self)
 
     def tracked(self, children):
-        """Which of the objects that TensorFlow has found, a dict by name, go into a checkpoint."""
+        """Choose from `children`, the objects that TensorFlow has found by name, those for a checkpoint."""
         return children
 
     def track_list(self, name, objects):
-        """Makes layers or optimizers that an attribute lists known to checkpoints."""
+        """Make the layers or optimizers in a list known to checkpoints."""
         for index, found in enumerate(objects):
             _need(self, "_track_trackable")(found, f"{name}_{index}", overwrite=True)
 

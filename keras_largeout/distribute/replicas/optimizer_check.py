@@ -68,20 +68,19 @@ def _check(layer, optimizer, is_training_of_several, is_training):
         elif responsible is not None and (
             is_training_of_several(layer) or (_is_cut(shard) and is_training(layer))
         ):
-            raise ValueError(
-                f"`optimizer` must be one of keras_largeout.optimizers where several devices train a table: "
-                f"use {_like(responsible)}. (For other weights any optimizer may stand beside it, in a "
-                f"keras.optimizers.MultiOptimizer.) Received: {_name(type(responsible))} for {shard.path}"
-            )
+            _refuse(responsible, shard, "several devices train a table")
         elif responsible is not None and _is_in_two_memories(shard) and is_training(layer):
-            raise ValueError(
-                "`optimizer` must be one of keras_largeout.optimizers where a table is in files or has "
-                f"`cache_rows`: use {_like(responsible)}. (For other weights any optimizer may stand beside "
-                f"it, in a keras.optimizers.MultiOptimizer.) Received: {_name(type(responsible))} for "
-                f"{shard.path}"
-            )
+            _refuse(responsible, shard, "a table is in files or has `cache_rows`")
         elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
             _warn(responsible, shard)
+
+
+def _refuse(optimizer, shard, where):
+    raise ValueError(
+        f"`optimizer` must be one of keras_largeout.optimizers where {where}: use {_like(optimizer)}. (For "
+        "other weights any optimizer may stand beside it, in a keras.optimizers.MultiOptimizer.) "
+        f"Received: {_name(type(optimizer))} for {shard.path}"
+    )
 
 
 def _is_cut(shard):
@@ -91,7 +90,7 @@ def _is_cut(shard):
 
 
 def _is_in_two_memories(shard):
-    """Whether the `tf.Variable` of a part is not just its rows: other optimizers would update all of it."""
+    """Return whether a part's `tf.Variable` is not exactly its rows, as optimizers of Keras expect."""
     table = shard.array.table
     return table.folder is not None or table.caches is not None
 

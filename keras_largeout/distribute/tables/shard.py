@@ -70,7 +70,7 @@ class ShardVariable(SelfMadeVariable):
 
     @property
     def path(self):
-        """As Keras names it; a slot of an optimizer after the weight that its rows lie beside."""
+        """Keras's path. The name of an optimizer slot begins with the path of its weight, as in Keras."""
         if self.array.fill is None:
             return super().path
         scope = super().path.rpartition("/")[0]
@@ -137,12 +137,6 @@ class ShardVariable(SelfMadeVariable):
                     resource=component.handle, indices=indices, updates=tf.cast(rows, component.dtype)
                 )
 
-    def overwrite_all(self, value):
-        """`overwrite` of all rows in a graph."""
-        for component in self.components:
-            with on(component):
-                component.assign(value)
-
     def update_rows(self, rule, slots, indices, values, hyper):
         """Updates rows and their slots in a step, in place, in every copy: see `ops.row_update`.
 
@@ -192,7 +186,7 @@ class ShardVariable(SelfMadeVariable):
                 f"Received: value.shape={tuple(value.shape)}"
             )
         if not tf.executing_eagerly():
-            self.overwrite_all(tf.cast(tf.convert_to_tensor(value), self.dtype))
+            self.overwrite(tf.range(self.shape[0], dtype=tf.int64), tf.convert_to_tensor(value))
             return self
         for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
             rows = (
@@ -237,7 +231,7 @@ def update_by_lookup(rule, copies, slots, lookup, hyper):
 
 
 def refuse_files(shards):
-    """Raises ValueError where one of the `ShardVariable`s is a part of a table in files."""
+    """Raise ValueError where one of the `ShardVariable`s is a part of a table in files."""
     for shard in shards:
         folder = shard.array.table.folder
         if folder is not None:
@@ -249,5 +243,5 @@ def refuse_files(shards):
 
 
 def outside_tables(variables):
-    """Those of some variables that are no part of a table or of a slot beside one: a list."""
+    """Return a list of the variables that are neither a part of a table nor of a table's slot."""
     return [variable for variable in variables if not isinstance(variable, ShardVariable)]

@@ -167,11 +167,6 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         self.built = True
         self.track_state()
 
-    @property
-    def initialized(self):
-        """False only while Keras builds a model symbolically and has not created its variables yet."""
-        return self.built and all(table.initialized for table in self.tables)
-
     def _table(self, stack):
         own = stack.first.placement
         return StackedTable(

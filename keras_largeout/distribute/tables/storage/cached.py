@@ -114,9 +114,6 @@ class CachedShard(ShardVariable):
 
         self.cache.alone([indices, rows], write)
 
-    def overwrite_all(self, value):
-        self.overwrite(tf.range(self.shape[0], dtype=tf.int64), value)
-
     def update_rows(self, rule, slots, indices, values, hyper):
         def update():
             here, places, there, others = self.cache.split(indices)

@@ -82,9 +82,6 @@ class MappedShard(ShardVariable):
             rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
             self.put(indices, record_of(rows, records[:, self.records.begin :]))
 
-    def overwrite_all(self, value):
-        self.overwrite(tf.range(self.shape[0], dtype=tf.int64), value)
-
     def update_rows(self, rule, slots, indices, values, hyper):
         with on(self._made):
             indices = self.prepare(indices)

@@ -36,7 +36,7 @@ def check_optimizer(layer):
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:
-        _check(layer, optimizer, _is_training_of_several, is_training_call)
+        _check(layer, optimizer, tf.distribute.get_strategy().num_replicas_in_sync, _is_training)
 
 
 def check_compiled(layers, optimizer, replicas):
@@ -52,10 +52,10 @@ def check_compiled(layers, optimizer, replicas):
     """
     for layer in layers:
         if optimizer is not None and layer.trainable:
-            _check(layer, optimizer, lambda _: replicas > 1, lambda _: True)
+            _check(layer, optimizer, replicas, lambda _: True)
 
 
-def _check(layer, optimizer, is_training_of_several, is_training):
+def _check(layer, optimizer, replicas, is_training):
     shards = getattr(layer, "shards", ())
     for shard in shards if isinstance(shards, (list, tuple)) else ():
         if not hasattr(shard, "new_slot"):  # the layer is another's, and so is what it calls shards
@@ -65,9 +65,7 @@ def _check(layer, optimizer, is_training_of_several, is_training):
         responsible = responsible_for(optimizer, shard)
         if hasattr(responsible, "adopt"):
             responsible.adopt(optimizer)
-        elif responsible is not None and (
-            is_training_of_several(layer) or (_is_cut(shard) and is_training(layer))
-        ):
+        elif responsible is not None and (replicas > 1 or _is_cut(shard)) and is_training(layer):
             _refuse(responsible, shard, "several devices train a table")
         elif responsible is not None and _is_in_two_memories(shard) and is_training(layer):
             _refuse(responsible, shard, "a table is in files or has `cache_rows`")
@@ -146,9 +144,9 @@ def responsible_for(optimizer, variable):
     return optimizer_inside(optimizer, variable) if hasattr(optimizer, "optimizers") else optimizer
 
 
-def _is_training_of_several(layer):
-    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        return False
+def _is_training(layer):
+    """Whether this call is of a step of training, or the symbolic one by which Keras builds a model under a
+    strategy: after that one the optimizer makes its slots."""
     building = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
     return building or is_training_call(layer)
 

@@ -68,6 +68,14 @@ def is_training_call(layer):
     return bool(_need(_call_context(layer), "get_value")("training"))
 
 
+def notes_of_call(layer):
+    """A dict that lasts as long as the call of the outermost layer in which `layer` is being called.
+
+    Why: nothing public tells two calls of a layer in one call of a model from calls in two.
+    """
+    return vars(_call_context(layer)).setdefault("keras_largeout", {})
+
+
 def _call_context(layer):
     return _need(layer, "_get_call_context")()
 

@@ -47,14 +47,15 @@ class IdsOfTable:
                     "padding. Received: mask_zero=True"
                 )
         self.rows, self.out_of_range, self.padding = rows, out_of_range, padding
-        self.vocabulary = vocabulary
+        self.vocabulary, self._reset = vocabulary, None
         self.in_op = in_op(out_of_range) if vocabulary is None else "zero"
 
     def reset_rows(self, table, initializer, start=0):
         """Has the vocabulary reset rows of `table`, its own from `start` on, where other ids get them."""
         if self.vocabulary is not None:
             self.vocabulary.build()
-            self.vocabulary.on_replaced(RowReset(table, initializer, start, start + self.rows))
+            self._reset = RowReset(table, initializer, start, start + self.rows)
+            self.vocabulary.on_replaced(self._reset)
 
     def __call__(self, ids, training=None):
         """Return rows for ids of any kind. A vocabulary counts the ids where `training` is True."""
@@ -82,15 +83,9 @@ class IdsOfTable:
 
     def together(self, several, training=None):
         """The same for ids of several features, which a vocabulary sees as one."""
-        if self.vocabulary is None or len(several) == 1:
+        if self.vocabulary is None:
             return [self(ids, training) for ids in several]
-        several = [as_ids(ids) for ids in several]
-        values = [values_of(ids) for ids in several]
-        flat = [tf.reshape(v if v.dtype == tf.string else tf.cast(v, tf.int64), [-1]) for v in values]
-        rows = self.vocabulary(tf.concat(flat, 0), training=training)
-        rows = tf.split(rows, [tf.size(part) for part in flat])
-        shaped = [tf.ensure_shape(tf.reshape(r, tf.shape(v)), v.shape) for r, v in zip(rows, values)]
-        return [with_values(ids, part) for ids, part in zip(several, shaped)]
+        return self.vocabulary(tuple(several), training=training)
 
     def is_token(self, ids, length=None):
         """Which ids (sparse ones made dense) are no padding, a bool tensor; symbolic ids too.

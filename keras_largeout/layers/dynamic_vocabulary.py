@@ -1,5 +1,7 @@
 """`DynamicVocabulary`: the rows of a fixed table for ids of which new ones come every day."""
 
+import weakref
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -19,6 +21,7 @@ from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import as_ids
 from keras_largeout.layers._saved_state import LayerState
+from keras_largeout.layers._steps import calls_of_step
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.mixing import mixed
@@ -42,16 +45,20 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`.
     The embedding then takes the ids as they come, and a row that another id gets begins anew: with a first
-    value, and first values of the optimizer's slots. A vocabulary serves one embedding: it counts what passes
-    through. (First values are drawn by the initializer. Give it a seed where a loaded model is to draw
-    the same.)
+    value, first values of the optimizer's slots, and none of the gradients that are being accumulated. So the
+    optimizer must be one of `kl.optimizers`, or Keras's SGD without momentum. (First values are drawn by the
+    initializer. Give it a seed where a loaded model is to draw the same.)
+
+    Several embeddings may share a vocabulary, and one embedding may be called several times in a step. A
+    tensor of ids counts once in a step, whichever layers look it up. Ids of different tensors all count.
 
     An id has 32 places, in two buckets of 16 that its hash says. (So a few percent of the rows may be free
     when the first id is replaced.) How often an id without a row has come is known by a sketch of 16 bytes
     per row, whose counters are halved as they fill. It forgets ids that come more rarely than `admit_after`
     times while `capacity * admit_after / 2` others without a row come, and takes a few new ids in a hundred
     for some that have come before. An id that came in a step is not replaced in that step; where all places
-    of a new one are such, it waits.
+    of a new one are such, it waits. A step is one call of a graph, such as Keras makes of `train_step`; in
+    eager mode it is one call of the model.
 
     Under `tf.distribute.MirroredStrategy` one vocabulary in host memory sees the ids of all replicas in their
     order, and gives what one device gives. Under `tf.distribute.ParameterServerStrategy` it lies on a server.
@@ -67,13 +74,14 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         **kwargs: `name` and the like.
 
     Call arguments:
-        inputs: integers or strings: a tensor, a `tf.RaggedTensor` or a `tf.SparseTensor`. Strings count as
-            their 63-bit FarmHash.
+        inputs: integers or strings: a tensor, a `tf.RaggedTensor` or a `tf.SparseTensor`, or a tuple of
+            them, which are counted together. Strings count as their 63-bit FarmHash.
         training: bool, whether ids are counted and get rows.
 
     Output:
         int64, of the kind and shape of the inputs: `[0, vocabulary_size())`, or -1. First the row of padding,
-        where there is one; then those of unknown ids; then `capacity` others.
+        where there is one; then those of unknown ids; then `capacity` others. A list, where the inputs are a
+        tuple.
 
     Raises:
         ValueError: an argument outside its range.
@@ -148,57 +156,85 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return self.built and all(weight.initialized for weight in self._state.values())
 
     def on_replaced(self, reset):
-        """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got."""
-        self._resets.append(reset)
+        """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got.
+
+        The vocabulary does not keep `reset` alive: it goes with the embedding that it belongs to.
+        """
+        self._resets.append(weakref.ref(reset))
 
     def call(self, inputs, training=None):
-        ids = as_ids(inputs)
-        return with_values(ids, self._rows(values_of(ids), training))
+        given = [as_ids(ids) for ids in (inputs if isinstance(inputs, tuple) else (inputs,))]
+        rows = self._rows([values_of(ids) for ids in given], training)
+        rows = [with_values(ids, found) for ids, found in zip(given, rows)]
+        return rows if isinstance(inputs, tuple) else rows[0]
 
-    def _rows(self, ids, training):
-        padding = None if self.mask_value is None else ids == tf.constant(self.mask_value, ids.dtype)
-        if ids.dtype == tf.string:
-            ids = tf.strings.to_hash_bucket_fast(ids, 2**63 - 1)
-        ids = tf.cast(ids, tf.int64)
+    def _rows(self, given, training):
+        ids = [self._as_numbers(values) for values in given]
+        padding = [self._is_padding(values) for values in given]
         # Free slots have this key: what is searched under it is found nowhere.
-        sought = ids if padding is None else tf.where(padding, tf.constant(EMPTY, tf.int64), ids)
-        if is_exporting():
-            slots = stock_find(self._state["keys"].value, sought)
-        elif not self.initialized:
-            slots = tf.fill(tf.shape(sought), tf.constant(-1, tf.int64))
-        elif training and self.trainable:
-            slots = self._updated(sought)
-        else:
-            slots = find(self._state["keys"].value, sought)
+        empty = tf.constant(EMPTY, tf.int64)
+        sought = [i if pad is None else tf.where(pad, empty, i) for i, pad in zip(ids, padding)]
+        slots = self._slots(given, sought, training)
+        return [self._rows_of(*each) for each in zip(ids, slots, padding)]
+
+    def _is_padding(self, values):
+        return None if self.mask_value is None else values == tf.constant(self.mask_value, values.dtype)
+
+    @staticmethod
+    def _as_numbers(values):
+        if values.dtype == tf.string:
+            values = tf.strings.to_hash_bucket_fast(values, 2**63 - 1)
+        return tf.cast(values, tf.int64)
+
+    def _rows_of(self, ids, slots, padding):
         unknown = tf.constant(self._first_oov if self.num_oov_indices else -1, tf.int64)
         if self.num_oov_indices > 1:
             unknown += tf.math.floormod(mixed(ids), self.num_oov_indices)
         rows = tf.where(slots >= 0, slots + self.first_row, unknown)
         return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
 
-    def _updated(self, ids):
-        """The slots of ids that are counted, those of all replicas together; -1: none."""
+    def _slots(self, given, sought, training):
+        """The slots of the ids of each tensor, those after the update in training; -1: none."""
+        if is_exporting():
+            return [stock_find(self._state["keys"].value, ids) for ids in sought]
+        if not self.initialized:
+            return [tf.fill(tf.shape(ids), tf.constant(-1, tf.int64)) for ids in sought]
+        if not (training and self.trainable):
+            return [find(self._state["keys"].value, ids) for ids in sought]
+        calls = calls_of_step(self)
+        for seen, slots in calls:
+            if len(seen) == len(given) and all(a is b for a, b in zip(seen, given)):
+                return slots
+        flat = tf.concat([tf.reshape(ids, [-1]) for ids in sought], 0)
+        slots = tf.split(self._updated(flat, begins_step=not calls), [tf.size(ids) for ids in sought])
+        slots = [tf.ensure_shape(tf.reshape(s, tf.shape(i)), i.shape) for s, i in zip(slots, sought)]
+        calls.append((given, slots))
+        return slots
+
+    def _updated(self, ids, begins_step):
+        """The slots of flat ids that are counted, those of all replicas together; -1: none."""
         replica = several_replicas()
         if replica is None:
-            return self._update(ids)
+            return self._update(ids, begins_step)
 
         def of_all(strategy, ids):
             parts, hosts = strategy.experimental_local_results(ids), hosts_of(strategy)
-            here = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+            here = tf.concat(parts, 0)
             if hosts is None:
-                slots = self._update(here)
+                slots = self._update(here, begins_step)
             else:  # every host has a copy of the vocabulary, and does the same to it
                 route = RouteToAll(hosts, tf.size(here))
-                slots = route.mine(self._update(route.there(here)))
-            pieces = tf.split(slots, [tf.size(part) for part in parts])
-            return tuple(tf.reshape(piece, tf.shape(part)) for piece, part in zip(pieces, parts))
+                slots = route.mine(self._update(route.there(here), begins_step))
+            return tuple(tf.split(slots, [tf.size(part) for part in parts]))
 
         return replica.merge_call(of_all, args=(ids,))[replica_index()]
 
-    def _update(self, ids):
+    def _update(self, ids, begins_step):
         state = {name: weight.value for name, weight in self._state.items()}
-        slots, replaced = update(**state, ids=ids, admit_after=self.admit_after, evict=self.evict)
-        for reset in self._resets:
+        slots, replaced = update(
+            **state, ids=ids, admit_after=self.admit_after, evict=self.evict, begins_step=begins_step
+        )
+        for reset in filter(None, [reset() for reset in self._resets]):
             reset(replaced + self.first_row)
         return slots
 
@@ -208,6 +244,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return tuple(input_shape)
 
     def compute_output_spec(self, inputs, training=None):
+        if isinstance(inputs, tuple):
+            return [self.compute_output_spec(ids) for ids in inputs]
         kind = {"ragged": getattr(inputs, "ragged", False), "sparse": getattr(inputs, "sparse", False)}
         return keras.KerasTensor(inputs.shape, dtype="int64", **{k: v for k, v in kind.items() if v})
 

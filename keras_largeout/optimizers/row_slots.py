@@ -38,6 +38,13 @@ class RowAccumulator:
             self.indices.assign(tf.concat([self.indices, tf.cast(rows.indices, tf.int64)], axis=0))
             self.values.assign(tf.concat([self.values, tf.cast(rows.values, tf.float32)], axis=0))
 
+    def drop(self, indices):
+        """Drops what is kept of the rows `indices`: different int64 numbers `[n]`."""
+        with on(self.indices):
+            dropped = tf.concat([tf.sort(indices), [-1]], axis=0)
+            stays = tf.gather(dropped, tf.searchsorted(dropped[:-1], self.indices)) != self.indices
+            self.set(tf.boolean_mask(self.indices, stays), tf.boolean_mask(self.values, stays))
+
     def clear(self):
         self.set(tf.zeros([0], tf.int64), tf.zeros([0, *self.values.shape[1:]]))
 

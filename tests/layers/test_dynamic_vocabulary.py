@@ -69,7 +69,11 @@ def test_strings():
 
 def test_the_rows_that_begin_anew_are_those_that_change_hands():
     vocabulary, replaced = DynamicVocabulary(CAPACITY, num_oov_indices=3), []
-    vocabulary.on_replaced(lambda rows: replaced.append(sorted(rows.numpy().tolist())))
+
+    def note(rows):
+        replaced.append(sorted(rows.numpy().tolist()))
+
+    vocabulary.on_replaced(note)
     vocabulary.build()
     for ids in batches(size=12):
         before = vocabulary.get_vocabulary()
@@ -211,6 +215,119 @@ def test_what_is_refused():
         kl.layers.ShardedEmbedding(17, 2, vocabulary=items, mask_zero=True)
     with pytest.raises(ValueError, match=r"`vocabulary` must be a DynamicVocabulary or None.*'abc'"):
         kl.layers.ShardedEmbedding(17, 2, vocabulary="abc")
-    tables = [kl.layers.TableConfig(name, 17, 2, vocabulary=items) for name in "ab"]
-    with pytest.raises(ValueError, match="`vocabulary` of a table must be its own"):
-        kl.layers.DistributedEmbedding([kl.layers.FeatureConfig(t.name, t) for t in tables])
+
+
+# Several lookups in a step.
+
+
+def sum_of(rows):
+    return keras.ops.sum(rows, axis=(1, 2))[:, None]
+
+
+def model_of_calls(calls, weights, layers=1, optimizer=None, devices=1, **options):
+    """A model whose loss is the weighted sum of several lookups, by as many layers, of as many inputs."""
+    with strategy_of(devices).scope():
+        items = DynamicVocabulary(16, **options)
+        large = [
+            kl.layers.ShardedEmbedding(
+                items.vocabulary_size(), 2, "zeros", vocabulary=items, placement="modulo", name=f"large{n}"
+            )
+            for n in range(layers)
+        ]
+        inputs = [keras.Input((None,), dtype="int64") for _ in range(max(calls) + 1)]
+        found = [large[n % layers](inputs[call]) for n, call in enumerate(calls)]
+        total = keras.layers.Add()([w * sum_of(rows) for w, rows in zip(weights, found)])
+        model = kl.Model(inputs, total)
+        model.compile(optimizer or kl.optimizers.SGD(1.0), lambda y, total: total)
+    return model, items, [layer.table for layer in large]
+
+
+def step(model, *inputs):
+    model.fit([np.array(x) for x in inputs], np.zeros(len(inputs[0])), batch_size=1000, verbose=0)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("evict", ["lfu", "lru"])
+def test_an_id_keeps_its_row_while_another_lookup_of_the_step_brings_new_ones(evict, eager, devices):
+    if eager and devices > 1:
+        pytest.skip("Keras runs steps of several replicas in graphs")
+    weights = [1.0, 2.0]
+    model, items, (table,) = model_of_calls([0, 1], weights, devices=devices, evict=evict)
+    model.run_eagerly = eager
+    inputs, owners = np.arange(100, 132).reshape(2, 2, 8), []
+    for both in (inputs, inputs[::-1]):
+        step(model, *both)
+        # The ids of the lookup that came first have all rows, and those of the other one have none.
+        (owner,) = (n for n in range(2) if set(items.get_vocabulary().values()) == set(both[n].ravel()))
+        mean = 2  # of the losses of two examples
+        want = np.full((16, 2), -weights[owner] / mean, "float32")
+        np.testing.assert_array_equal(table.array.numpy()[1:], want)
+        owners.append(sorted(items.get_vocabulary().values()))
+    assert owners[0] != owners[1]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_tensor_of_ids_counts_once_whatever_layers_look_it_up(devices):
+    model, items, tables = model_of_calls([0, 0, 0], [1.0] * 3, 2, devices=devices, admit_after=2)
+    step(model, [[7, 9], [8, 10]])
+    assert items.get_vocabulary() == {}
+    step(model, [[7, 11], [12, 13]])
+    assert list(items.get_vocabulary().values()) == [7]
+    for table, calls in zip(tables, (2, 1)):
+        (row,) = items.get_vocabulary()
+        np.testing.assert_array_equal(table.array.numpy()[row], [-calls / 2] * 2)
+
+
+def test_ids_of_several_tensors_all_count():
+    model, items, _ = model_of_calls([0, 1], [1.0, 1.0], admit_after=2)
+    step(model, [[7, 9]], [[7, 8]])
+    assert list(items.get_vocabulary().values()) == [7]
+
+
+def test_two_tables_of_one_layer_share_a_vocabulary(tmp_path):
+    items = DynamicVocabulary(16, admit_after=2)
+    wide, deep = (
+        kl.layers.TableConfig(f"{n}", items.vocabulary_size(), n, "zeros", vocabulary=items) for n in (1, 2)
+    )
+    features = {n: kl.layers.FeatureConfig(n, t) for n, t in (("wide", wide), ("deep", deep))}
+    ids = keras.Input((2,), dtype="int64")
+    rows = kl.layers.DistributedEmbedding(features)({"wide": ids, "deep": ids})
+    model = kl.Model(ids, keras.ops.concatenate([rows["wide"], rows["deep"]], axis=-1))
+    model.compile(kl.optimizers.SGD(1.0), lambda y, total: keras.ops.sum(total, axis=1))
+    step(model, [[7, 9]])
+    assert items.get_vocabulary() == {}
+    step(model, [[7, 11]])
+    (row,) = items.get_vocabulary()
+    want = model.predict(np.array([[7, 9]]), verbose=0)
+    # The mean of -0.5, a row of one step, and -1.5, that of ids without one: of three in two steps.
+    np.testing.assert_array_equal(want, [[-1.0] * 3])
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras", compile=False)
+    np.testing.assert_array_equal(loaded.predict(np.array([[7, 9]]), verbose=0), want)
+    (layer,) = (layer for layer in loaded.layers if hasattr(layer, "vocabularies"))
+    assert [v.get_vocabulary() for v in layer.vocabularies] == [{row: 7}]
+
+
+def test_gradients_being_accumulated_go_with_the_id_that_they_belong_to():
+    optimizer = kl.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    model, items, (table,) = model_of_calls([0], [1.0], optimizer=optimizer, evict="lru", num_oov_indices=0)
+    step(model, [range(16)])
+    step(model, [range(100, 108)])
+    known = items.get_vocabulary()
+    for row, rows in enumerate(table.array.numpy()):
+        assert rows.tolist() == [-0.5, -0.5], (row, known[row])  # the mean of one gradient and of none
+
+
+def test_an_optimizer_that_would_carry_one_ids_state_over_to_another_is_refused():
+    for optimizer in (
+        keras.optimizers.Adam(),
+        keras.optimizers.SGD(momentum=0.9),
+        keras.optimizers.SGD(gradient_accumulation_steps=2),
+    ):
+        with pytest.raises(ValueError, match=r"where a `vocabulary` gives rows of a table to other ids"):
+            step(model_of_calls([0], [1.0], optimizer=optimizer)[0], [[7, 8]])
+    model, items, (table,) = model_of_calls([0], [1.0], optimizer=keras.optimizers.SGD(1.0))
+    step(model, [[7, 8]])
+    for row in items.get_vocabulary():
+        np.testing.assert_array_equal(table.array.numpy()[row], [-1, -1])

@@ -61,6 +61,21 @@ def test_equals_reference(rng, evict, admit_after):
     assert (replaced > 0) == (admit_after <= 2) and (halved > 0) == (admit_after > 1)
 
 
+@pytest.mark.parametrize("evict", EVICT)
+def test_a_step_of_several_calls(rng, evict):
+    """No id of a step loses its row to those of a later call of the step."""
+    kept, replaced = arrays(16, 0), 0
+    state = variables(*kept)
+    for step in range(20):
+        first, second = rng.integers(0, 60, (2, 12))
+        rules = {"admit_after": 1, "evict": evict}
+        rows, gone = check(state, kept, first, graph=step < 2, **rules)
+        check(state, kept, second, graph=step < 2, begins_step=False, **rules)
+        np.testing.assert_array_equal(find(state[0], first), rows)
+        replaced += len(gone)
+    assert kept[3][0] == 20 and replaced > 20
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (17,), (2, 3, 4)])
 def test_ids_of_any_shape(rng, shape):
     kept = arrays(1024, 0)

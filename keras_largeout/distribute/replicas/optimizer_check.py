@@ -32,7 +32,8 @@ def check_optimizer(layer):
             step has a gradient for all of their rows anyway.
 
     Raises:
-        ValueError: an optimizer would train a table that it cannot: over several replicas, or in files.
+        ValueError: an optimizer would train a table that it cannot: over several replicas, in files, or with
+            rows that begin anew for other ids.
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:
@@ -69,6 +70,8 @@ def _check(layer, optimizer, replicas, is_training):
             _refuse(responsible, shard, "several devices train a table")
         elif responsible is not None and _is_in_two_memories(shard) and is_training(layer):
             _refuse(responsible, shard, "a table is in files or has `cache_rows`")
+        elif responsible is not None and _outlives_rows(responsible, shard) and is_training(layer):
+            _refuse(responsible, shard, "a `vocabulary` gives rows of a table to other ids")
         elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
             _warn(responsible, shard)
 
@@ -91,6 +94,14 @@ def _is_in_two_memories(shard):
     """Return whether a part's `tf.Variable` is not exactly its rows, as optimizers of Keras expect."""
     table = shard.array.table
     return table.folder is not None or table.caches is not None
+
+
+def _outlives_rows(optimizer, shard):
+    """Return whether an optimizer keeps something of a row that begins anew for another id."""
+    if not shard.array.table.resets_rows:
+        return False
+    keeps = optimizer.use_ema or optimizer.gradient_accumulation_steps or getattr(optimizer, "momentum", 0)
+    return bool(keeps) or not isinstance(optimizer, keras.optimizers.SGD)
 
 
 def _is_waste(layer, shard):

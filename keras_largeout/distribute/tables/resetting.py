@@ -1,4 +1,4 @@
-"""Gives rows of a table back the values that they had at first, with their optimizer slots."""
+"""Gives rows of a table back the values that they had at first, with all that an optimizer keeps of them."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,8 @@ _KEPT_ROWS = 1024
 class RowReset:
     """Resets rows in the graph of a step: a row that another id gets must not begin as the last one ended.
 
+    Their optimizer slots begin anew with them, and their gradients that are being accumulated are dropped.
+
     Args:
         table: `ShardedTable` of two axes.
         initializer: Keras initializer of the rows.
@@ -20,6 +22,7 @@ class RowReset:
 
     def __init__(self, table, initializer, start, stop):
         self.table, self.start = table, start
+        table.resets_rows = True
         with tf.init_scope():
             draw = chunks.initial_rows(initializer, (stop - start, *table.shape[1:]), table.array.dtype)
             self._first = np.asarray(draw(0, min(stop - start, _KEPT_ROWS)))
@@ -32,6 +35,9 @@ class RowReset:
         first = tf.gather(self._first, rows % len(self._first))
         for key, held, values in self._held(rows + self.start, first):
             columns = self.table.array.columns_of(key)
+            kept = self.table.array.parts[key].kept
+            if kept is not None:
+                kept.drop(held)
             for array in self.table.array.arrays():
                 array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
 

@@ -80,9 +80,11 @@ class ShardedTable:
             part of, or None. Both have `plan_name`, `tables`, `placement`, `counter` and the methods
             `even_placement`, `check_move` and `move_to`.
         counter: a `LoadCounter` where the load is measured, else None.
+        resets_rows: bool, whether a step may give rows back their first values (`RowReset`).
         sections, family: of a `StackedTable`; a table by itself has neither.
     """
 
+    resets_rows = False
     sections = ()
     family = None
 

@@ -122,12 +122,8 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         self.placement = placement
         tables = gather_tables(self._features.flat)
         self._stacks = tuple(stacks_of(tables, table_stacking))
-        self.vocabularies = [table.vocabulary for table in tables.values() if table.vocabulary is not None]
-        if len({id(vocabulary) for vocabulary in self.vocabularies}) < len(self.vocabularies):
-            raise ValueError(
-                "`vocabulary` of a table must be its own: it counts the ids that pass through. "
-                f"Received: one for several of the tables {list(tables)}"
-            )
+        vocabularies = [table.vocabulary for table in tables.values() if table.vocabulary is not None]
+        self.vocabularies = list({id(vocabulary): vocabulary for vocabulary in vocabularies}.values())
         self._trained = tuple(trained_together(self._stacks))
         self.optimizers = [group.fused.optimizer for group in self._trained if group.fused is not None]
         for optimizer in self.optimizers:

@@ -68,14 +68,14 @@ def _slot_for(keys, scores, id, evict, step):
     return min(slots, key=lambda s: scores[s], default=None)  # the first of equals
 
 
-def update_reference(keys, scores, sketch, clock, ids, admit_after, evict):
+def update_reference(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=True):
     """What `update` does to arrays, in place.
 
     Returns:
         `(rows, replaced)`, int64: the shape of `ids`, and `[m]`.
     """
     ids = np.asarray(ids, np.int64)
-    clock[0] += 1
+    clock[0] += begins_step
     step, replaced = int(clock[0]), []
     rows = find_reference(keys, ids.reshape(-1))
     for row in rows[rows >= 0]:

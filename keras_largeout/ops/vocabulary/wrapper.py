@@ -53,7 +53,7 @@ def find(keys, ids):
         return _shaped(rows, ids)
 
 
-def update(keys, scores, sketch, clock, ids, admit_after, evict):
+def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=True):
     """One step: counts the ids, gives rows to those that were seen often enough, and says where they are.
 
     The variables are updated in place. Rows do not depend on the number of threads. An id that has a row
@@ -73,6 +73,8 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict):
             more rarely than `admit_after` times in `2 * admit_after * blocks` others.
         evict: Who loses a row where none is free: `"lfu"`: the id that was seen the fewest times, `"lru"`:
             the one that was seen longest ago.
+        begins_step: bool. False: the ids belong to the step of the last call, so that none of its ids loses
+            a row to them. That step must have begun.
 
     Returns:
         `VocabularyStep`.
@@ -89,6 +91,8 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict):
     sketch, clock = _variable("sketch", sketch, tf.uint8), _variable("clock", clock, tf.int64)
     ids = vocabulary_ids(ids)
     with beside(keys.handle):
+        if not begins_step:
+            clock.assign_sub([1, 0])  # the op adds one
         rows, replaced = _library.ops.largeout_vocabulary_update(
             keys=keys.handle,
             scores=scores.handle,

@@ -9,15 +9,24 @@ import zipfile
 import keras
 
 from keras_largeout._checks import positive_int
+from keras_largeout.distribute.hosts.in_step import hosts_of_model
+from keras_largeout.distribute.replicas.between_hosts import copy_to_all
 from keras_largeout.files.loading import other_rows
 
 _CONFIG = "config.json"
 # Registered names of what has a table, and how its config calls the number of rows.
-_ROWS = {"keras_largeout>ShardedEmbedding": "input_dim", "keras_largeout>TableConfig": "vocabulary_size"}
+_ROWS = {
+    "keras_largeout>ShardedEmbedding": "input_dim",
+    "keras_largeout>SparseDense": "input_dim",
+    "keras_largeout>TableConfig": "vocabulary_size",
+    "keras_largeout>FullSoftmax": "num_classes",
+    "keras_largeout>SampledSoftmax": "num_classes",
+    "keras_largeout>SparseOutput": "num_classes",
+}
 
 
-def resize(model, rows, custom_objects=None):
-    """A copy of a model in which tables have other numbers of rows.
+def resize(model, rows=None, custom_objects=None, into=None):
+    """A copy of a model in which tables have other numbers of rows, and heads other numbers of classes.
 
     Rows that both have keep their values, and those of their optimizer slots. New rows, from the old number
     on, begin as the rows of a new table do. Everything else is as it was: other weights, the optimizer, what
@@ -25,7 +34,13 @@ def resize(model, rows, custom_objects=None):
 
     The model goes through a `.keras` file in a temporary folder, which takes as much of the disk as the model
     does. The old model stays as it is: while both are used there are two in memory. To have one at a time,
-    save the old one, leave it, and give the path of the file.
+    save the old one, leave it, and give the path of the file. On several hosts all of them make this call:
+    the file goes from the first host to the others.
+
+    An embedding and a head that shares its rows (`kernel=`) change together. It is enough to name one.
+
+    The sizes of a subclassed model are known to its own code alone. Make one with the new sizes, compile and
+    build it, and give it as `into`.
 
     Ids outside a table get a row by `out_of_range`. For "modulo", "hash" and "default_row" that row depends
     on the number of rows.
@@ -33,32 +48,58 @@ def resize(model, rows, custom_objects=None):
     Args:
         model: a built `keras.Model`, or the path of a `.keras` file. Of a model on several devices the copy
             is on the same ones; a file is read into the current strategy.
-        rows: dict from names to int > 0. A `ShardedEmbedding` has the name of the layer, a table of a
-            `DistributedEmbedding` that of its `TableConfig`.
+        rows: dict from names to int > 0. A layer has its own name, a table of a `DistributedEmbedding` that
+            of its `TableConfig`. Layers: `ShardedEmbedding`, `SparseDense` (its `input_dim`), `FullSoftmax`,
+            `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head).
         custom_objects: as in `keras.models.load_model`.
+        into: None, or in place of `rows` a built model with the layers of `model` and other numbers of rows.
+            It takes the weights, and the state of the optimizer where it is compiled.
 
     Returns:
-        A `keras.Model`.
+        A `keras.Model`; `into`, where it is given.
 
     Raises:
         ValueError: a table that the model does not have, or whose ids come from a `DynamicVocabulary` (which
-            has a capacity), or that an optimizer of Keras's trains (whose slots are no rows); a head that
-            shares the rows (`kernel=`) and would have other classes.
+            has a capacity), or that an optimizer of Keras's trains (whose slots are no rows); a head that has
+            a number for each class (`counts` of a `SampledSoftmax`, `label_weights`); two numbers for an
+            embedding and the head that shares its rows.
 
     Example:
 
     >>> larger = kl.resize(model, {"items": 1_200_000})   # it had 1 million
     >>> larger.fit(data)
     """
-    rows = {name: positive_int(f"rows[{name!r}]", count) for name, count in rows.items()}
+    if (rows is None) == (into is None):
+        raise ValueError(f"One of `rows` and `into` must be given. Received: rows={rows!r}, into={into!r}")
+    saved = isinstance(model, (str, os.PathLike))
     with tempfile.TemporaryDirectory(prefix="largeout-resize-") as folder:
-        path = os.path.join(folder, "model.keras")
-        if isinstance(model, (str, os.PathLike)):
-            shutil.copyfile(model, path)
+        if into is not None:
+            path = model if saved else _saved(model, model.save_weights, folder, "model.weights.h5")
+            with other_rows():
+                into.load_weights(path)
+            return into
+        rows = {name: positive_int(f"rows[{name!r}]", count) for name, count in rows.items()}
+        if saved:
+            path = shutil.copyfile(model, os.path.join(folder, "model.keras"))
             return _loaded(path, rows, custom_objects)
-        model.save(path)
+        try:
+            path = _saved(model, model.save, folder, "model.keras")
+        except NotImplementedError as error:
+            raise ValueError(
+                "`model` must have a config whose numbers of rows can be changed. Make one with the new "
+                f"sizes, and give it as `into`. Received: {type(model).__name__}, which has none ({error})"
+            ) from error
         with model.distribute_strategy.scope():
             return _loaded(path, rows, custom_objects, safe_mode=False)  # it was made here
+
+
+def _saved(model, save, folder, name):
+    """The path of a file that `save` writes of a model, on every host."""
+    path, hosts = os.path.join(folder, name), hosts_of_model(model)
+    save(path)
+    if hosts is not None:
+        copy_to_all(hosts, path)
+    return path
 
 
 def _loaded(path, rows, custom_objects, safe_mode=True):
@@ -68,9 +109,11 @@ def _loaded(path, rows, custom_objects, safe_mode=True):
     names = {table["config"]["name"] for table in found}
     if not rows.keys() <= names:
         raise ValueError(
-            f"`rows` must name tables of the model, which are {sorted(names)}. "
+            f"`rows` must name tables of the model, which are {sorted(names)}. (Those of a subclassed layer "
+            "or model are made by its own code: make one with the new sizes, and give it as `into`.) "
             f"Received: {sorted(rows.keys() - names)}"
         )
+    rows = _tied_too(rows, found)
     found = [table for table in found if table["config"]["name"] in rows]
     for table in found:
         _check(table["config"], config)
@@ -87,7 +130,31 @@ def _tables(config):
             yield part
 
 
+def _tied_too(rows, tables):
+    """`rows` with the embeddings and heads that share a table with one that it names."""
+    rows, sharing = dict(rows), {}
+    for table in (table["config"] for table in tables):
+        if isinstance(table.get("kernel"), str):
+            sharing.setdefault(table["kernel"], {table["kernel"]}).add(table["name"])
+    for names in sharing.values():
+        wanted = {name: rows[name] for name in sorted(names & rows.keys())}
+        if len(set(wanted.values())) > 1:
+            raise ValueError(
+                f"`rows` must be the same number for {sorted(names)}, which share their rows. "
+                f"Received: {wanted}"
+            )
+        for count in set(wanted.values()):
+            rows |= dict.fromkeys(names, count)
+    return rows
+
+
 def _check(table, model):
+    for numbers in ("counts", "label_weights"):
+        if table.get(numbers) is not None:
+            raise ValueError(
+                f"`rows` must not name {table['name']!r}: it has `{numbers}`, a number for each of its "
+                "classes. Make a model with those of all new classes, and take over its other layers' weights"
+            )
     if table.get("vocabulary") is not None:
         raise ValueError(
             f"`rows` must not name {table['name']!r}: the ids of its rows come from a DynamicVocabulary, "

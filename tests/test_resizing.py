@@ -116,19 +116,125 @@ def test_beside_optimizers_of_keras():
     assert rows_of(larger)["users_velocity"].shape == (21, 3)
 
 
-def test_a_head_with_the_rows_of_an_embedding():
+def head_model(head):
     words = ShardedEmbedding(20, 4, name="words")
-    head = kl.layers.FullSoftmax(20, kernel=words)
+    if isinstance(head, str):
+        head = kl.layers.FullSoftmax(20, kernel=words, name=head)
     model = kl.Sequential([keras.Input((3,), dtype="int32"), words, head])
     model.compile(kl.optimizers.LazyAdam(), head.loss)
     model.fit(IDS[:, :3], IDS[:, 1:], verbose=0)
-    with pytest.raises(ValueError, match="num_classes"):
-        kl.resize(model, {"words": 30})
+    return model
+
+
+@pytest.mark.parametrize("classes", [30, 12])
+@pytest.mark.parametrize("named", [{"words"}, {"head"}, {"words", "head"}])
+def test_a_head_with_the_rows_of_an_embedding(named, classes):
+    model = head_model("head")
+    other = kl.resize(model, dict.fromkeys(named, classes))
+    kept = min(20, classes)
+    for name in ("words", "head"):
+        before, after = (m.get_layer(name) for m in (model, other))
+        for old, new in zip(before.weights, after.weights):
+            assert new.shape[0] == classes
+            np.testing.assert_array_equal(np.asarray(new)[:kept], np.asarray(old)[:kept])
+    ids = np.minimum(IDS, classes - 1)
+    assert np.isfinite(other.fit(ids[:, :3], ids[:, 1:], verbose=0).history["loss"][0])
+    with pytest.raises(ValueError, match=r"same number for \['head', 'words'\], which share their rows"):
+        kl.resize(model, {"words": 5, "head": 6})
+
+
+@pytest.mark.parametrize("own", [None, "adagrad"])
+@pytest.mark.parametrize("classes", [30, 12])
+@pytest.mark.parametrize("kind", ["FullSoftmax", "SampledSoftmax", "SparseOutput"])
+def test_a_head_gets_more_classes_or_fewer(kind, classes, own):
+    options = {"SampledSoftmax": {"num_sampled": 5}, "SparseOutput": {"fan_in": 2}}.get(kind, {})
+    model = head_model(getattr(kl.layers, kind)(20, optimizer=own, name="head", **options))
+    other = kl.resize(model, {"head": classes})
+    old, new = model.get_layer("head"), other.get_layer("head")
+    kept = min(20, classes)
+    tables = [t for t in ("kernel", "bias", "connections") if hasattr(old, t)]
+    for name in tables:
+        before, after = (np.asarray(getattr(head, name)) for head in (old, new))
+        assert len(after) == classes
+        np.testing.assert_array_equal(after[:kept], before[:kept])
+    if kind == "SparseOutput":
+        connections = np.asarray(new.connections)
+        assert connections.min() >= 0 and connections.max() < 4 and (np.diff(connections, axis=1) > 0).all()
+    optimizers = [m.optimizer if own is None else m.get_layer("head").optimizer for m in (model, other)]
+    slots = [[np.asarray(v) for v in o.variables if len(v.shape)] for o in optimizers]
+    assert len(slots[0]) == len(slots[1]) > 0
+    for before, after in zip(*slots):
+        both = min(len(before), len(after))
+        np.testing.assert_array_equal(after[:both], before[:both])
+    ids = np.minimum(IDS, classes - 1)
+    assert np.isfinite(other.fit(ids[:, :3], ids[:, 1:], verbose=0).history["loss"][0])
+
+
+def test_a_head_with_a_number_for_each_class_is_refused():
+    model = head_model(
+        kl.layers.SampledSoftmax(20, num_sampled=5, distribution="counts", counts=np.ones(20), name="head")
+    )
+    with pytest.raises(ValueError, match="must not name 'head': it has `counts`"):
+        kl.resize(model, {"head": 30})
+
+
+def test_gradients_being_accumulated_are_kept_for_the_rows_that_stay():
+    models = []
+    for rows in (20, 30):
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), ShardedEmbedding(rows, 2, name="words")])
+        model.compile(kl.optimizers.SGD(1.0, gradient_accumulation_steps=2), "mse")
+        models.append(model)
+    small, large = models
+    small.get_layer("words").table.assign(large.get_layer("words").table.numpy()[:20])
+    targets = np.ones((1, 2, 2))
+    large.fit(np.array([[3, 25]]), targets, verbose=0)
+    resized = kl.resize(large, {"words": 20})
+    small.fit(np.array([[3, 3]]), targets, verbose=0)  # twice half the gradient of row 3
+    before = small.get_layer("words").table.numpy()
+    for model in (small, resized):
+        model.fit(np.array([[4, 4]]), targets, verbose=0)
+    after, found = (m.get_layer("words").table.numpy() for m in (small, resized))
+    np.testing.assert_allclose(found[3] - before[3], (after[3] - before[3]) / 2, rtol=1e-5)
+    np.testing.assert_allclose(found[4:], after[4:], rtol=1e-6)
+
+
+class Subclassed(keras.Model):
+    def __init__(self, rows):
+        super().__init__()
+        self.words = ShardedEmbedding(rows, 2, combiner="sum")
+        self.last = keras.layers.Dense(1)
+
+    def call(self, ids):
+        return self.last(self.words(ids))
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_subclassed_model_of_other_sizes_takes_what_another_has_learned(from_file, tmp_path):
+    models = [Subclassed(rows) for rows in (20, 30)]
+    for model in models:
+        model.compile(kl.optimizers.LazyAdam(0.1), "mse")
+        model(IDS)
+        model.optimizer.build(model.trainable_variables)
+    old, new = models
+    old.fit(IDS, IDS.sum(1), verbose=0)
+    with pytest.raises(ValueError, match="with the new sizes, and give it as `into`"):
+        kl.resize(old, {"words": 30})
+    with pytest.raises(ValueError, match="One of `rows` and `into` must be given"):
+        kl.resize(old)
+    path = tmp_path / "w.weights.h5"
+    old.save_weights(path)
+    assert kl.resize(path if from_file else old, into=new) is new
+    np.testing.assert_array_equal(new.predict(IDS, verbose=0), old.predict(IDS, verbose=0))
+    for model in models:
+        model.fit(IDS, IDS.sum(1), shuffle=False, verbose=0)
+    np.testing.assert_allclose(new.predict(IDS, verbose=0), old.predict(IDS, verbose=0), rtol=1e-5)
 
 
 def test_what_is_refused():
     model = model_of()
-    with pytest.raises(ValueError, match=r"which are \['items', 'users', 'words'\]. Received: \['word'\]"):
+    with pytest.raises(
+        ValueError, match=r"which are \['items', 'users', 'words'\]\. .* Received: \['word'\]"
+    ):
         kl.resize(model, {"word": 3})
     with pytest.raises(ValueError, match=r"`rows\['users'\]` must be"):
         kl.resize(model, {"users": 0})

@@ -9,6 +9,7 @@ from keras_largeout.distribute.replicas.between_hosts import joined
 from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.files.loading import may_have_other_rows
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
 
@@ -159,9 +160,13 @@ class RowSlots:
             keys = self._keys("accumulated", accumulators[0].weight)
             if any(f"{key}_indices" not in store for key, _, _ in keys):
                 continue
-            indices = [np.array(store[f"{key}_indices"], "int64") + start for key, start, _ in keys]
-            indices = np.concatenate(indices)
-            values = np.concatenate([np.array(store[f"{key}_values"], "float32") for key, _, _ in keys])
+            indices, values = [], []
+            for key, start, stop in keys:
+                rows = np.array(store[f"{key}_indices"], "int64") + start
+                here = rows < stop  # a table that is resized may have lost the others
+                indices.append(rows[here])
+                values.append(np.array(store[f"{key}_values"], "float32")[here])
+            indices, values = np.concatenate(indices), np.concatenate(values)
             for accumulator in accumulators:
                 here, local = accumulator.weight.held(indices)
                 columns = accumulator.weight.columns
@@ -177,7 +182,8 @@ class RowSlots:
 
 def _check_accumulated(key, indices, shape, expected):
     rows, *inner = expected
-    if shape != (*indices.shape, *inner) or np.any((indices < 0) | (indices >= rows)):
+    known = (indices >= 0) & ((indices < rows) | may_have_other_rows())
+    if shape != (*indices.shape, *inner) or not np.all(known):
         raise ValueError(
             f"The weights file does not fit: the accumulated rows {key!r} must be some of {rows}, of the "
             f"shape {tuple(inner)} each. Received: values of the shape {shape} at {indices.shape} indices"

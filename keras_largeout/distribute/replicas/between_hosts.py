@@ -19,6 +19,7 @@ All hosts must make the same calls in the same order. `hosts` is a `Hosts`.
 
 import contextlib
 import functools
+import os
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +34,7 @@ _TYPES = (tf.float32, tf.int64, tf.int32, tf.bfloat16, tf.float16, tf.float64)
 _GROWTH = 1.25
 _SHORT = 1 << 12  # vectors up to here travel as one row of a known width
 _WIDEST = 1 << 20  # so keys are below 2^31
+_COPIED, _LINE = 1 << 26, 1 << 12  # bytes of a file that travel together, as rows of so many
 
 
 class Route:
@@ -176,6 +178,19 @@ def of_each(hosts, number):
     """The integers of all hosts: int64 array `[count]`."""
     with tf.init_scope():
         return each(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
+
+
+def copy_to_all(hosts, path):
+    """Copies a file of the first host to the same path of all others."""
+    first = hosts.index == 0
+    size = int(of_each(hosts, os.path.getsize(path) if first else 0)[0])
+    with open(path, "rb" if first else "wb") as file, tf.init_scope():
+        for start in range(0, size, _COPIED):
+            block = file.read(_COPIED) if first else b""
+            words = np.frombuffer(block.ljust(-(-len(block) // _LINE) * _LINE, b"\0"), np.int32)
+            (words,) = joined(hosts, tf.constant(words.reshape(-1, _LINE // 4)))
+            if not first:
+                file.write(words.numpy().tobytes()[: size - start])
 
 
 def wait(hosts):

@@ -98,6 +98,9 @@ def main(folder):
         said["not_shared"] = not_shared(strategy, host)
     model.save(folder / "model.keras")
     said["users"] = float(np.abs(model.get_layer("users").table.numpy()).sum())
+    if strategy.num_replicas_in_sync > 1:
+        rows = kl.resize(model, {"users": USERS + 7}).get_layer("users").table.numpy()
+        said["resized"] = [len(rows), float(np.abs(rows[:USERS]).sum())]
     print("said", json.dumps(said), flush=True)
 
 

@@ -91,6 +91,11 @@ def test_hosts_share_a_folder(said):
     assert not pathlib.Path(first).exists()
 
 
+def test_tables_get_more_rows(said):
+    for host in said[1]:
+        assert host["resized"] == [_model.USERS + 7, pytest.approx(host["users"], rel=1e-6)]
+
+
 def test_a_folder_that_a_host_does_not_find_is_an_error_on_all(said):
     first, second = (host["not_shared"] for host in said[1])
     assert first == second

@@ -5,6 +5,8 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 
 # isort: split
 from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
+from keras_largeout.distribute.tables.storage.closing import close_files
+from keras_largeout.distribute.tables.storage.places import storage
 from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
 from keras_largeout.resizing import resize
@@ -14,6 +16,7 @@ __all__ = [
     "Sequential",
     "__version__",
     "callbacks",
+    "close_files",
     "datasets",
     "distribute",
     "export_saved_model",
@@ -22,5 +25,6 @@ __all__ = [
     "optimizers",
     "resize",
     "stock_ops",
+    "storage",
     "trees",
 ]

@@ -7,7 +7,12 @@ from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.placing import check_placement
-from keras_largeout.distribute.tables.storage.places import check_storage, storage_of_spec
+from keras_largeout.distribute.tables.storage.places import (
+    check_storage,
+    in_a_config,
+    of_a_copy,
+    storage_of_spec,
+)
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
 from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
@@ -133,6 +138,10 @@ class OneTable(OwnOptimizer):
         """`{name in files: keras.Variable}` of what is trained beside the table."""
         return {}
 
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config({**config, "storage": of_a_copy(config.get("storage", "device"))})
+
     def place_config(self):
         """The part of `get_config` that says where the table is and what trains it.
 
@@ -141,6 +150,6 @@ class OneTable(OwnOptimizer):
         return {
             "placement": self.placement if isinstance(self.placement, str) else "auto",
             "optimizer": None if self._fused is None else self._fused.config,
-            "storage": self.storage,
+            "storage": in_a_config(self.storage),
             **({} if self.cache_rows is None else {"cache_rows": self.cache_rows}),
         }

@@ -5,6 +5,7 @@ ImportError that says so.
 """
 
 import contextlib
+import functools
 import logging
 import threading
 import weakref
@@ -31,6 +32,28 @@ def resource_variable_class():
     does not.
     """
     return _need("tensorflow.python.ops.resource_variable_ops", "ResourceVariable")
+
+
+@functools.cache
+def unread_variable_class():
+    """The class of a plain `tf.Variable` that is never read as one tensor. `refusal` is the error's text.
+
+    Why: every way of reading ends in one method, which is private; but that of the usual class, which
+    TensorFlow's C++ reads by itself. Single rows are read and written by ops that take the handle.
+    """
+    base = _need("tensorflow.python.ops.resource_variable_ops", "UninitializedVariable")
+    _need(base, "_read_variable_op")
+
+    class UnreadVariable(base):
+        def __init__(self, initial_value, refusal, **kwargs):
+            super().__init__(**kwargs)
+            self.refusal = refusal
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=initial_value())
+
+        def _read_variable_op(self, *args, **kwargs):
+            raise ValueError(self.refusal)
+
+    return UnreadVariable
 
 
 def in_xla():

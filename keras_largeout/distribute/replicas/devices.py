@@ -6,7 +6,7 @@ import weakref
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import resource_variable_class
+from keras_largeout.distribute.replicas._tensorflow import resource_variable_class, unread_variable_class
 from keras_largeout.distribute.replicas.hosts import hosts_of, replicas_here
 
 _SYNCHRONOUS = (
@@ -116,3 +116,8 @@ def on(variable):
 def plain_variable(*args, **kwargs):
     """A `tf.Variable` that no strategy mirrors or moves: constructing the class passes strategies by."""
     return resource_variable_class()(*args, **kwargs)
+
+
+def unread_variable(initial_value, refusal, **kwargs):
+    """A `plain_variable` of which reading all raises a ValueError with the text `refusal`."""
+    return unread_variable_class()(initial_value=initial_value, refusal=refusal, **kwargs)

@@ -16,9 +16,11 @@ from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.storage.first_rows import FirstRows
 from keras_largeout.distribute.tables.storage.folder import FORMAT, TableFolder
 from keras_largeout.distribute.tables.storage.places import (
+    NEW,
+    READ_ONLY,
     check_storage,
+    files_of,
     folder_of,
-    is_read_only,
     memories_of,
     planned_storage,
 )
@@ -125,8 +127,7 @@ class ShardedTable:
         if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
             nbytes = hot_rows * int(np.prod(self.shape[1:])) * itemsize
             self.hot_device = emptiest_server(nbytes) if beside is None else beside.hot_device
-        folder = folder_of(storage), is_read_only(storage)
-        self.folder = self._open(*folder, initializer, dtype, plan_name or name)
+        self.folder = self._open(files_of(storage, plan_name or name), initializer, dtype)
         self.plan_name, self.tables, self.counter = plan_name, [self], None
         self.caches = RowCaches.of_table(self, cache_rows)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
@@ -136,25 +137,26 @@ class ShardedTable:
             for shard in self.shards:
                 shard.constraint = constraint
 
-    def _open(self, path, read_only, initializer, dtype, name):
-        """The `TableFolder` of a table in files; None where `path` is None.
+    def _open(self, files, initializer, dtype):
+        """The `TableFolder` of a table in files; None where `files`, see `files_of`, is None.
 
         Raises:
             ValueError: it cannot be in files, or the folder is that of another table.
             OSError: the folder is in use, was not closed, is not there or may not be written.
         """
-        if path is None:
+        if files is None:
             return None
+        path, mode, overwrite = files
         if self.hosts is not None:
             raise ValueError(
                 "`storage` of a table over several hosts must be 'device' or 'host'. "
-                f"Received: storage='file:{path}' of {name!r} over {self.hosts.count} hosts"
+                f"Received: files in {path}, over {self.hosts.count} hosts"
             )
         if self.remote or self.placement.kind not in _IN_FILES:
             raise ValueError(
                 "`storage` of a table on parameter servers, and of one that is placed by columns, by a table "
                 "of owners or with replicated rows beside others, must be 'device' or 'host'. "
-                f"Received: storage='file:{path}' of {name!r} with {self.placement!r}"
+                f"Received: files in {path}, with {self.placement!r}"
             )
         first = FirstRows.of(keras.initializers.get(initializer), self.shape, dtype).laws
         about = {
@@ -163,7 +165,13 @@ class ShardedTable:
             "placement": self.placement.digest,
             "format": FORMAT,
         }
-        return TableFolder(f"{path}/{name}", about, [list(law) for law in first], read_only)
+        laws = [list(law) for law in first]
+        return TableFolder(path, about, laws, mode == READ_ONLY, mode == NEW and not overwrite, overwrite)
+
+    def close(self):
+        """Closes the files of a table that is in files. It cannot be used any more then."""
+        if self.folder is not None:
+            self.folder.close()
 
     def first_rows(self, initializer, shape, dtype, of_table):
         """The `FirstRows` of the table's array or of one of a slot, in files."""

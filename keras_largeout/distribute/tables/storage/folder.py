@@ -1,10 +1,15 @@
 """`TableFolder`: the files of one table, and who may use them."""
 
 import fcntl
+import itertools
 import json
 import os
+import warnings
 import weakref
 
+import tensorflow as tf
+
+from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.files.whole import whole_file
 
 _ABOUT, _LOCK = "table.json", "lock"
@@ -12,20 +17,25 @@ _ABOUT, _LOCK = "table.json", "lock"
 #: How the files are laid out.
 FORMAT = "records"
 
+_OPEN = weakref.WeakValueDictionary()  # path -> the `TableFolder` of this process that may write there
+
 
 class TableFolder:
     """A folder that holds the rows of one table beside their optimizer slots, a file per part.
 
-    It is locked while the table exists: for one trainer, or for any number of readers. What it holds is
-    complete when it was closed: by `close`, or when the table goes, or at the end of the process. A process
-    that is killed leaves it open. Rows may then be torn, and the folder is refused: the last save of the
-    model is what to go on from.
+    It is locked while the table exists: for one trainer, or for any number of readers. Who opens it to train
+    while another table of this process does takes it over: that one is closed. What it holds is complete when
+    it was closed: by `close`, or when the table goes, or at the end of the process. A process that is killed
+    leaves it open. Rows may then be torn, and the folder is refused: the last save of the model is what to go
+    on from.
 
     Args:
         path: str, of the folder; it is made where it is not there.
         about: JSON-able dict, what the table is. That of an existing folder must be the same.
         first: list, what `FirstRows` needs. Of an existing folder its own is kept: see `first`.
         read_only: whether the folder must be there, and nothing in it is changed.
+        new: whether a folder beside it is made where there is one.
+        overwrite: whether what is in there is deleted.
 
     Attributes:
         path: str.
@@ -34,22 +44,28 @@ class TableFolder:
         existed: bool, whether the folder held the table before.
 
     Raises:
-        BlockingIOError: another table, here or in another process, uses the folder.
+        BlockingIOError: another process uses the folder, or this one trains what is to be read only, or the
+            reverse.
         ValueError: it holds another table.
         FileNotFoundError: there is none to read.
         OSError: it was not closed, or cannot be written.
     """
 
-    def __init__(self, path, about, first, read_only=False):
-        self.path, self.read_only = path, read_only
+    def __init__(self, path, about, first, read_only=False, new=False, overwrite=False):
+        self.path, self.read_only = _new(path) if new else path, read_only
+        self._parts = weakref.WeakSet()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._is_open = plain_variable(True, trainable=False)
         self._lock = self._open()
         try:
-            self._take(about, first)
+            self._take(about, first, overwrite)
         except BaseException:
             os.close(self._lock)
             raise
         close = os.close if read_only else _closed
-        self._close = weakref.finalize(self, close, *([] if read_only else [path]), self._lock)
+        self._close = weakref.finalize(self, close, *([] if read_only else [self.path]), self._lock)
+        if not read_only:
+            _OPEN[os.path.realpath(self.path)] = self
 
     def _open(self):
         lock = os.path.join(self.path, _LOCK)
@@ -70,7 +86,15 @@ class TableFolder:
                 f"not. Received: {self.path}"
             ) from None
 
-    def _take(self, about, first):
+    def _take(self, about, first, overwrite):
+        here = None if self.read_only or overwrite else _OPEN.get(os.path.realpath(self.path))
+        if here is not None and here.is_open:
+            warnings.warn(
+                f"{self.path} is the folder of another table of this process, which is closed now. Its rows "
+                "are there as that one left them. For a table of its own end `storage` in ?mode=new",
+                stacklevel=2,
+            )
+            here.close()
         try:
             fcntl.flock(self._lock, (fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -78,6 +102,8 @@ class TableFolder:
                 f"{self.path} is in use: a folder of `storage` must be that of one table of one process, or "
                 "of readers alone (?mode=ro)"
             ) from None
+        if overwrite:
+            _empty(self.path)
         known = _read(self.path)
         self.existed = known is not None
         if known is None:
@@ -122,9 +148,64 @@ class TableFolder:
         self._layouts[name] = layout
         _write(self.path, {**_read(self.path), "layouts": self._layouts})
 
+    @property
+    def is_open(self):
+        """Whether the table may still be used."""
+        return self._close.alive
+
+    def while_open(self, tensor):
+        """`tensor`, for a step that uses the table: it fails after `close`.
+
+        Raises:
+            ValueError: it was closed before.
+        """
+        closed = (
+            "A table in files must be open to be used. Received: the one of "
+            f"{self.path}, which was closed by `kl.close_files`, or by a table that took the folder over"
+        )
+        if not self.is_open:
+            raise ValueError(closed)
+        if tf.executing_eagerly():
+            return tensor
+        with tf.device("CPU:0"), tf.control_dependencies([tf.debugging.Assert(self._is_open, [closed])]):
+            return tf.identity(tensor)
+
+    def closes(self, part):
+        """Has `part.close()` called before the folder is closed."""
+        self._parts.add(part)
+
     def close(self):
-        """Everything is on the disk when it returns. The table must not be used any more."""
+        """Everything is on the disk when it returns. The table cannot be used any more."""
+        if self.is_open:
+            with tf.init_scope():
+                self._is_open.assign(False)
+            for part in self._parts:
+                part.close()
         self._close()
+
+
+def _new(path):
+    """A folder that was made just now: `path`, or one beside it with a number."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    for number in itertools.count(1):
+        found = path if number == 1 else f"{path}-{number}"
+        try:
+            os.mkdir(found)
+        except FileExistsError:
+            continue
+        if found != path:
+            warnings.warn(
+                f"{path} exists and stays as it is: the rows of this table are in {found}. "
+                "(`kl.storage` chooses another folder, or overwrites what is there.)",
+                stacklevel=2,
+            )
+        return found
+
+
+def _empty(path):
+    for name in os.listdir(path):
+        if name == _ABOUT or name.endswith(".rows"):
+            os.remove(os.path.join(path, name))
 
 
 def _closed(path, lock):

@@ -1,5 +1,6 @@
 """`MappedShard`: rows of a table whose memory is a file; `MappedSlot`: what lies beside them."""
 
+import functools
 import math
 import os
 
@@ -39,7 +40,9 @@ class MappedShard(ShardVariable):
 
     def make(self):
         shape, device = (self.shape[0], self._dim), self.device or "CPU:0"
-        self.records = Records(self._folder, self.name, *shape, self.dtype, device, self.trainable)
+        self.records = Records(
+            self._folder, self.name, *shape, self.dtype, device, self.trainable, self._refusal
+        )
         self._made = self.records.variable
         return self._made
 
@@ -57,11 +60,16 @@ class MappedShard(ShardVariable):
 
     def numpy(self):
         """Raises ValueError: rows in files are read in pieces."""
-        raise ValueError(
+        raise ValueError(self._refusal)
+
+    @property
+    def _refusal(self):
+        return (
             f"The weight {self.path!r} must be read in pieces: its rows are in files, and may not fit "
             "memory. `layer.table.array.read((start, stop))` reads some, `layer.table.numpy()` all of them; "
-            "`model.save` and `kl.callbacks.BackupAndRestore` save them. (EarlyStopping must have "
-            "restore_best_weights=False.) Received: a request for all weights as arrays"
+            "`model.save` and `kl.callbacks.BackupAndRestore` save them. For a penalty give the layer an "
+            "`embeddings_regularizer`, which acts on the rows of the batch. (EarlyStopping must have "
+            "restore_best_weights=False.) Received: a request for all of its rows as one array or tensor"
         )
 
     def gather(self, indices):
@@ -100,7 +108,9 @@ class MappedShard(ShardVariable):
         new = tf.cast(tf.boolean_mask(indices, ~written), tf.int64)
 
         def write():
-            free = tf.numpy_function(self._check_free, [tf.size(new)], tf.int64)
+            pages = 1 + -(-4 * self.records.words // _PAGE)
+            check = functools.partial(_check_free, self._folder.path, pages)  # TensorFlow keeps it for good
+            free = tf.numpy_function(check, [tf.size(new)], tf.int64)
             with tf.control_dependencies([free]):
                 behind = self.records.behind_row()
                 behind = tf.broadcast_to(behind, [tf.size(new), len(behind)])
@@ -121,6 +131,7 @@ class MappedShard(ShardVariable):
 
     def rows(self, indices):
         """The rows `indices` (int64 tensor), first values in those never written; it has no gradient."""
+        indices = self._folder.while_open(indices)
         rows, written = gather_records(self._made, indices, self.dtype, self._dim)
         if not self.array.first.are_zero:  # as a new file is
             missing = tf.where(~written)
@@ -137,18 +148,24 @@ class MappedShard(ShardVariable):
         logical = self.array.logical_tensor(self.part, indices)
         return tf.reshape(self.array.first(logical), [-1, self._dim])
 
-    def _check_free(self, new):
-        """Raises OSError before the disk is full: then a write into the mapping would end the process."""
-        found = os.statvfs(self._folder.path)
-        free = found.f_bavail * found.f_frsize
-        pages = 1 + -(-4 * self.records.words // _PAGE)
-        needed = _LEAST_FREE + int(new) * _PAGE * pages
-        if free < needed:
-            raise OSError(
-                f"The disk of {self._folder.path} is full: a step needs {needed:,} bytes. Received: {free:,} "
-                "free bytes. The rows of this step were not written"
-            )
-        return np.int64(free)
+
+def _check_free(folder, pages, new):
+    """Raises OSError before the disk is full: then a write into the mapping would end the process.
+
+    Args:
+        folder: str, a path on the disk.
+        pages: int, that a record can touch.
+        new: int, records that are written for the first time.
+    """
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    needed = _LEAST_FREE + int(new) * _PAGE * pages
+    if free < needed:
+        raise OSError(
+            f"The disk of {folder} is full: a step needs {needed:,} bytes. Received: {free:,} free bytes. "
+            "The rows of this step were not written"
+        )
+    return np.int64(free)
 
 
 class MappedSlot:

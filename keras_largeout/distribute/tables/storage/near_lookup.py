@@ -33,7 +33,8 @@ class NearLookup(Lookup):
         self.part = part
 
     def dense(self, ids, weights, row_splits=None):
-        part, ids = self.part, as_ids(ids)
+        part = self.part
+        ids = part.array.table.folder.while_open(as_ids(ids))
         rows, dim = tuple(part.shape)
         splits = tf.zeros([0], tf.int64) if row_splits is None else tf.cast(row_splits, tf.int64)
         found, written = record_lookup(

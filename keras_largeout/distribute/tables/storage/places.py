@@ -1,32 +1,98 @@
 """Which memory a table's rows lie in: a question apart from which device owns a row (`Placement`)."""
 
+import contextlib
+import contextvars
 import os
 
 import tensorflow as tf
 
 from keras_largeout.distribute.planning.specs import STORAGES
 
-_FILE, _READ_ONLY = "file:", "?mode=ro"
+_FILE, _MODE = "file:", "?mode="
+READ_ONLY, NEW = "ro", "new"
+
+# What `storage` says: the folder in place of every other one, or None; whether what is there is overwritten.
+_CHOSEN = contextvars.ContextVar("keras_largeout_storage", default=(None, False))
+
+
+@contextlib.contextmanager
+def storage(folder=None, overwrite=False):
+    """A context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or anew.
+
+    `keras.models.load_model`, `clone_model` and `kl.resize` never change files that are there. Where the
+    folder of a table exists, the table of their model gets a new one beside it: `<folder>/<name>-2`, `-3`,
+    and so on. In this context
+
+    - `folder` takes the place of the folder that a layer was given, for instance on another machine;
+    - `overwrite=True` has a model that is loaded, cloned or resized take the folder itself. What is in there
+      is deleted, unless a process uses it.
+
+    Args:
+        folder: str or path, or None: that of the layer.
+        overwrite: bool.
+
+    Example:
+
+    >>> with kl.storage("/scratch/rows"):
+    ...     model = keras.models.load_model("model.keras")
+    """
+    chosen = None if folder is None else os.path.abspath(os.fspath(folder))
+    token = _CHOSEN.set((chosen, bool(overwrite)))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def check_storage(storage):
     """`storage` itself, an argument of a layer. Raises ValueError where it is none."""
-    if storage in STORAGES or folder_of(storage):
+    if storage in STORAGES or (folder_of(storage) and mode_of(storage) in (None, READ_ONLY, NEW)):
         return storage
-    raise ValueError(f"`storage` must be one of {STORAGES} or 'file:<folder>'. Received: storage={storage!r}")
+    raise ValueError(
+        f"`storage` must be one of {STORAGES} or 'file:<folder>', which may end in ?mode=ro or ?mode=new. "
+        f"Received: storage={storage!r}"
+    )
 
 
 def folder_of(storage):
     """The path of the folder in which the rows are files; None where they are in memory."""
     if not isinstance(storage, str) or not storage.startswith(_FILE):
         return None
-    path = storage[len(_FILE) :].removesuffix(_READ_ONLY)
+    path = storage[len(_FILE) :].partition(_MODE)[0]
     return os.path.abspath(path) if path else None
 
 
-def is_read_only(storage):
-    """Whether rows in files are looked up and never trained, by any number of processes: "?mode=ro"."""
-    return isinstance(storage, str) and storage.startswith(_FILE) and storage.endswith(_READ_ONLY)
+def mode_of(storage):
+    """How the files of a table are used.
+
+    Returns:
+        `READ_ONLY`: they are looked up and never trained, by any number of processes. `NEW`: they are in a
+        folder that was not there. None: they are opened again.
+    """
+    return (storage.partition(_MODE)[2] or None) if folder_of(storage) else None
+
+
+def of_a_copy(storage):
+    """The `storage` of a layer that is made from the config of another one: its files are new."""
+    return storage if folder_of(storage) is None or mode_of(storage) else f"{storage}{_MODE}{NEW}"
+
+
+def in_a_config(storage):
+    """The `storage` of a layer as its config says it."""
+    return storage.removesuffix(f"{_MODE}{NEW}") if folder_of(storage) else storage
+
+
+def files_of(storage, name):
+    """Where the files of the table `name` go.
+
+    Returns:
+        `(path of its folder, mode, whether what is in there is deleted)`; None where it is not in files.
+    """
+    folder, mode = folder_of(storage), mode_of(storage)
+    if folder is None:
+        return None
+    chosen, overwrite = _CHOSEN.get()
+    return os.path.join(chosen or folder, name), mode, overwrite and mode == NEW
 
 
 def planned_storage(storage, placement, name):

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.distribute.replicas.devices import plain_variable, unread_variable
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.records import MARK, record_words, remap_variable
 
@@ -28,23 +28,35 @@ class Records:
         dtype: dtype name of the rows.
         device: device name of the memory.
         trainable: bool.
+        refusal: str, the error of who reads all records as one tensor.
 
     Attributes:
         begin: int, the word of a record at which its slots begin.
         variable: the float32 `tf.Variable` `[rows, words]`, whose number of words may change.
     """
 
-    def __init__(self, folder, name, rows, dim, dtype, device, trainable):
+    def __init__(self, folder, name, rows, dim, dtype, device, trainable, refusal):
         self._folder, self._name, self._device, self._rows = folder, name, device, rows
         self._claimed = {}  # slot -> (its words, the value that it begins with)
         self.begin = record_words(dtype, dim)
         kept = folder.layout(name)
         self._number, self._lie = kept["number"], [tuple(slot) for slot in kept["slots"]]
         self._in_use = None
+        folder.closes(self)
         with tf.init_scope(), tf.device(device):
-            self.variable = plain_variable(
-                self._map, dtype="float32", trainable=trainable, shape=[rows, None], name=name
+            self.variable = unread_variable(
+                self._map,
+                dtype="float32",
+                trainable=trainable,
+                shape=[None, None],  # no rows after `close`
+                name=name,
+                refusal=refusal,
             )
+
+    def close(self):
+        """Takes the file out of memory. Nothing may be looked up or written afterwards."""
+        with tf.init_scope():
+            remap_variable(self.variable, f"{self.path}.none", [0, self.words])
 
     def _map(self):
         return ops.largeout_mapped_table(
@@ -103,6 +115,7 @@ class Records:
 
         The step fails once the slots that were claimed when it was traced are others.
         """
+        indices = self._folder.while_open(indices)
         self.settle()
         if self._in_use is None:
             with tf.init_scope(), tf.device("CPU:0"):

@@ -281,14 +281,120 @@ def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
 
 
 def test_closed_when_the_table_goes(tmp_path):
-    layer = embedding(tmp_path)
-    with pytest.raises(BlockingIOError, match="is in use"):
-        embedding(tmp_path)
-    assert json.loads((tmp_path / "words" / "table.json").read_text())["closed"] is False
-    del layer
-    keras.backend.clear_session()
+    model = small_model(tmp_path)
+    model.fit(*SMALL, verbose=0)
+    assert not is_closed(tmp_path / "words")
+    del model
     gc.collect()
-    assert json.loads((tmp_path / "words" / "table.json").read_text())["closed"] is True
+    assert is_closed(tmp_path / "words")
+
+
+SMALL = np.arange(32).reshape(8, 4) % 7, np.ones((8, 1))
+
+
+def small_model(folder, **options):
+    words = ShardedEmbedding(50, 4, storage=f"file:{folder}", combiner="sum", name="words", **options)
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), words, keras.layers.Dense(1)])
+    model.compile(klo.LazyAdam(0.1), "mse")
+    return model
+
+
+def is_closed(folder):
+    return json.loads((folder / "table.json").read_text())["closed"]
+
+
+def rows_of(model):
+    return model.get_layer("words").table.numpy()
+
+
+def test_closed_by_hand(tmp_path):
+    model = small_model(tmp_path)
+    model.fit(*SMALL, verbose=0)
+    rows = rows_of(model)
+    kl.close_files(model)
+    assert is_closed(tmp_path / "words")
+    for use in (rows_of, lambda model: model(SMALL[0]), lambda model: model.get_layer("words")(SMALL[0])):
+        with pytest.raises(ValueError, match="must be open to be used"):
+            use(model)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be open to be used"):
+        model.fit(*SMALL, verbose=0)  # a function that was traced before
+    np.testing.assert_array_equal(rows_of(small_model(tmp_path)), rows)
+    kl.close_files(model)  # a second time is nothing
+
+
+def test_a_second_model_of_a_process_takes_the_folder_over(tmp_path):
+    """As where a cell of a notebook runs twice."""
+    first = small_model(tmp_path)
+    first.fit(*SMALL, verbose=0)
+    rows = rows_of(first)
+    with pytest.warns(UserWarning, match=r"is the folder of another table of this process.*\?mode=new"):
+        second = small_model(tmp_path)
+    np.testing.assert_array_equal(rows_of(second), rows)
+    second.fit(*SMALL, verbose=0)
+    with pytest.raises(ValueError, match="by a table that took the folder over"):
+        first(SMALL[0])
+
+
+def test_copies_of_a_model_have_folders_of_their_own(tmp_path):
+    model = small_model(tmp_path / "rows")
+    model.fit(*SMALL, verbose=0)
+    model.save(tmp_path / "old.keras")
+    saved = rows_of(model)
+    model.fit(*SMALL, verbose=0)
+    newer = rows_of(model)
+    with pytest.warns(UserWarning, match=r"words exists and stays as it is: .*words-2\."):
+        loaded = keras.models.load_model(tmp_path / "old.keras")
+    np.testing.assert_array_equal(rows_of(loaded), saved)
+    assert loaded.get_layer("words").get_config()["storage"] == f"file:{tmp_path}/rows"
+    with pytest.warns(UserWarning, match=r"words-3\."):
+        clone = keras.models.clone_model(model)
+    assert not np.array_equal(rows_of(clone), newer)
+    with pytest.warns(UserWarning, match=r"words-4\."):
+        larger = kl.resize(model, {"words": 60})
+    np.testing.assert_array_equal(rows_of(larger)[:50], newer)
+    with pytest.warns(UserWarning, match=r"words-5\."):
+        fold = small_model(f"{tmp_path}/rows?mode=new")
+    loaded.fit(*SMALL, verbose=0)
+    fold.fit(*SMALL, verbose=0)
+    # None of them has changed what is there.
+    np.testing.assert_array_equal(rows_of(model), newer)
+    kl.close_files(model)
+    again = keras.models.load_model(tmp_path / "old.keras")
+    np.testing.assert_array_equal(rows_of(again), saved)
+    np.testing.assert_array_equal(rows_of(small_model(tmp_path / "rows")), newer)
+
+
+def test_rows_go_where_they_are_told_to(tmp_path):
+    model = small_model(tmp_path / "rows")
+    model.fit(*SMALL, verbose=0)
+    model.save(tmp_path / "m.keras")
+    saved = rows_of(model)
+    with kl.storage(tmp_path / "elsewhere"):
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(rows_of(loaded), saved)
+    assert (tmp_path / "elsewhere" / "words" / "table.json").exists()
+    model.fit(*SMALL, verbose=0)
+    with kl.storage(overwrite=True), pytest.raises(BlockingIOError, match="is in use"):
+        keras.models.load_model(tmp_path / "m.keras")
+    kl.close_files(model)
+    with kl.storage(overwrite=True):
+        again = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(rows_of(again), saved)
+    kl.close_files(again)
+    np.testing.assert_array_equal(rows_of(small_model(tmp_path / "rows")), saved)
+
+
+def test_all_rows_are_never_read_as_one_tensor(tmp_path):
+    """Their variable has records, of which Keras would take the slots for values."""
+    layer = embedding(tmp_path)
+    step_of(layer, klo.LazyAdam(0.1))([1, 2])
+    (weight,) = layer.trainable_variables
+    penalty = keras.regularizers.L2(0.1)
+    for read in (keras.ops.sum, penalty, tf.reduce_sum, np.asarray, lambda w: w * 2, lambda w: w.numpy()):
+        for call in (read, tf.function(read)):
+            with pytest.raises(ValueError, match=r"must be read in pieces.*embeddings_regularizer"):
+                call(weight)
+    np.testing.assert_array_equal(layer(tf.range(50)), layer.table.numpy())
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):

@@ -1,0 +1,24 @@
+"""`close_files`: a model's tables in files are put on the disk and given up."""
+
+from keras_largeout._keras import all_layers
+
+
+def close_files(model):
+    """Close the files of all tables of a model that are in files. Other models may then open them.
+
+    What was trained is on the disk when the call returns. The layers that had these tables cannot be used any
+    more. A model that goes closes its files by itself, and so does the end of the process.
+
+    Args:
+        model: `keras.Model` or `keras.layers.Layer`.
+
+    Example:
+
+    >>> kl.close_files(model)
+    >>> model = build()  # with the same `storage`: it finds the rows again
+    """
+    for layer in all_layers(model):
+        for shard in getattr(layer, "shards", ()):
+            table = getattr(getattr(shard, "array", None), "table", None)
+            if table is not None:
+                table.close()

@@ -1,5 +1,6 @@
 """`resize`: a model whose tables have other numbers of rows, with what the old ones had learned."""
 
+import functools
 import json
 import os
 import shutil
@@ -9,11 +10,14 @@ import zipfile
 import keras
 
 from keras_largeout._checks import positive_int
+from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.in_step import hosts_of_model
 from keras_largeout.distribute.replicas.between_hosts import copy_to_all
 from keras_largeout.files.loading import other_rows
+from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary, whole_buckets
 
 _CONFIG = "config.json"
+_VOCABULARY = "keras_largeout>DynamicVocabulary"
 # Registered names of what has a table, and how its config calls the number of rows.
 _ROWS = {
     "keras_largeout>ShardedEmbedding": "input_dim",
@@ -50,7 +54,10 @@ def resize(model, rows=None, custom_objects=None, into=None):
             is on the same ones; a file is read into the current strategy.
         rows: dict from names to int > 0. A layer has its own name, a table of a `DistributedEmbedding` that
             of its `TableConfig`. Layers: `ShardedEmbedding`, `SparseDense` (its `input_dim`), `FullSoftmax`,
-            `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head).
+            `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head). For tables
+            of a `DynamicVocabulary` give the vocabulary's name and its new capacity. It keeps its ids with
+            their rows (a smaller one those that were used most, or last). It forgets how often ids without a
+            row came, and gradients that were being accumulated.
         custom_objects: as in `keras.models.load_model`.
         into: None, or in place of `rows` a built model with the layers of `model` and other numbers of rows.
             It takes the weights, and the state of the optimizer where it is compiled.
@@ -59,10 +66,10 @@ def resize(model, rows=None, custom_objects=None, into=None):
         A `keras.Model`; `into`, where it is given.
 
     Raises:
-        ValueError: a table that the model does not have, or whose ids come from a `DynamicVocabulary` (which
-            has a capacity), or that an optimizer of Keras's trains (whose slots are no rows); a head that has
-            a number for each class (`counts` of a `SampledSoftmax`, `label_weights`); two numbers for an
-            embedding and the head that shares its rows.
+        ValueError: a table that the model does not have, or whose ids come from a `DynamicVocabulary`, or
+            that an optimizer of Keras's trains (whose slots are no rows); a head that has a number for each
+            class (`counts` of a `SampledSoftmax`, `label_weights`); two numbers for an embedding and the head
+            that shares its rows.
 
     Example:
 
@@ -103,37 +110,84 @@ def _saved(model, save, folder, name):
 
 
 def _loaded(path, rows, custom_objects, safe_mode=True):
+    load = functools.partial(keras.models.load_model, custom_objects=custom_objects, safe_mode=safe_mode)
+    config = _config_of(path)
+    smaller = {
+        vocabulary["name"]: whole_buckets(rows[vocabulary["name"]])
+        for vocabulary in _configs(config, _VOCABULARY)
+        if whole_buckets(rows.get(vocabulary["name"], vocabulary["capacity"])) < vocabulary["capacity"]
+    }
+    if smaller:  # rows go where they will be before the last ones are left out
+        model = load(path)
+        for vocabulary in _vocabularies_of(model):
+            if vocabulary.name in smaller:
+                vocabulary.move_rows(smaller[vocabulary.name])
+        path = _saved(model, model.save, os.path.dirname(path), "moved.keras")
+        config = _config_of(path)
+    _change(config, rows)
+    _replace(path, _CONFIG, json.dumps(config))
+    with other_rows():
+        model = load(path)
+    for vocabulary in _vocabularies_of(model):
+        if vocabulary.name not in smaller:
+            vocabulary.move_rows()
+    return model
+
+
+def _vocabularies_of(model):
+    return [layer for layer in all_layers(model) if isinstance(layer, DynamicVocabulary)]
+
+
+def _config_of(path):
     with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read(_CONFIG))
-    found = list(_tables(config))
-    names = {table["config"]["name"] for table in found}
+        return json.loads(archive.read(_CONFIG))
+
+
+def _change(config, rows):
+    """Changes the config of a model to other numbers of rows, or raises ValueError."""
+    tables = [table for kind in _ROWS for table in _configs(config, kind)]
+    vocabularies = list(_configs(config, _VOCABULARY))
+    names = {part["name"] for part in (*tables, *vocabularies)}
     if not rows.keys() <= names:
         raise ValueError(
             f"`rows` must name tables of the model, which are {sorted(names)}. (Those of a subclassed layer "
             "or model are made by its own code: make one with the new sizes, and give it as `into`.) "
             f"Received: {sorted(rows.keys() - names)}"
         )
-    rows = _tied_too(rows, found)
-    found = [table for table in found if table["config"]["name"] in rows]
-    for table in found:
-        _check(table["config"], config)
-        table["config"][_ROWS[table["registered_name"]]] = rows[table["config"]["name"]]
-    _replace(path, _CONFIG, json.dumps(config))
-    with other_rows():
-        return keras.models.load_model(path, custom_objects, safe_mode=safe_mode)
+    for table in tables:
+        if table.get("vocabulary") is not None and table["name"] in rows:
+            raise ValueError(
+                f"`rows` must not name {table['name']!r}: it has a row for each id of a DynamicVocabulary. "
+                f"Name that, {table['vocabulary']['config']['name']!r}, and give its capacity"
+            )
+    rows = _tied_too({**rows, **_of_vocabularies(rows, tables)}, tables)
+    for kind, argument in _ROWS.items():
+        for table in _configs(config, kind):
+            if table["name"] in rows:
+                _check(table, config)
+                table[argument] = rows[table["name"]]
+    for vocabulary in vocabularies:
+        if vocabulary["name"] in rows:
+            vocabulary["capacity"] = whole_buckets(rows[vocabulary["name"]])
 
 
-def _tables(config):
-    """The configs of all tables, in which a table that several features use may come several times."""
-    for part in _parts(config):
-        if part.get("registered_name") in _ROWS:
-            yield part
+def _of_vocabularies(rows, tables):
+    """The numbers of rows of the tables whose vocabularies are in `rows`."""
+    found = {}
+    for table in tables:
+        vocabulary = (table.get("vocabulary") or {"config": {"name": None}})["config"]
+        if vocabulary["name"] in rows:
+            argument = next(name for name in ("input_dim", "vocabulary_size") if name in table)
+            found[table["name"]] = (
+                table[argument] - vocabulary["capacity"] + whole_buckets(rows[vocabulary["name"]])
+            )
+    return found
 
 
 def _tied_too(rows, tables):
     """`rows` with the embeddings and heads that share a table with one that it names."""
     rows, sharing = dict(rows), {}
-    for table in (table["config"] for table in tables):
+    for table in tables:
         if isinstance(table.get("kernel"), str):
             sharing.setdefault(table["kernel"], {table["kernel"]}).add(table["name"])
     for names in sharing.values():
@@ -155,11 +209,6 @@ def _check(table, model):
                 f"`rows` must not name {table['name']!r}: it has `{numbers}`, a number for each of its "
                 "classes. Make a model with those of all new classes, and take over its other layers' weights"
             )
-    if table.get("vocabulary") is not None:
-        raise ValueError(
-            f"`rows` must not name {table['name']!r}: the ids of its rows come from a DynamicVocabulary, "
-            "which has a fixed capacity"
-        )
     optimizer = (model.get("compile_config") or {}).get("optimizer")
     foreign = isinstance(optimizer, dict) and optimizer.get("module", "").startswith("keras.optimizers")
     if table.get("optimizer") is None and foreign and "Optimizer" not in optimizer["class_name"]:
@@ -167,6 +216,11 @@ def _check(table, model):
             f"The optimizer that trains {table['name']!r} must be one of keras_largeout.optimizers: slots of "
             f"Keras's own cannot be resized. Received: {optimizer['class_name']}"
         )
+
+
+def _configs(config, kind):
+    """The configs of all objects of a registered name in a nested config. One may come several times."""
+    return [part["config"] for part in _parts(config) if part.get("registered_name") == kind]
 
 
 def _parts(config):

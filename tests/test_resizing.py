@@ -198,6 +198,64 @@ def test_gradients_being_accumulated_are_kept_for_the_rows_that_stay():
     np.testing.assert_allclose(found[4:], after[4:], rtol=1e-6)
 
 
+def vocabulary_model(devices, evict):
+    with strategy_of(devices).scope():
+        ids = keras.Input((4,), dtype="int64")
+        items = kl.layers.DynamicVocabulary(64, evict=evict, admit_after=2, mask_value=0, name="items")
+        size = items.vocabulary_size()
+        wide = ShardedEmbedding(
+            size, 1, "uniform", combiner="sum", vocabulary=items, name="wide", placement="modulo"
+        )
+        deep = TableConfig("deep", size, 3, "uniform", vocabulary=items, placement="modulo")
+        deep = DistributedEmbedding([FeatureConfig("deep", deep)], name="many")
+        total = keras.layers.Concatenate()([wide(ids), *deep([ids])])
+        model = kl.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(total))
+        model.compile(kl.optimizers.LazyAdam(0.1), "mse")
+    return model
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("evict", ["lfu", "lru"])
+@pytest.mark.parametrize("capacity", [1000, 30])
+def test_a_vocabulary_of_another_capacity(capacity, evict, devices):
+    model = vocabulary_model(devices, evict)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        model.fit(rng.zipf(1.2, (40, 4)) % 97 * 10**9, np.ones((40, 1)), batch_size=40, verbose=0)
+    resized = kl.resize(model, {"items": capacity})
+
+    def known(model):
+        """What the model knows of each id: its score, rows and slots."""
+        wide, many = model.get_layer("wide"), model.get_layer("many")
+        scores = np.asarray(wide.vocabulary.weights[1])
+        first = wide.vocabulary.first_row
+        arrays = [a.numpy() for table in (wide.table, *many.tables) for a in table.array.arrays()]
+        assert many.vocabularies == [wide.vocabulary] and len(arrays) == 6
+        rows = wide.vocabulary.get_vocabulary()
+        return {id: (scores[row - first], *(a[row] for a in arrays)) for row, id in rows.items()}, arrays
+
+    (before, old), (after, new) = known(model), known(resized)
+    vocabulary = resized.get_layer("wide").vocabulary
+    assert vocabulary.capacity == {1000: 1008, 30: 32}[capacity]
+    assert len(after) == len(before) if capacity > 64 else 25 < len(after) <= 32
+    for id, state in after.items():
+        for got, want in zip(state, before[id], strict=True):
+            np.testing.assert_array_equal(got, want)
+    if capacity < 64:  # ids of low scores went
+        gone = [before[id][0] for id in before.keys() - after.keys()]
+        assert np.mean(gone) < np.mean([state[0] for state in after.values()])
+    free = sorted(set(range(2, vocabulary.vocabulary_size())) - vocabulary.get_vocabulary().keys())
+    for index, (array, source) in enumerate(zip(new, old)):
+        np.testing.assert_array_equal(array[:2], source[:2])  # of padding, and of unknown ids
+        if index % 3:
+            assert not array[free].any()  # moments
+        else:
+            assert np.abs(array[free]).max(initial=0) <= 0.05
+    ids = np.array([list(after)[:4]])
+    np.testing.assert_allclose(resized.predict(ids, verbose=0), model.predict(ids, verbose=0), rtol=1e-6)
+    assert np.isfinite(resized.fit(ids, np.ones((1, 1)), verbose=0).history["loss"][0])
+
+
 class Subclassed(keras.Model):
     def __init__(self, rows):
         super().__init__()
@@ -242,10 +300,13 @@ def test_what_is_refused():
     model.fit(*DATA, verbose=0)
     with pytest.raises(ValueError, match="that trains 'users' must be one of k"):
         kl.resize(model, {"users": 30})
-    ids = kl.layers.DynamicVocabulary(16)
+    ids = kl.layers.DynamicVocabulary(16, name="ids")
     words = ShardedEmbedding(ids.vocabulary_size(), 2, vocabulary=ids, name="words")
     model = keras.Sequential([keras.Input((2,), dtype="int64"), words])
-    with pytest.raises(ValueError, match="must not name 'words': the ids of its rows come from a Dyn"):
+    with pytest.raises(
+        ValueError,
+        match=r"must not name 'words': it has a row for each id of a DynamicVocabulary. Name that, 'ids'",
+    ):
         kl.resize(model, {"words": 30})
     # Elsewhere a file with other rows stays an error.
     other = ShardedEmbedding(21, 2, name="other")

@@ -73,7 +73,7 @@ MAY_IMPORT = {
     "layers": {"model", "_hidden", "optimizers", "distribute", "ops", "trees"},
     "callbacks": {"layers", "distribute", "ops"},
     "export": {"layers", "distribute", "ops"},
-    "resizing": {"distribute", "files"},
+    "resizing": {"distribute", "files", "layers"},
 }
 # These can be read, run and tested on a machine that has none of the devices.
 NUMPY_ONLY = {"trees", "distribute.planning", "files", "_checks", "_version", "_private", "_hidden"}

@@ -18,10 +18,11 @@ from keras_largeout.distribute.replicas.devices import (
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.plain_weight import PlainWeight
 from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
 from keras_largeout.layers._inputs import as_ids
 from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.layers._steps import calls_of_step
+from keras_largeout.layers._vocabulary_placing import place_anew
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.mixing import mixed
@@ -32,6 +33,11 @@ from keras_largeout.ops.vocabulary.wrapper import find, update
 _MOST_COUNTED = 255  # by the counters of ids that have no row yet
 # A block of the sketch has 64 counters of a byte, 16 for each row of this many.
 _ROWS_PER_BLOCK = 4
+
+
+def whole_buckets(capacity):
+    """The capacity that a vocabulary has for an argument `capacity`."""
+    return -(-capacity // SLOTS) * SLOTS
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -100,7 +106,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     def __init__(self, capacity, admit_after=1, evict="lfu", num_oov_indices=1, mask_value=None, **kwargs):
         super().__init__(**kwargs)
-        self.capacity = -(-positive_int("capacity", capacity) // SLOTS) * SLOTS
+        self.capacity = whole_buckets(positive_int("capacity", capacity))
         if not 1 <= admit_after <= _MOST_COUNTED or admit_after != int(admit_after):
             raise ValueError(
                 f"`admit_after` must be an integer from 1 to {_MOST_COUNTED}. "
@@ -117,7 +123,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self.num_oov_indices, self.mask_value = int(num_oov_indices), mask_value
         self.supports_jit = False  # custom ops
         self.autocast = False
-        self._resets, self._state = [], None
+        self._resets, self._state, self._placed = [], None, None
 
     def vocabulary_size(self):
         """The number of rows: of padding, of unknown ids, and of `capacity` others."""
@@ -264,6 +270,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     def load_own_variables(self, store):
         verify(store)
+        if may_have_other_rows() and "keys" in store and len(store["keys"]) != self.capacity:
+            return self._take_anew(store)
         for name, variable in self._state.items():
             shape = tuple(store[name].shape) if name in store else None
             if shape != tuple(variable.shape):
@@ -275,6 +283,29 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             return
         for name, variable in self._state.items():
             variable.assign(np.asarray(store[name]))
+
+    def _take_anew(self, store):
+        """Takes the ids of a file of another capacity. Ids without a row are counted anew."""
+        placed = place_anew(np.asarray(store["keys"]), np.asarray(store["scores"]), self.capacity)
+        self._state["keys"].assign(placed.keys)
+        self._state["scores"].assign(placed.scores)
+        self._state["clock"].assign([np.asarray(store["clock"])[0], 0])
+        self._placed = placed
+
+    def move_rows(self, capacity=None):
+        """Has the rows of all tables lie where the ids are that they belong to: see `kl.resize`.
+
+        Args:
+            capacity: None: in this vocabulary, which took the ids of another capacity. An int: where the ids
+                will be in one of this capacity, which is smaller.
+        """
+        if capacity is not None:
+            placed = place_anew(self._state["keys"].numpy(), self._state["scores"].numpy(), capacity)
+        else:
+            placed, self._placed = self._placed, None
+        if placed is not None:
+            for reset in filter(None, [reset() for reset in self._resets]):
+                reset.move(placed.source + self.first_row, placed.target + self.first_row)
 
     def get_config(self):
         return {

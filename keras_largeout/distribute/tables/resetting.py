@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.tables import chunks
+from keras_largeout.distribute.tables.row_span import RowSpan
 
 # So many first values are kept; a row takes those of its index modulo their number.
 _KEPT_ROWS = 1024
@@ -21,7 +22,7 @@ class RowReset:
     """
 
     def __init__(self, table, initializer, start, stop):
-        self.table, self.start = table, start
+        self.table, self.start, self.stop = table, start, stop
         table.resets_rows = True
         with tf.init_scope():
             draw = chunks.initial_rows(initializer, (stop - start, *table.shape[1:]), table.array.dtype)
@@ -40,6 +41,24 @@ class RowReset:
                 kept.drop(held)
             for array in self.table.array.arrays():
                 array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
+
+    def move(self, source, target):
+        """Has the rows `target` hold what the rows `source` held; of these the others begin anew. Eagerly.
+
+        Gradients that are being accumulated are dropped.
+
+        Args:
+            source, target: int64 arrays `[n]` of different numbers, counted from `start`.
+        """
+        for array in self.table.array.arrays():
+            span = RowSpan(array, self.start, self.stop)
+            rows = span.numpy()
+            rows[target] = rows[source]
+            span.assign(rows)
+        self(tf.constant(np.setdiff1d(source, target), tf.int64))
+        for part in self.table.array.parts.values():
+            if part.kept is not None:
+                part.kept.clear()
 
     def _held(self, rows, values):
         """`(key of a part, its rows, their values)` for each part of the table."""

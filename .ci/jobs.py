@@ -203,7 +203,11 @@ def brought(today):
 
 
 def run(job):
-    """Run a job and print what it printed; return whether it passed, wall seconds, processor minutes."""
+    """Run a job and print what it printed.
+
+    Returns:
+        Whether it passed, wall seconds, processor minutes, and its lines that name tests that failed.
+    """
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
@@ -220,7 +224,8 @@ def run(job):
     passed, wall = process.returncode == 0, time.monotonic() - began
     text = "\n".join(lines[-15:] if passed else lines[-80:])
     print(f"\n-- {'passed' if passed else 'FAILED'}: {job.name} ({wall:.0f} s)\n{text}", flush=True)
-    return passed, wall, (used.ru_utime + used.ru_stime) / 60
+    named = [line[:200] for line in lines if line.startswith(("FAILED ", "ERROR ")) and not passed]
+    return passed, wall, (used.ru_utime + used.ru_stime) / 60, named
 
 
 def main():
@@ -258,8 +263,9 @@ def main():
         for future in [pool.submit(run_in_time, job) for job in jobs + old]:
             future.result()
     print(f"\n{'wall s':>7} {'CPU min':>8}  job")
-    for job, (passed, wall, cpu) in sorted(results.items(), key=lambda entry: -entry[1][2]):
+    for job, (passed, wall, cpu, named) in sorted(results.items(), key=lambda entry: -entry[1][2]):
         print(f"{wall:7.0f} {cpu:8.1f}  {job.name}{'' if passed else '  FAILED'}")
+        print(*(f"{'':18}{line}\n" for line in named), sep="", end="")
     left = [job.name for job in jobs + old if job not in results]
     print("Left for the next run, for want of time:", ", ".join(left) or "no job", flush=True)
     return 0 if all(passed for passed, *_ in results.values()) else 1

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _tables import strategy_of
 
 import keras_largeout as kl
 
@@ -189,3 +190,23 @@ def test_a_dataset_function_is_for_clusters():
     model = fitted(kl.Model(x, dense(x)))
     with pytest.raises(ValueError, match="`x` may be a dataset function on several machines"):
         model.fit(lambda context: tf.data.Dataset.range(3), steps_per_epoch=2)
+
+
+def test_a_last_batch_that_does_not_divide_counts_as_in_keras():
+    """By replica: 5 examples on 3 replicas are means of 2, 2 and 1, each of which counts a third."""
+    x, found = np.random.default_rng(0).random((11, 4), "float32"), []
+    for cls in (keras.Model, kl.Model):
+        with strategy_of(3).scope():
+            inputs = keras.Input((4,))
+            model = cls(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        losses = model.fit(x, x.sum(1), batch_size=6, shuffle=False, epochs=2, verbose=0).history["loss"]
+        found.append([*losses, *model.get_weights()[0].ravel()])
+    np.testing.assert_array_equal(*found)
+    weights, bias = np.zeros((4, 1)), 0.0
+    for batch in [range(6), range(6, 11)] * 2:
+        parts = np.array_split(batch, 3)
+        errors = [x[part] @ weights + bias - x[part].sum(1, keepdims=True) for part in parts]
+        weights = weights - 0.1 * np.mean([2 * x[p].T @ e / len(p) for p, e in zip(parts, errors)], axis=0)
+        bias -= 0.1 * np.mean([2 * e.mean() for e in errors])
+    np.testing.assert_allclose(found[1][2:], weights.ravel(), rtol=1e-5)

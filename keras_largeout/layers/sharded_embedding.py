@@ -67,14 +67,15 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             "file:<folder>": files, for tables beyond memory. Each row lies beside its slots. Files take up
             the disk that rows were written to, and memory as far as there is some. A row has first values of
             the initializer's distribution, by its seed and the row alone, until it is trained. The folder
-            `<folder>/<name>` is opened again with what it holds; it belongs to one process at a time, and is
-            refused where that one was killed: load the last save of the model. A second model of the process
-            takes it over, and the first one cannot be used any more. Another optimizer has the files written
-            anew, with its slots. A model that is loaded, cloned or resized leaves a folder that is there as
-            it is, and makes `<folder>/<name>-2`; `kl.storage` says where it goes. `kl.close_files` closes the
-            files of a model. "file:<folder>?mode=new": the same for any model. "file:<folder>?mode=ro": any
-            number of processes look rows up, and none trains them; a model that is loaded leaves them as they
-            are. Placements: "range", "modulo", "permutation", "replicated".
+            `<folder>/<name>` is opened again with what it holds; it belongs to one process at a time. Where
+            that one was killed, using the rows is an error until a save of the model is loaded. A second
+            model of the process takes the folder over, and the first one cannot be used any more. Another
+            optimizer has the files written anew, with its slots. A model that is loaded, cloned or resized
+            leaves a folder that is there as it is, and makes `<folder>/<name>-2`; `kl.storage` says where it
+            goes. `kl.close_files` closes the files of a model. "file:<folder>?mode=new": the same for any
+            model. "file:<folder>?mode=ro": any number of processes look rows up, and none trains them; a
+            model that is loaded leaves them as they are. Placements: "range", "modulo", "permutation",
+            "replicated".
         cache_rows: None, or int > 0, with storage="host": so many of the rows that it owns each device keeps
             in its own memory, with their optimizer slots. `kl.distribute.prefetch_rows` brings rows there
             before they are used; all others are used as without a cache. The numbers are the same to the bit.

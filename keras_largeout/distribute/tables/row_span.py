@@ -95,8 +95,14 @@ class RowSpan:
                 f"`value` must have the shape of the table, {self.shape}. "
                 f"Received: value.shape={tuple(value.shape)}"
             )
+        self._begin_anew()
         for start, stop in self.chunk_ranges():
             self.array.write(self.start + start, value[start:stop])
+
+    def _begin_anew(self):
+        folder = self.array.table.folder
+        if folder is not None:
+            folder.begin_anew()
 
     def save(self, store, key):
         """Writes the rows to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
@@ -149,6 +155,7 @@ class RowSpan:
         said = saved_there(store, key)
         if said is not None:
             return load_there(self, said)
+        self._begin_anew()
         start = self.start
         for name in chunks.saved_chunks(store, key):
             rows = np.asarray(store[name])[: self.start + self.shape[0] - start]

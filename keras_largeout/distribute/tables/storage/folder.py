@@ -1,5 +1,6 @@
 """`TableFolder`: the files of one table, and who may use them."""
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -26,8 +27,8 @@ class TableFolder:
     It is locked while the table exists: for one trainer, or for any number of readers. Who opens it to train
     while another table of this process does takes it over: that one is closed. What it holds is complete when
     it was closed: by `close`, or when the table goes, or at the end of the process. A process that is killed
-    leaves it open. Rows may then be torn, and the folder is refused: the last save of the model is what to go
-    on from.
+    leaves it open. Rows may then be torn. They are kept, and the table has none, until all of its rows are
+    loaded from a save of the model (`begin_anew`): using it before is an error.
 
     Args:
         path: str, of the folder; it is made where it is not there.
@@ -42,18 +43,21 @@ class TableFolder:
         read_only: bool.
         first: list, the laws of the first values of the rows.
         existed: bool, whether the folder held the table before.
+        torn: bool, whether what it holds may be torn, and nothing was loaded yet.
 
     Raises:
         BlockingIOError: another process uses the folder, or this one trains what is to be read only, or the
             reverse.
         ValueError: it holds another table.
         FileNotFoundError: there is none to read.
-        OSError: it was not closed, or cannot be written.
+        OSError: it cannot be written.
     """
+
+    _first_number = 0
 
     def __init__(self, path, about, first, read_only=False, new=False, overwrite=False):
         self.path, self.read_only = _new(path) if new else path, read_only
-        self._parts = weakref.WeakSet()
+        self._parts, self._torn = weakref.WeakSet(), []
         with tf.init_scope(), tf.device("CPU:0"):
             self._is_open = plain_variable(True, trainable=False)
         self._lock = self._open()
@@ -62,9 +66,10 @@ class TableFolder:
         except BaseException:
             os.close(self._lock)
             raise
-        close = os.close if read_only else _closed
-        self._close = weakref.finalize(self, close, *([] if read_only else [self.path]), self._lock)
-        if not read_only:
+        if read_only:
+            self._close = weakref.finalize(self, os.close, self._lock)
+        else:
+            self._close = weakref.finalize(self, _closed, self.path, self._lock, self._torn)
             _OPEN[os.path.realpath(self.path)] = self
 
     def _open(self):
@@ -119,13 +124,36 @@ class TableFolder:
                 f"Received: {self.path} with {known['table']}"
             )
         elif not known["closed"]:
-            raise OSError(
-                f"{self.path} was not closed: the process that trained it was killed, and rows may be torn. "
-                "Give the table a new folder and load the last save of the model, or remove this one"
-            )
+            self._torn += [name for name in os.listdir(self.path) if name.endswith(".rows")] or [""]
+            if self.read_only:
+                raise OSError(self._is_torn)
         self.first, self._layouts = known["first"], known["layouts"]
+        if self.torn:  # new files, beside those that are there
+            number = 1 + max((layout["number"] for layout in self._layouts.values()), default=0)
+            self._layouts, self._first_number = {}, number
         if not self.read_only:
             _write(self.path, {**known, "closed": False})
+
+    @property
+    def torn(self):
+        return bool(self._torn)
+
+    @property
+    def _is_torn(self):
+        return (
+            f"{self.path} was not closed: the process that trained it was killed, and rows may be torn. "
+            "Load the last save of the model (`load_weights`, or `fit` with "
+            "`kl.callbacks.BackupAndRestore`), or remove the folder"
+        )
+
+    def begin_anew(self):
+        """Called before all rows are loaded: what may be torn is deleted."""
+        if self.torn:
+            _write(self.path, {**_read(self.path), "layouts": self._layouts})
+            for name in self._torn:
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                    os.remove(os.path.join(self.path, name))
+            self._torn.clear()
 
     def check_writable(self):
         """Raises ValueError where the folder is only read."""
@@ -141,12 +169,13 @@ class TableFolder:
 
     def layout(self, name):
         """Which file has the rows of the part `name`, and which slots it has: see `Records`."""
-        return self._layouts.get(name, {"number": 0, "slots": []})
+        return self._layouts.setdefault(name, {"number": self._first_number, "slots": []})
 
     def keep_layout(self, name, layout):
         """Writes down what `layout(name)` is from now on."""
         self._layouts[name] = layout
-        _write(self.path, {**_read(self.path), "layouts": self._layouts})
+        if not self.torn:
+            _write(self.path, {**_read(self.path), "layouts": self._layouts})
 
     @property
     def is_open(self):
@@ -158,6 +187,7 @@ class TableFolder:
 
         Raises:
             ValueError: it was closed before.
+            OSError: its rows may be torn.
         """
         closed = (
             "A table in files must be open to be used. Received: the one of "
@@ -165,6 +195,8 @@ class TableFolder:
         )
         if not self.is_open:
             raise ValueError(closed)
+        if self.torn:
+            raise OSError(self._is_torn)
         if tf.executing_eagerly():
             return tensor
         with tf.device("CPU:0"), tf.control_dependencies([tf.debugging.Assert(self._is_open, [closed])]):
@@ -203,12 +235,23 @@ def _new(path):
 
 
 def _empty(path):
-    for name in os.listdir(path):
-        if name == _ABOUT or name.endswith(".rows"):
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(path, _ABOUT))
+    _remove_but(path, [])
+
+
+def _remove_but(path, kept):
+    """Removes the files of rows in a folder, but for those of these names."""
+    for name in os.listdir(path) if os.path.isdir(path) else ():
+        if name.endswith(".rows") and name not in kept:
             os.remove(os.path.join(path, name))
 
 
-def _closed(path, lock):
+def _closed(path, lock, torn):
+    if torn:  # it was not used: what was there before is left as it was
+        _remove_but(path, torn)
+        os.close(lock)
+        return
     if not os.path.exists(os.path.join(path, _ABOUT)):  # somebody removed the folder
         os.close(lock)
         return

@@ -270,14 +270,38 @@ def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
     assert ends.wait(120) == 0
     assert embedding(tmp_path / "ends").table.folder.existed
     assert killed.wait(120) == -signal.SIGKILL
-    with pytest.raises(OSError, match="was not closed: the process that trained it was killed"):
-        embedding(tmp_path / "killed")
+    _check_killed(tmp_path / "killed")
     assert "ready\n" in iter(waits.stdout.readline, "")
     with pytest.raises(BlockingIOError, match="is in use"):
         embedding(tmp_path / "wait")
     (tmp_path / "wait" / "enough").touch()
     assert waits.wait(120) == 0
     embedding(tmp_path / "wait")
+
+
+def _check_killed(folder):
+    """Rows that may be torn stay as they are, and are not used; a save of the model takes their place."""
+    files = {path.name for path in (folder / "words").iterdir()}
+    layer = embedding(folder)
+    for use in (lambda: layer(tf.constant([1])), layer.table.numpy, tf.function(lambda: layer(tf.range(3)))):
+        with pytest.raises(OSError, match="was not closed: the process that trained it was killed"):
+            use()
+    with pytest.raises(OSError, match="was not closed"):
+        step_of(layer, klo.LazyAdam(0.1))([1])
+    layer.table.folder.close()
+    with pytest.raises(OSError, match="was not closed"):
+        embedding(f"{folder}?mode=ro")
+    assert {path.name for path in (folder / "words").iterdir()} == files and not is_closed(folder / "words")
+    layer, store = embedding(folder), {}
+    other = ShardedEmbedding(50, 4)
+    other.build()
+    other.save_own_variables(store)
+    layer.load_own_variables(store)
+    step_of(layer, klo.LazyAdam(0.1))([1])
+    rows = layer.table.numpy()
+    layer.table.folder.close()
+    assert is_closed(folder / "words") and len(list((folder / "words").glob("*.rows"))) == 1
+    np.testing.assert_array_equal(embedding(folder).table.numpy(), rows)
 
 
 def test_closed_when_the_table_goes(tmp_path):

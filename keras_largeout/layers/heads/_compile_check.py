@@ -16,7 +16,7 @@ import keras
 
 from keras_largeout._hidden import heads_of
 from keras_largeout._keras import compiled_metrics, outermost_layer
-from keras_largeout.layers.heads.head_loss import HeadLoss
+from keras_largeout.layers.heads.head_loss import HeadLoss, match_losses
 
 _warned = weakref.WeakSet()  # models
 
@@ -48,6 +48,7 @@ def check_call(head):
     model = outermost_layer(head)
     if not isinstance(model, keras.Model) or not model.compiled:
         return
+    match_losses(model, head)
     outputs = keras.tree.flatten(getattr(model, "outputs", None))
     if any(heads_of(output) for output in outputs):
         check_outputs(model, outputs)

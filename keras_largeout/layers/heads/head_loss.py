@@ -1,4 +1,10 @@
-"""`HeadLoss`: what `head.loss` is, and how it finds its head again."""
+"""`HeadLoss`: what `head.loss` is, and how it finds its head again.
+
+Several heads of one name may be there: those of a model and of its clone, or of a model that was loaded
+twice. `head.loss` belongs to its head. A loss that was deserialised takes the head of its name that its input
+went through, and where a layer behind the head has made other tensors (a slice, `TimeDistributed`), the head
+of its name in the model that is compiled with it.
+"""
 
 import functools
 import operator
@@ -8,15 +14,35 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._hidden import heads_of, note_scores
-from keras_largeout._keras import with_mask
+from keras_largeout._keras import all_layers, compiled_metrics, is_symbolic, with_mask
 from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
-_HEADS = weakref.WeakValueDictionary()  # name -> the newest head of that name
+_HEADS = weakref.WeakSet()
 
 
 def register(head):
     """Lets a deserialised loss find `head` by its name."""
-    _HEADS[head.name] = head
+    _HEADS.add(head)
+
+
+def match_losses(model, head):
+    """Has the losses and metrics that a model is compiled with find `head`, which is being called in it.
+
+    Raises:
+        ValueError: the loss of a head of that name in another model.
+    """
+    for loss in _head_losses([model.loss, compiled_metrics(model)]):
+        if loss.head_name == head.name:
+            loss.find_head(model, head)
+
+
+def _head_losses(given):
+    """Yields the `HeadLoss`es among losses and metrics, and inside them."""
+    for value in keras.tree.flatten(given):
+        if isinstance(value, HeadLoss):
+            yield value
+        elif isinstance(value, (keras.losses.Loss, keras.metrics.Metric)):
+            yield from _head_losses(list(vars(value).values()))
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -38,37 +64,72 @@ class HeadLoss(keras.losses.Loss):
         # Weak, and behind a method: Keras walks the attributes of whatever it saves, and the head's weights
         # belong to the model, not to its loss.
         self._reference = None if head is None else weakref.ref(head)
+        self._is_given = head is not None
+
+    def _known_head(self):
+        return None if self._reference is None else self._reference()
+
+    def find_head(self, model, called):
+        """Takes the head of its name in a model, if it was not made by a head.
+
+        Args:
+            model: the model that is compiled with this loss.
+            called: a head of that name, of which the model may have several.
+
+        Raises:
+            ValueError: this is the loss of a head of another model.
+        """
+        head = self._known_head()
+        if head is called:
+            return
+        named = [layer for layer in all_layers(model) if layer in _HEADS and layer.name == self.head_name]
+        if head in named:
+            return
+        if self._is_given and head is not None:
+            self._refuse(head, [called])
+        self._reference = weakref.ref(called) if len(named) < 2 else None
+
+    def _refuse(self, head, heads):
+        raise ValueError(
+            "`loss` must be that of the head which ends the model; this one would train the head "
+            f"{head.name!r} of another model. (For a clone: `clone.get_layer(name).loss`.) Received: "
+            f"hidden vectors of {', '.join(repr(other.name) for other in heads)}, a head of this model"
+        )
 
     def resolve_head(self, hidden=None):
         """The head that this loss belongs to.
 
         Args:
-            hidden: the model's output, which knows the heads that it went through. A loss that was
-                deserialised takes the one of its name from there.
+            hidden: the model's output, which knows the heads that it went through.
 
         Raises:
-            ValueError: there is none of its name, or the model ends in another head than that of the loss.
+            ValueError: there is no head of its name, or several and nothing tells which; or the model ends in
+                another head than that of the loss.
         """
         through = heads_of(hidden)
-        head = None if self._reference is None else self._reference()
+        head = self._known_head()
+        named = [other for other in through if other.name == self.head_name]
+        if named and not (self._is_given and head is not None):
+            head = named[-1]
         if head is None:
-            named = [other for other in through if other.name == self.head_name]
-            head = named[-1] if named else _HEADS.get(self.head_name)
-        if head is None:
-            raise ValueError(
-                f"The loss belongs to a head named {self.head_name!r}, and no such layer exists here. "
-                "Compile with `loss=head.loss` of the head that ends the model."
-            )
+            head = self._only_head()
         if through and head not in through:
-            raise ValueError(
-                "`loss` must be that of the head which ends the model; this one would train the head "
-                f"{head.name!r} of another model. (For a clone: `clone.get_layer(name).loss`.) Received: "
-                f"hidden vectors of {', '.join(repr(other.name) for other in through)}, a head of this model"
-            )
-        self._reference = weakref.ref(head)
+            self._refuse(head, through)
         return head
 
+    def _only_head(self):
+        named = [head for head in _HEADS if head.name == self.head_name]
+        if len(named) != 1:
+            many = f"and there are {len(named)} of this name" if named else "and no such layer exists here"
+            raise ValueError(
+                f"The loss belongs to a head named {self.head_name!r}, {many}. "
+                "Compile with `loss=head.loss` of the head that ends the model."
+            )
+        return named[0]
+
     def __call__(self, y_true, y_pred, sample_weight=None):
+        if is_symbolic() and self._known_head() is None and not heads_of(y_pred):
+            return tf.zeros([])  # nothing is computed, and the note of the head is lost
         head = self.resolve_head(y_pred)
         scored = head.score(y_true, y_pred, sample_weight, self.ignore_class)
         note_scores(y_pred, head, y_true, scored)

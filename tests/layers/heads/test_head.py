@@ -91,11 +91,11 @@ def test_save_load_and_train_on(tmp_path, rng):
     model.fit(x, y, shuffle=False, verbose=0, batch_size=4)
     model.save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
-    assert loaded.loss.resolve_head() is loaded.layers[-1]
-    assert model.loss.resolve_head() is head  # the old model keeps its own
     for m in (model, loaded):
         m.history_ = m.fit(x, y, shuffle=False, verbose=0, batch_size=4, epochs=2).history["loss"]
     assert model.history_ == loaded.history_
+    assert loaded.loss.resolve_head() is loaded.layers[-1]
+    assert model.loss.resolve_head() is head  # the old model keeps its own
     for a, b in zip(model.weights, loaded.weights):
         np.testing.assert_array_equal(a, b)
 
@@ -112,6 +112,92 @@ def test_a_clone_is_not_trained_by_the_loss_of_its_original(rng):
     clone.fit(x, y, verbose=0)
     for old, new in zip(before, head.weights):
         np.testing.assert_array_equal(old, new)
+
+
+@keras.saving.register_keras_serializable(package="test")
+class Doubled(keras.losses.Loss):
+    """A loss that has another one inside."""
+
+    def __init__(self, inside, name=None, reduction=None):
+        super().__init__(reduction=None)
+        self.inside = inside
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return 2 * self.inside(y_true, y_pred, sample_weight)
+
+    def get_config(self):
+        return {"inside": keras.saving.serialize_keras_object(self.inside)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["inside"]))
+
+
+BEHIND = {  # layers behind the head, whose results do not know that they are hidden vectors
+    "slice": lambda head, x: head(x)[:, 1:],
+    "float32": lambda head, x: keras.layers.Activation("linear", dtype="float32")(head(x)),
+    "TimeDistributed": lambda head, x: keras.layers.TimeDistributed(head)(x),
+}
+
+
+def _head_in_the_midst(behind, base, vocab=11, dim=5):
+    tokens = keras.Input((4,), dtype="int32")
+    head = DenseHead(vocab, name="head")
+    outputs = BEHIND[behind](head, keras.layers.Embedding(vocab, dim)(tokens))
+    return base(tokens, outputs), head
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("base", [kl.Model, keras.Model])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_each_of_several_loaded_models_trains_its_own_head(tmp_path, rng, behind, base, wrapped):
+    x = rng.integers(0, 11, (8, 4))
+    y = x[:, 1:] if behind == "slice" else x
+    want = []
+    for name, dim in (("a", 5), ("b", 6)):
+        model, head = _head_in_the_midst(behind, base, dim=dim)
+        model.compile("sgd", Doubled(head.loss) if wrapped else head.loss)
+        want.append(model.evaluate(x, y, verbose=0))
+        model.save(tmp_path / f"{name}.keras")
+    a, b, again = (keras.models.load_model(tmp_path / f"{name}.keras") for name in "aba")
+    np.testing.assert_allclose([m.evaluate(x, y, verbose=0) for m in (a, b, again)], [*want, want[0]])
+    before = [m.get_weights() for m in (a, b)]
+    again.fit(x, y, verbose=0)
+    for model, values in zip((a, b), before):
+        for value, weight in zip(values, model.get_weights()):
+            np.testing.assert_array_equal(value, weight)
+    for value, weight in zip(before[0], again.get_weights()):
+        assert np.abs(value - weight).max() > 0
+
+
+@pytest.mark.parametrize("base", [kl.Model, keras.Model])
+def test_a_clone_whose_output_does_not_know_its_head(tmp_path, rng, base):
+    x = rng.integers(0, 11, (8, 4))
+    model, head = _head_in_the_midst("slice", base)
+    model.compile("sgd", head.loss)
+    clone = keras.models.clone_model(model)
+    clone.compile("sgd", head.loss)
+    with pytest.raises(ValueError, match=r"would train the head 'head' of another model.*get_layer"):
+        clone.fit(x, x[:, 1:], verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    clone.compile("sgd", loaded.loss)  # which belongs to no head of its own
+    clone.set_weights([np.zeros_like(weight) for weight in clone.get_weights()])
+    for _ in range(2):
+        np.testing.assert_allclose(clone.evaluate(x, x[:, 1:], verbose=0), np.log(11), rtol=1e-6)
+        assert loaded.evaluate(x, x[:, 1:], verbose=0) == model.evaluate(x, x[:, 1:], verbose=0)
+
+
+def test_a_loss_that_cannot_know_its_head(rng):
+    name, hidden, y = "one_of_two", tf.random.normal([4, 5]), rng.integers(0, 11, 4)
+    heads_there = [DenseHead(11, name=name) for _ in range(2)]
+    outputs = [head(hidden) for head in heads_there]
+    loss = keras.losses.deserialize(keras.losses.serialize(heads_there[0].loss))
+    for head, output in zip(heads_there, outputs):
+        assert loss(y, output) == head.loss(y, output)
+        with pytest.raises(ValueError, match=r"'one_of_two', and there are 2.*`loss=head\.loss`"):
+            loss(y, output[:])
+        assert head.loss(y, output[:]) == head.loss(y, output)
 
 
 def test_two_heads_on_the_same_vectors(rng):

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_largeout.ops.labels import label_lists
+
 
 class Hits(NamedTuple):
     """What is known of a batch of n rows.
@@ -26,12 +28,10 @@ def find_hits(y_true, y_pred, k, num_classes=None):
     """The `Hits` of labels and predictions.
 
     Args:
-        y_true: label ids: `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor` `[batch, n]`,
-            or one label per row, `[...]`. A `tf.SparseTensor` that is `[batch, num_classes]`, or whose values
-            are no integers, is a multi-hot matrix: its columns are the labels.
+        y_true: labels as `label_lists` takes them, the rows being the tokens.
         y_pred: int `[..., >= k]`, the best first; or a dict with it at "ids".
         k: int.
-        num_classes: int, or None: no matrix of integers is multi-hot.
+        num_classes: int, or None: not known.
 
     Raises:
         ValueError: `y_pred` are not ids, or fewer than k, or shapes that do not belong together.
@@ -42,9 +42,10 @@ def find_hits(y_true, y_pred, k, num_classes=None):
             f"`y_pred` must be ids [..., n], n at least k={k}, as the predictor of a head gives them. "
             f"Received: y_pred of shape {ids.shape} and dtype {ids.dtype.name}"
         )
-    rank = ids.shape.rank
+    lead = ids.shape[:-1], tf.shape(ids)[:-1]
     ids = tf.cast(tf.reshape(ids[..., :k], [-1, k]), tf.int64)
-    row, label = _pairs(y_true, rank, num_classes)
+    lists = label_lists(y_true, lead, num_classes)
+    row, label, _ = lists._replace(labels=tf.maximum(lists.labels, -1)).pairs()  # others may be ignored
     # tf.unique keeps the order of first occurrence.
     key_size = tf.maximum(tf.reduce_max(tf.concat([label, tf.zeros([1], tf.int64)], 0)) + 1, 1)
     keys = tf.unique(row * key_size + label).y
@@ -52,35 +53,3 @@ def find_hits(y_true, y_pred, k, num_classes=None):
     same = tf.gather(ids, row) == label[:, None]
     hit = tf.math.unsorted_segment_max(tf.cast(same, tf.int32), row, tf.shape(ids)[0]) > 0
     return Hits(hit, ids, row, label)
-
-
-def _pairs(y_true, rank, num_classes):
-    """The rows and labels that are there, int64 `[pairs]` each, ordered by row."""
-    if isinstance(y_true, tf.RaggedTensor):
-        if y_true.shape.rank != 2 or rank != 2:
-            _refuse(y_true, rank)
-        row, label = y_true.value_rowids(), y_true.flat_values
-    elif isinstance(y_true, tf.SparseTensor):
-        if y_true.shape.rank != 2 or rank != 2:
-            _refuse(y_true, rank)
-        row, label = y_true.indices[:, 0], y_true.values
-        if not label.dtype.is_integer or y_true.shape[1] == (num_classes or -1):
-            label = tf.where(tf.cast(label, tf.float32) != 0, y_true.indices[:, 1], -1)
-    else:
-        y_true = tf.convert_to_tensor(y_true)
-        if y_true.shape.rank == rank - 1:
-            y_true = y_true[..., None]
-        if y_true.shape.rank != rank:
-            _refuse(y_true, rank)
-        y_true = tf.reshape(y_true, [-1, tf.shape(y_true)[-1]])
-        row = tf.broadcast_to(tf.range(tf.shape(y_true, tf.int64)[0])[:, None], tf.shape(y_true))
-        row, label = tf.reshape(row, [-1]), tf.reshape(y_true, [-1])
-    there = label >= 0
-    return (tf.cast(tf.boolean_mask(part, there), tf.int64) for part in (row, label))
-
-
-def _refuse(y_true, rank):
-    raise ValueError(
-        "`y_true` must be label ids [batch, n] (padded with -1, ragged or sparse), or one id per row. "
-        f"Received: {type(y_true).__name__} of shape {y_true.shape}, with y_pred of rank {rank}"
-    )

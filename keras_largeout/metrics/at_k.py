@@ -27,23 +27,26 @@ class AtK(keras.metrics.Metric):
 
         Args:
             y_true: label ids: int `[..., n]` padded with -1, a `tf.RaggedTensor` or `tf.SparseTensor`
-                `[batch, n]`, or one id per row, `[...]`. Labels given twice count once. A `tf.SparseTensor`
-                of floats or bools is a multi-hot matrix `[batch, num_classes]`; so is one of integers, if the
-                metric knows `num_classes`.
+                `[batch, n]`, or one id per row, `[...]`. Labels given twice count once. Or a multi-hot
+                matrix `[batch, num_classes]`, sparse or dense, as in the losses of heads: a sparse one of
+                floats or bools, any other if `num_classes` is known, from the metric or the head.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
                 a dict with these at "ids"; or the output of a model that ends in a head, in `compile`: its k
                 best classes are then found in every step, and rows that are masked are left out.
             sample_weight: optional, a weight per row, `[...]`, or of the first axes of that shape.
 
         Raises:
-            ValueError: these are no ids, or shapes that do not belong together.
+            ValueError: these are no ids, or shapes that do not belong together; zeros and ones in many
+                columns where `num_classes` is not known or another (in a graph a
+                `tf.errors.InvalidArgumentError`).
         """
         if nothing_to_measure(y_pred):
             return
-        counted = None
-        if head_of(y_pred) is not None:
+        counted, num_classes, head = None, self.num_classes, head_of(y_pred)
+        if head is not None:
+            num_classes = head.num_classes
             y_pred, counted = best_of(y_true, y_pred, self.k)
-        hits = find_hits(y_true, y_pred, self.k, self.num_classes)
+        hits = find_hits(y_true, y_pred, self.k, num_classes)
         top, bottom = self.parts(hits)
         ids = y_pred["ids"] if isinstance(y_pred, dict) else y_pred
         for weight in (sample_weight, counted):
@@ -91,7 +94,7 @@ class TopKAccuracy(AtK):
         k: int > 0.
         name: str, by default `top_{k}_accuracy`.
         dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices of integers.
+        num_classes: int, or None: only needed for multi-hot matrices.
     """
 
     def __init__(self, k=5, name=None, dtype=None, num_classes=None):
@@ -120,7 +123,7 @@ class PrecisionAtK(AtK):
         k: int > 0.
         name: str, by default `precision_at_{k}`.
         dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices of integers.
+        num_classes: int, or None: only needed for multi-hot matrices.
     """
 
     short_name = "precision"

@@ -16,7 +16,7 @@ class RecallAtK(AtK):
         k: int > 0.
         name: str, by default `recall_at_{k}`.
         dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices of integers.
+        num_classes: int, or None: only needed for multi-hot matrices.
 
     Raises:
         ValueError: `k` is no positive integer.

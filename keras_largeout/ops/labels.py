@@ -31,23 +31,61 @@ class LabelLists(NamedTuple):
             kept = tf.repeat(tf.reshape(active, [-1]), self.row_splits[1:] - self.row_splits[:-1])
             return self._replace(labels=tf.where(kept, self.labels, -1))
 
+    def present(self, like):
+        """Which tokens have a label, bool of the shape of `like`."""
+        with on_the_host():
+            labels = tf.cumsum(tf.cast(self.labels != -1, tf.int64))
+            before = tf.gather(tf.pad(labels, [[1, 0]]), self.row_splits)
+            return tf.reshape(before[1:] > before[:-1], tf.shape(like))
 
-def label_lists(y_true, lead, num_classes):
+    def pairs(self):
+        """Each label with its token, int64 `[pairs]` both, ordered by token, and the weights or None."""
+        with on_the_host():
+            each = self.row_splits[1:] - self.row_splits[:-1]
+            token = tf.repeat(tf.range(tf.size(each, tf.int64)), each)
+            there = self.labels != -1
+            found = (token, tf.cast(self.labels, tf.int64), self.weights)
+            return tuple(None if part is None else tf.boolean_mask(part, there) for part in found)
+
+
+def are_lists(y_true, lead):
+    """Whether a token may have several targets, by their type and shape.
+
+    Args:
+        y_true: targets in any layout of `label_lists`.
+        lead: `tf.TensorShape` of the tokens.
+    """
+    if isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        return True
+    shape = tf.convert_to_tensor(y_true).shape
+    if shape.rank is None or lead.rank is None:  # of the targets: batches of several ranks were seen
+        return lead.rank is not None
+    return shape.rank == lead.rank + 1 and shape[-1] != 1 and shape[:-1].is_compatible_with(lead)
+
+
+def label_lists(y_true, lead, num_classes=None, ignore_class=None):
     """The `LabelLists` of targets in any of the layouts.
 
     Args:
         y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label per token; a `tf.RaggedTensor`
-            `[batch, m]`; a `tf.SparseTensor` `[batch, m]` of ids. A `tf.SparseTensor` that is
-            `[batch, num_classes]`, or whose values are no integers, is a multi-hot matrix: its columns are
-            the labels, its values their weights (0: no label).
+            `[batch, m]`; a `tf.SparseTensor` `[batch, m]` of ids. Or a multi-hot matrix: its columns are the
+            labels, its values their weights (0: no label). That is a `tf.SparseTensor` that is
+            `[batch, num_classes]`, or whose values are no integers; and a dense `[..., num_classes]` of
+            bools, of integers that are all 0 or 1, or of floats from 0 on.
         lead: `tf.TensorShape` of the tokens, `[...]`, of known rank; and its dynamic value, int `[rank]`.
-        num_classes: int.
+        num_classes: int, or None: not known.
+        ignore_class: int or None, a label that is left out.
 
     Raises:
         ValueError: the shapes do not belong together.
+        ValueError, in a graph tf.errors.InvalidArgumentError: a multi-hot matrix of other columns.
     """
     with on_the_host():
-        return _label_lists(y_true, *lead, num_classes)
+        lists = _label_lists(y_true, *lead, num_classes)
+        if ignore_class is None:
+            return lists
+        ignored = tf.cast(lists.labels, tf.int64) == ignore_class
+        return lists._replace(labels=tf.where(ignored, -1, lists.labels))
 
 
 def _label_lists(y_true, static, dynamic, num_classes):
@@ -56,7 +94,7 @@ def _label_lists(y_true, static, dynamic, num_classes):
         return _from_sparse(tf.sparse.reorder(y_true), dynamic[0], num_classes)
     if isinstance(y_true, tf.RaggedTensor):
         _require(y_true.shape.rank == 2 and y_true.ragged_rank == 1 and static.rank == 1, y_true, static)
-        return LabelLists(_ids(y_true.flat_values), tf.cast(y_true.row_splits, tf.int64))
+        return LabelLists(as_ids(y_true.flat_values), tf.cast(y_true.row_splits, tf.int64))
     y_true = tf.convert_to_tensor(y_true)
     shape = y_true.shape
     if shape.rank is not None:
@@ -65,57 +103,76 @@ def _label_lists(y_true, static, dynamic, num_classes):
         _require(one_each or several, y_true, static)
     # Written so that it holds for both, and without any tokens.
     tokens = tf.reduce_prod(tf.cast(dynamic, tf.int64))
-    each = tf.size(y_true, tf.int64) // tf.maximum(tokens, 1)
-    return LabelLists(tf.reshape(_ids(y_true), [-1]), tf.range(tokens + 1) * each)
+    width = tf.size(y_true, tf.int64) // tf.maximum(tokens, 1)
+    values, splits = tf.reshape(y_true, [-1]), tf.range(tokens + 1) * width
+    if shape.rank == static.rank:
+        return LabelLists(as_ids(values), splits)
+    if shape.rank is not None and shape[-1] not in (num_classes, None):
+        num_classes = None  # it is no multi-hot matrix, unless a wrong one
+    labels, weights = _from_dense(values, tokens, width, num_classes)
+    return LabelLists(labels, splits, weights)
 
 
-def without_class(y_true, class_id, num_classes):
-    """Targets in which -1, no target, stands for `class_id`.
-
-    Args:
-        y_true: in any layout of `label_lists`.
-        class_id: int.
-        num_classes: int.
-    """
-
-    def replaced(ids):
-        ids = _ids(ids)
-        return tf.where(ids == tf.cast(class_id, ids.dtype), tf.constant(-1, ids.dtype), ids)
-
-    if isinstance(y_true, tf.RaggedTensor):
-        return y_true.with_flat_values(replaced(y_true.flat_values))
-    if not isinstance(y_true, tf.SparseTensor):
-        return replaced(tf.convert_to_tensor(y_true))
-    if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
-        return y_true.with_values(replaced(y_true.values))
-    other = y_true.indices[:, 1] != class_id
-    return y_true.with_values(tf.where(other, y_true.values, tf.zeros([], y_true.dtype)))
+def _from_dense(values, tokens, width, num_classes):
+    """Labels and weights (or None) of `tokens` times `width` values: ids, or a multi-hot matrix."""
+    bools, floats = values.dtype == tf.bool, values.dtype.is_floating
+    values = tf.cast(values, tf.int32) if bools else values
+    zeros_and_ones = (values == 0) | (values == 1)
+    multi_hot = tf.constant(False)
+    if num_classes is not None:
+        fits = (width == num_classes) & (bools or width > 1)
+        multi_hot = fits & tf.reduce_all(values >= 0 if floats else zeros_and_ones)
+    # Zeros and ones in three columns: ids would have one twice in every row.
+    ids = tf.constant(False) if bools else ~tf.reduce_all(zeros_and_ones) | (width < 3)
+    if floats:
+        ids &= tf.reduce_all(values == tf.round(values))
+    _require_ids(multi_hot | ids | (tokens == 0), width)
+    labels = as_ids(values)
+    if num_classes is None:
+        return labels, None
+    columns = tf.tile(tf.range(width), [tokens])
+    labels = tf.where(multi_hot, tf.where(values != 0, columns, -1), tf.cast(labels, tf.int64))
+    return labels, tf.where(multi_hot, tf.cast(values, tf.float32), 1.0) if floats else None
 
 
 def _from_sparse(y_true, tokens, num_classes):
     row, column = y_true.indices[:, 0], y_true.indices[:, 1]
     splits = tf.searchsorted(row, tf.range(tf.cast(tokens, tf.int64) + 1), out_type=tf.int64)
-    if y_true.dtype.is_integer and y_true.shape[-1] != num_classes:
-        if y_true.shape[-1] is None:
+    if y_true.dtype.is_integer and (num_classes is None or y_true.shape[-1] != num_classes):
+        labels = as_ids(y_true.values)
+        if num_classes is not None and y_true.shape[-1] is None:
             tf.debugging.assert_none_equal(
                 y_true.dense_shape[1],
                 tf.constant(num_classes, tf.int64),
                 message="`y_true` must have a static width where it is a multi-hot matrix of integers (or be "
                 "one of floats). Received: a SparseTensor of label ids, of num_classes columns",
             )
-        return LabelLists(_ids(y_true.values), splits)
+        # Ones alone that are not all in the first column: ids would have one twice in a row.
+        _require_ids(tf.reduce_any(labels != 1) | tf.reduce_all(column == 0), y_true.dense_shape[1])
+        return LabelLists(labels, splits)
     weights = tf.cast(y_true.values, tf.float32)
     return LabelLists(tf.where(weights != 0, column, -1), splits, weights)
 
 
-def _ids(ids):
+def as_ids(ids):
+    """Class ids of any type as int32 or int64."""
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+
+
+def _require_ids(fits, width):
+    message = (
+        "`y_true` must be label ids padded with -1, or a multi-hot matrix [..., num_classes] (a metric on "
+        "ids must be given `num_classes` then). Received: zeros and ones, or fractions; columns:"
+    )
+    if tf.executing_eagerly() and not fits:
+        raise ValueError(f"{message} {width}")
+    tf.debugging.Assert(fits, [message, width])
 
 
 def _require(fits, y_true, lead):
     if not fits:
         raise ValueError(
-            "`y_true` must be label ids of the shape of the hidden vectors without their last axis, with or "
-            "without an axis of labels; ragged or sparse ones [batch, labels]. "
+            "`y_true` must be label ids [batch, n], ragged, sparse or padded with -1; for tokens of more "
+            "axes [..., n], padded; or one id for each token. "
             f"Received: {type(y_true).__name__} of shape {y_true.shape}, for tokens of shape {lead}"
         )

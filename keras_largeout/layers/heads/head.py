@@ -14,6 +14,8 @@ config has only the tree's sizes, so that a loaded layer knows its shapes, and a
 in the same process finds the tree.
 """
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -26,9 +28,10 @@ from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
 from keras_largeout.layers.heads._exclude import best_without
 from keras_largeout.layers.heads.head_loss import HeadLoss, all_of, register, weights_like
+from keras_largeout.layers.heads.label_losses import losses_of_lists
 from keras_largeout.layers.heads.predictor import predictor
 from keras_largeout.layers.heads.sampling import log_probs, sample
-from keras_largeout.ops.labels import without_class
+from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
 
 
 class Head(keras.layers.Layer):
@@ -41,15 +44,20 @@ class Head(keras.layers.Layer):
     The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it, and are refused.
     `kl.metrics.Perplexity`, `kl.metrics.TopKAccuracy` and the others of `kl.metrics` find the head.
 
-    A target of -1 is none: its token has the loss 0 and is left out of the mean. (Where a token has a list of
-    labels, -1 fills the list up. A token without any label counts, all labels being wrong for it.)
+    A target of -1 is none: its token has the loss 0 and is left out of the mean.
+
+    A token may have a list of targets, such as all items that a user took: `[..., m]` filled up with -1, a
+    `tf.RaggedTensor`, or a multi-hot matrix. Its loss is then the mean over the list: `evaluate` takes the
+    lists that metrics measure. A token without a target is left out. (`SparseOutput` is made for lists, and
+    adds up. There a token without a label counts: all labels are wrong for it.)
 
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
-    `initialized`. One whose tokens have more than one class overrides `targets` as well, and one whose
-    losses are not -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
+    `initialized`. One whose losses are those of lists sets `scores_lists`, and one whose losses are not
+    -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
     """
 
     dim = None  # before the layer is built
+    scores_lists = False  # whether `token_losses` takes `LabelLists`
     has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
 
     def __init__(self, num_classes, **kwargs):
@@ -97,19 +105,26 @@ class Head(keras.layers.Layer):
         """
         return HeadLoss(self.name, head=self, **kwargs)
 
-    def targets(self, y_true, hidden):
+    def targets(self, y_true, hidden, ignore_class=None):
         """What the loss makes of Keras's `y_true`.
 
         Args:
             y_true: as it came: a tensor, a `tf.RaggedTensor`, a `tf.SparseTensor` or an array.
             hidden: float `[..., dim]`.
+            ignore_class: int or None, a class id that stands for no target.
 
         Returns:
-            `(targets, like, present)`: the `y_true` of `token_losses`; a tensor that has the shape of the
-            tokens, `[...]`, which masks and sample weights are for; and where a token has a target, bool
-            `[...]`, or None for everywhere.
+            `(targets, like, present)`: class ids `[...]`, or `LabelLists` where tokens have several; a tensor
+            that has the shape of the tokens, `[...]`, which masks and sample weights are for; and where a
+            token has a target, bool `[...]`, or None for everywhere.
         """
+        lead = hidden.shape[:-1]
+        if are_lists(y_true, lead):
+            lists = label_lists(y_true, (lead, tf.shape(hidden)[:-1]), self.num_classes, ignore_class)
+            return lists, hidden[..., 0], lists.present(hidden[..., 0])
         ids = _class_ids(y_true, hidden)
+        if ignore_class is not None:
+            ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
         return ids, ids, ids != -1
 
     def score(self, y_true, hidden, sample_weight=None, ignore_class=None):
@@ -125,13 +140,13 @@ class Head(keras.layers.Layer):
             A `Scored`.
         """
         mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
-        if ignore_class is not None:
-            y_true = without_class(y_true, ignore_class, self.num_classes)
-        targets, like, present = self.targets(y_true, hidden)
+        targets, like, present = self.targets(y_true, hidden, ignore_class)
         weight, counted = weights_like(like, sample_weight), all_of(mask, present)
         used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
         active = all_of(counted, used)
-        losses, cross_entropy = self.weighed_losses(targets, hidden, active, weight)
+        of_lists = isinstance(targets, LabelLists) and not self.scores_lists
+        losses_of = functools.partial(losses_of_lists, self) if of_lists else self.weighed_losses
+        losses, cross_entropy = losses_of(targets, hidden, active, weight)
         return Scored(losses, counted, active, weight, cross_entropy)
 
     def check_compiled(self, model, outputs):
@@ -325,14 +340,6 @@ class Head(keras.layers.Layer):
 
 def _class_ids(y_true, hidden):
     """Class ids as integers, without the trailing axis of length 1 that Keras allows."""
-    y_true = tf.convert_to_tensor(y_true)
-    if y_true.dtype not in (tf.int32, tf.int64):
-        y_true = tf.cast(y_true, tf.int64)
-    rank = hidden.shape.rank
-    if rank is not None and y_true.shape.rank is None:  # batches of several ranks were seen
-        y_true = tf.reshape(y_true, tf.shape(hidden)[:-1])
-        y_true.set_shape(hidden.shape[:-1])
-        return y_true
-    if rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1:
-        y_true = tf.squeeze(y_true, -1)
-    return y_true
+    y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
+    trailing = rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1
+    return tf.squeeze(y_true, -1) if trailing else y_true

@@ -180,6 +180,7 @@ def weights_like(like, sample_weight):
     if sample_weight is None:
         return None
     weight, rank = tf.convert_to_tensor(sample_weight), like.shape.rank
+    weight = tf.cast(weight, tf.float32) if weight.dtype == tf.bool else weight
     known = weight.shape.rank
     if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
         raise ValueError(

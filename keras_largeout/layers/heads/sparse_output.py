@@ -38,8 +38,9 @@ class SparseOutput(HeadOptimizer, Head):
     the labels that a token has, any number of them: `[..., labels]` padded with -1, a `tf.RaggedTensor`
     or a `tf.SparseTensor` `[batch, labels]`; or one label per token, `[...]`. A label given twice counts
     once. A `tf.SparseTensor` `[batch, num_classes]` (or with float values) is taken as a multi-hot matrix,
-    its values being weights of the labels. (Over several devices Keras's own `fit` takes neither ragged
-    nor sparse batches, whatever the layers; that of `kl.Model` does.)
+    its values being weights of the labels; so is a dense `[..., num_classes]` of bools, of integers that are
+    all 0 or 1, or of floats from 0 on. (Over several devices Keras's own `fit` takes neither ragged nor
+    sparse batches, whatever the layers; that of `kl.Model` does.)
 
     The scores of `top_k` are log-probabilities, as in `log_prob`; with "squared_hinge" logits, 1 being the
     margin.
@@ -100,6 +101,7 @@ class SparseOutput(HeadOptimizer, Head):
     """
 
     dense_gradients = True  # a step touches every label
+    scores_lists = True
 
     def __init__(
         self,
@@ -177,18 +179,14 @@ class SparseOutput(HeadOptimizer, Head):
 
     # Training.
 
-    def targets(self, y_true, hidden):
-        lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
-        lists, like = label_lists(y_true, lead, self.num_classes), hidden[..., 0]
-        return lists, like, self._with_one_label(y_true, like)
-
-    def _with_one_label(self, y_true, like):
-        """Where a token has a label, if "softmax" is given one label per token; else None, for all count."""
+    def targets(self, y_true, hidden, ignore_class=None):
+        lead, like = (hidden.shape[:-1], tf.shape(hidden)[:-1]), hidden[..., 0]
+        lists = label_lists(y_true, lead, self.num_classes, ignore_class)
         if self.loss_kind != "softmax" or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
-            return None
-        with on_the_host():  # where the labels are that it chooses from
-            y_true = tf.convert_to_tensor(y_true)
-            return y_true != -1 if y_true.shape.rank == like.shape.rank else None
+            return lists, like, None  # all tokens count, without a label too
+        with on_the_host():  # with one label per token -1 says that it has none
+            several = tf.rank(tf.convert_to_tensor(y_true)) != tf.rank(like)
+            return lists, like, lists.present(like) | several
 
     def token_losses(self, y_true, hidden, active=None):
         hidden = hidden_vectors(self, hidden)

@@ -1,0 +1,32 @@
+"""The losses of tokens that have several targets each, by a head that knows those of one."""
+
+import tensorflow as tf
+
+from keras_largeout._hidden import in_training, note_training
+
+
+def losses_of_lists(head, lists, hidden, active, weight):
+    """The mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
+
+    Args:
+        head: `Head`.
+        lists: `LabelLists` of the tokens.
+        hidden: float `[..., dim]`.
+        active: bool `[...]` or None for all.
+        weight: float `[...]` or None for ones.
+    """
+    lead = tf.shape(hidden)[:-1]
+    tokens = tf.reduce_prod(lead)
+    token, label, share = (lists if active is None else lists.of_tokens(active)).pairs()
+    share = tf.ones(tf.shape(token)) if share is None else share
+    share /= tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
+    vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
+    note_training(vectors, in_training(hidden))
+    weights = share
+    if weight is not None:
+        weight = tf.broadcast_to(tf.cast(weight, tf.float32), lead)
+        weights = share * tf.gather(tf.reshape(weight, [-1]), token)
+    found = head.weighed_losses(label, vectors, None, weights)
+    return tuple(
+        tf.reshape(tf.math.unsorted_segment_sum(losses * share, token, tokens), lead) for losses in found
+    )

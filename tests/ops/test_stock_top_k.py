@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout import trees
 from keras_largeout.ops import export_mode
+from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 from keras_largeout.ops.tree_softmax import stock_top_k
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
 from keras_largeout.trees import Tree
@@ -223,3 +224,24 @@ def test_exporting_is_per_context():
             assert export_mode.is_exporting()
         assert export_mode.is_exporting()
     assert not export_mode.is_exporting()
+
+
+@pytest.mark.parametrize("k", [1, 5, 64, 65, 300])
+@pytest.mark.parametrize("step", [1000, 300, 128, 40])
+def test_chunks_and_blocks_of_all_sizes(step, k, rng):
+    """Ties go to the smaller id, NaN is last, and what is excluded after it."""
+    logits = rng.integers(0, 40, (7, 1000)).astype("float32")
+    logits[0, rng.permutation(1000)[:500]] = np.nan
+    out = np.argwhere(rng.random((7, 1000)) < 0.3).astype("int32")
+    out = np.concatenate([out, [[0, -1], [3, 1000]]]).astype("int32")  # no classes
+    for excluded in (None, out):
+        scores, ids, total = top_k_in_chunks(
+            lambda rows: tf.gather(tf.constant(logits), rows, axis=1), 7, 1000, step, k, excluded
+        )
+        want = np.where(np.isnan(logits), np.finfo("float32").min, logits)
+        np.testing.assert_allclose(total, np.log(np.exp(want).sum(1)), rtol=1e-6)
+        if excluded is not None:
+            want[tuple(out[:-2].T)] = -np.inf
+        order = np.argsort(-want, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(ids, order)
+        np.testing.assert_array_equal(scores, np.take_along_axis(want, order, 1))

@@ -153,11 +153,25 @@ class SoftmaxWeights:
         with tf.control_dependencies([] if check is None else [check]):
             return tf.identity(targets)
 
-    def top_scores(self, hidden, k, normalized=True):
-        """The k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids."""
-        hosts = None if is_exporting() or self.kernel.is_whole else self.kernel.hosts
+    @property
+    def hosts(self):
+        """The `Hosts` that have the classes together; None where this one has all."""
+        return None if is_exporting() or self.kernel.is_whole else self.kernel.hosts
+
+    def top_scores(self, hidden, k, normalized=True, excluded=None):
+        """The k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids.
+
+        Args:
+            hidden: float `[n, dim]`.
+            k: int, or an int32 scalar tensor.
+            normalized: bool, whether log-probabilities are asked for.
+            excluded: None, or int32 `[pairs, 2]`, tokens and class ids, where there is one host: others
+                follow, and at last (-inf, -1).
+        """
+        hosts = self.hosts
         if hosts is None:
-            best, chosen, total = self._top_here(hidden, k)
+            best, chosen, total = self._top_here(hidden, k, excluded)
+            chosen = chosen if excluded is None else tf.where(best == -float("inf"), -1, chosen)
         else:
             route = RouteToAll(hosts, tf.shape(hidden)[0])
             best, chosen, total = self._top_here(route.there(hidden), k)
@@ -166,7 +180,7 @@ class SoftmaxWeights:
         best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
         return (best - total[:, None] if normalized else best), chosen
 
-    def _top_here(self, hidden, k):
+    def _top_here(self, hidden, k, excluded=None):
         """Of the classes of this process the k best logits (or all), their ids, and the logsumexp of all."""
         logits, ids, totals = [], [], []
         parts = self.parts()
@@ -174,7 +188,10 @@ class SoftmaxWeights:
         for part in parts:
             with part.on_its_device():
                 most = tf.minimum(k, part.count) if tf.is_tensor(k) else min(k, part.count)
-                scores, places, total = stock_full_top_k(hidden, part.kernel, part.bias, part.count, most)
+                here = None if excluded is None else excluded - [0, part.first]
+                scores, places, total = stock_full_top_k(
+                    hidden, part.kernel, part.bias, part.count, most, here
+                )
                 logits.append(scores)
                 ids.append(places + part.first)
                 totals.append(total)

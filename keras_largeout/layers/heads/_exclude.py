@@ -1,53 +1,64 @@
 """The best classes but some: items that a user has seen, words that may not follow.
 
 It is exact: of the best k + m classes at most m are excluded. So every head, and every way to search it, can
-leave classes out.
+leave classes out. (Where a head scores all classes anyway, it masks them: `TableHead.best_without`.)
 """
 
 import tensorflow as tf
 
+_FEW = 32  # ids of a token that are not worth a search of their own
+_MANY = 4  # times the average: tokens with more of them are searched apart
 
-def best_without(search, hidden, lead, exclude, k, num_classes):
-    """The k best classes of those that are not excluded.
+
+def best_without(search, hidden, k, excluded, num_classes):
+    """The k best classes of those that are not excluded; see `Head.best_without`.
+
+    As many more are searched as a token has excluded at most. Tokens with far more than the others are
+    searched apart.
 
     Args:
         search: `(hidden, k) -> (scores, ids)`, `[n, k]` each, the best first; k is an int or an int32 scalar.
         hidden: float `[n, dim]`.
-        lead: `(static, dynamic)`: the shape of the tokens before they were flattened, `[...]`.
-        exclude: class ids as `Head.top_k` takes them.
         k: int.
+        excluded: int32 `[n, m]`, -1 being none.
         num_classes: int.
+    """
+    width = excluded.shape[1]
+    if width is not None and width <= _FEW:
+        return _best_of_more(search, hidden, k, excluded, min(k + width, num_classes))
+    excluded = tf.sort(excluded, axis=1, direction="DESCENDING")  # what is padded comes last
+    each = tf.reduce_sum(tf.cast(excluded >= 0, tf.int32), axis=1)
+    usual = tf.reduce_sum(each) // tf.maximum(tf.size(each), 1)
+    group = tf.cast(each > tf.maximum(_MANY * usual, _FEW), tf.int32)
+    places, found = tf.dynamic_partition(tf.range(tf.size(each)), group, 2), []
+    for tokens in places:
+        most = tf.maximum(tf.reduce_max(tf.gather(each, tokens)), 0)  # without tokens: the smallest integer
+        theirs = tf.gather(excluded, tokens)[:, :most]
+        wanted = tf.minimum(k + most, num_classes)
+        found.append(_best_of_more(search, tf.gather(hidden, tokens), k, theirs, wanted))
+    return tuple(tf.dynamic_stitch(places, parts) for parts in zip(*found))
 
-    Returns:
-        `(scores, ids)`, `[n, k]` each.
+
+def _best_of_more(search, hidden, k, excluded, wanted):
+    """The k best classes that are not excluded, of the `wanted` best."""
+    scores, ids = search(hidden, wanted)
+    kept = tf.cast(~_contained(ids, tf.cast(excluded, ids.dtype)), tf.int32)
+    kept, places = tf.math.top_k(kept, k)  # of equal ones the first: the order stays
+    scores, ids = (tf.gather(part, places, batch_dims=1) for part in (scores, ids))
+    return tf.where(kept > 0, scores, -float("inf")), tf.where(kept > 0, ids, -1)
+
+
+def excluded_per_token(exclude, lead, num_classes):
+    """int32 `[n, m]`: the excluded classes of each token, -1 being none.
+
+    Args:
+        exclude: class ids as `Head.top_k` takes them.
+        lead: `(static, dynamic)`: the shape of the tokens before they were flattened, `[...]`.
+        num_classes: int.
 
     Raises:
         ValueError: `exclude` does not belong to the tokens.
-        tf.errors.InvalidArgumentError: fewer than k classes are left for a token.
     """
-    excluded = _per_token(exclude, lead, num_classes)
-    width = excluded.shape[1]
-    if width is None:
-        wanted = tf.minimum(k + tf.shape(excluded)[1], num_classes)
-    else:
-        wanted = min(k + width, num_classes)
-    scores, ids = search(hidden, wanted)
-    kept = tf.cast(~_contained(ids, tf.cast(excluded, ids.dtype)), tf.int32)
-    if width is None or k + width > num_classes:
-        left = tf.reduce_min(tf.reduce_sum(kept, axis=1))  # without tokens: the largest integer
-        enough = tf.debugging.assert_greater_equal(
-            left,
-            k,
-            message=f"`exclude` must leave at least k={k} of the {num_classes} classes for every token.",
-        )
-        with tf.control_dependencies([] if enough is None else [enough]):
-            kept = tf.identity(kept)
-    places = tf.math.top_k(kept, k).indices  # of equal ones the first: the order stays
-    return tuple(tf.gather(part, places, batch_dims=1) for part in (scores, ids))
-
-
-def _per_token(exclude, lead, num_classes):
-    """int32 `[n, m]`: the excluded classes of each token; -1 is none."""
     static, dynamic = lead
     if isinstance(exclude, tf.RaggedTensor):
         exclude = exclude.to_tensor(-1)

@@ -193,8 +193,16 @@ class TableHead(HeadOptimizer, Head):
         classes = self.softmax_weights.checked(tf.cast(tf.reshape(y, [-1]), tf.int64), "y", 0)
         return -tf.reshape(self.softmax_weights.terms(flat, classes).ce, tf.shape(y))
 
-    def best_classes(self, hidden, k):
-        return self.softmax_weights.top_scores(self.scaled(hidden), k)
+    def best_classes(self, hidden, k, excluded=None):
+        weights = self.softmax_weights
+        return weights.top_scores(self.scaled(hidden), k, self.has_log_probs, excluded)
+
+    def best_without(self, hidden, k, excluded):
+        if self.softmax_weights.hosts is not None:
+            return super().best_without(hidden, k, excluded)
+        there = tf.where(excluded >= 0)
+        pairs = tf.stack([there[:, 0], tf.cast(tf.gather_nd(excluded, there), tf.int64)], axis=1)
+        return self.best_classes(hidden, k, tf.cast(pairs, tf.int32))
 
     # Saving.
 

@@ -26,7 +26,7 @@ from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
-from keras_largeout.layers.heads._exclude import best_without
+from keras_largeout.layers.heads._exclude import best_without, excluded_per_token
 from keras_largeout.layers.heads.head_loss import HeadLoss, all_of, register, weights_like
 from keras_largeout.layers.heads.label_losses import losses_of_lists
 from keras_largeout.layers.heads.predictor import predictor
@@ -193,15 +193,15 @@ class Head(keras.layers.Layer):
             exclude: classes that are left out, such as the items that a user has seen: ids, int `[..., m]`,
                 of each token, or `[batch, m]`, of each row of `[batch, time, dim]`; dense, or
                 `[batch, m]` as a `tf.RaggedTensor` or a `tf.SparseTensor`. -1, and what is no class, excludes
-                nothing. The cost is that of k + m classes.
+                nothing.
 
         Returns:
             `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
-            smaller id. Scores are log-probabilities, where the head does not say otherwise.
+            smaller id. Scores are log-probabilities, where the head does not say otherwise. Where `exclude`
+            leaves fewer than k classes, the id -1 follows, of score -inf.
 
         Raises:
             ValueError: `k` outside that range; `exclude` is of another shape, or no integers.
-            tf.errors.InvalidArgumentError: `exclude` leaves fewer than k classes.
 
         Example:
 
@@ -219,7 +219,7 @@ class Head(keras.layers.Layer):
             best = self.best_classes(flat, k)
         else:
             lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
-            best = best_without(self.best_classes, flat, lead, exclude, k, self.num_classes)
+            best = self.best_without(flat, k, excluded_per_token(exclude, lead, self.num_classes))
         static = [*hidden.shape[:-1], k]
         scores, ids = (tf.reshape(part, shape) for part in best)
         for part in (scores, ids):
@@ -281,6 +281,16 @@ class Head(keras.layers.Layer):
         k: int, or an int32 scalar tensor.
         """
         raise NotImplementedError
+
+    def best_without(self, hidden, k, excluded):
+        """What `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too few.
+
+        Args:
+            hidden: float `[n, dim]`.
+            k: int.
+            excluded: int32 `[n, m]`, class ids of each token, -1 being none.
+        """
+        return best_without(self.best_classes, hidden, k, excluded, self.num_classes)
 
     def predictor(self, model, k=10, position="all", exclude=None):
         """A `keras.Model` from the inputs of `model` to the k classes of highest score.

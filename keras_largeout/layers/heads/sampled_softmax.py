@@ -223,9 +223,6 @@ class SampledSoftmax(TableHead):
             )
         return super().log_prob(hidden, y)
 
-    def best_classes(self, hidden, k):
-        return self.softmax_weights.top_scores(self.scaled(hidden), k, normalized=self.has_log_probs)
-
     # Saving.
 
     def save_more(self, arrays):

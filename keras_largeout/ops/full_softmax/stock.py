@@ -8,7 +8,7 @@ from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 _CHUNK = 16_384  # rows that are copied, and whose logits exist, at a time
 
 
-def stock_full_top_k(hidden, table, bias, classes, k):
+def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
     """The k largest logits of every token, and the logsumexp of all.
 
     Args:
@@ -16,6 +16,7 @@ def stock_full_top_k(hidden, table, bias, classes, k):
         table, bias: variables or tensors `[classes, dim]`, and `[classes]` or None.
         classes: int.
         k: int, or an int32 scalar tensor.
+        excluded: as in `top_k_in_chunks`.
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[n, k]`, descending, int32 `[n, k]`, float32 `[n]`.
@@ -26,4 +27,4 @@ def stock_full_top_k(hidden, table, bias, classes, k):
         logits = tf.matmul(hidden, tf.cast(gather(table, rows), tf.float32), transpose_b=True)
         return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
 
-    return top_k_in_chunks(logits_of, tf.shape(hidden)[0], classes, _CHUNK, k)
+    return top_k_in_chunks(logits_of, tf.shape(hidden)[0], classes, _CHUNK, k, excluded)

@@ -19,6 +19,8 @@ HEADS = {
     "tree": lambda: kl.layers.HierarchicalSoftmax(CLASSES, counts=np.arange(CLASSES, 0, -1)),
     "softmax over connections": lambda: kl.layers.SparseOutput(CLASSES, 3, loss="softmax", seed=1),
     "labels": lambda: kl.layers.SparseOutput(CLASSES, 3, seed=1),
+    "all classes": lambda: kl.layers.FullSoftmax(CLASSES),
+    "ranking": lambda: kl.layers.SampledSoftmax(CLASSES, 4, "uniform", loss="bpr", temperature=0.5),
 }
 
 
@@ -119,12 +121,47 @@ def test_nothing_and_nobody(head, rng):
     assert head.top_k(hidden[:0], K, np.zeros((0, CLASSES), int))[1].shape == (0, K)
 
 
-def test_all_but_k(head, rng):
-    hidden = rng.normal(size=(2, DIM)).astype("float32")
-    exclude = np.stack([rng.permutation(CLASSES)[: CLASSES - K] for _ in range(2)])
-    np.testing.assert_array_equal(head.top_k(hidden, K, exclude)[1], expected(head, hidden, exclude)[1])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must leave at least k=5 of the 40 classes"):
-        head.top_k(hidden, K + 1, exclude)
+@pytest.mark.parametrize("width", [CLASSES, 2 * CLASSES])
+def test_who_has_too_few_left_does_not_stop_the_others(head, rng, width):
+    hidden = rng.normal(size=(4, DIM)).astype("float32")
+    exclude = np.full((4, width), -1)
+    for row, left in enumerate((K, K - 1, 0, CLASSES)):
+        exclude[row, width - CLASSES : width - left] = rng.permutation(CLASSES)[: CLASSES - left]
+    for search in (head.top_k, tf.function(head.top_k)):
+        scores, ids = (part.numpy() for part in search(hidden, K, exclude))
+        for row in (0, 3):
+            want = expected(head, hidden[row], exclude[row : row + 1])
+            np.testing.assert_array_equal(ids[row], want[1][0])
+            np.testing.assert_allclose(scores[row], want[0][0], rtol=1e-5)
+        assert ids[1, : K - 1].tolist() == expected(head, hidden[1], exclude[1:2], K - 1)[1][0].tolist()
+        assert ids[1, -1] == -1 and scores[1, -1] == -np.inf
+        assert np.all(ids[2] == -1) and np.all(scores[2] == -np.inf)
+    metric = kl.metrics.RecallAtK(K)
+    metric.update_state(np.array([[0, -1]] * 4), ids)
+    assert 0 <= float(metric.result()) <= 0.5
+
+
+def test_a_search_costs_what_is_excluded_not_how_wide_it_is_padded(monkeypatch, rng):
+    """Few tokens with many ids are searched apart; heads that score all classes mask them."""
+    hidden = rng.normal(size=(16, DIM)).astype("float32")
+    exclude = np.full((16, 600), -1)
+    exclude[:, ::300] = rng.integers(0, 1000, (16, 2))
+    exclude[5] = rng.permutation(1000)[:600]
+    tree = kl.layers.HierarchicalSoftmax(1000, counts=np.arange(1000, 0, -1))
+    for head in (tree, kl.layers.FullSoftmax(1000)):
+        head.build((None, DIM))
+        searched, search = [], head.best_classes
+
+        def noting(hidden, k, *more, searched=searched, search=search):
+            searched.append((hidden.shape[0], int(k)))
+            return search(hidden, k, *more)
+
+        want = head.top_k(hidden, 1000)[1].numpy()
+        monkeypatch.setattr(head, "best_classes", noting)
+        ids = head.top_k(hidden, K, exclude)[1].numpy()
+        assert searched == ([(15, K + 2), (1, K + 600)] if head is tree else [(16, K)])
+        for row in range(16):
+            assert ids[row].tolist() == [j for j in want[row] if j not in exclude[row]][:K]
 
 
 def test_refusals(head):
@@ -207,7 +244,7 @@ def test_searches_of_exports_take_any_number(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("kind", ["tree", "softmax over connections", "labels"])
+@pytest.mark.parametrize("kind", ["tree", "softmax over connections", "labels", "all classes"])
 def test_over_devices(rng, kind, graph):
     with strategy_of(3).scope():
         head = HEADS[kind]()

@@ -6,6 +6,7 @@ ImportError that says so.
 
 import contextlib
 import functools
+import inspect
 import sys
 from typing import Any, NamedTuple
 
@@ -209,6 +210,31 @@ def uncast(variable):
     """
     made = _need(variable, "_value")
     return variable.value if made is None else made
+
+
+def is_made(variable):
+    """Whether a `keras.Variable` has its `tf.Variable`, which it has not in a symbolic build of a model.
+
+    Why: the backend decides when it is made, and nothing public says whether it was.
+    """
+    return _need(variable, "_value") is not None
+
+
+def note_made(kind, note):
+    """From now on `note(layer)` is called for each new layer of the class `kind` of Keras's.
+
+    Nothing private, but a class of Keras's is changed: no layer says where copies of it are made
+    (`clone_model`, `load_model`), and a head has to find them by their names.
+    """
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def init(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        note(self)
+
+    init.__signature__ = inspect.signature(make)  # Keras reads the arguments from it
+    kind.__init__ = init
 
 
 def move_variable(variable, moved):

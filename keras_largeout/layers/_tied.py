@@ -7,9 +7,14 @@ its own.
 
 import weakref
 
-from keras_largeout.distribute.tables.array import HOT
+import keras
 
-_EMBEDDINGS = weakref.WeakValueDictionary()  # name -> the newest `ShardedEmbedding` of that name
+from keras_largeout._keras import note_made
+from keras_largeout.distribute.tables.array import HOT
+from keras_largeout.distribute.tables.keras_table import KerasTable
+from keras_largeout.layers._one_table import OneTable
+
+_EMBEDDINGS = weakref.WeakValueDictionary()  # name -> the newest embedding of that name
 
 
 def register_embedding(layer):
@@ -17,11 +22,14 @@ def register_embedding(layer):
     _EMBEDDINGS[layer.name] = layer
 
 
+note_made(keras.layers.Embedding, register_embedding)
+
+
 class Tied:
     """The embedding that a head shares its table with.
 
     Args:
-        given: a `ShardedEmbedding`, or the name of one.
+        given: a `ShardedEmbedding` or a `keras.layers.Embedding`, or the name of one.
         num_classes: int, rows that the table must have.
 
     Raises:
@@ -30,9 +38,10 @@ class Tied:
 
     def __init__(self, given, num_classes):
         named = isinstance(given, str)
-        if not named and not (hasattr(given, "input_dim") and hasattr(given, "output_dim")):
+        ours = isinstance(given, OneTable) and hasattr(given, "output_dim")
+        if not (named or ours or isinstance(given, keras.layers.Embedding)):
             raise ValueError(
-                "`kernel` must be a ShardedEmbedding, the name of one, or None. "
+                "`kernel` must be a ShardedEmbedding or a keras.layers.Embedding, the name of one, or None. "
                 f"Received: kernel={given!r} of type {type(given).__name__}"
             )
         self.name, self.num_classes = given if named else given.name, num_classes
@@ -48,11 +57,11 @@ class Tied:
             )
 
     def table(self, dim):
-        """The `ShardedTable` of the embedding, which is built if it was not.
+        """The table of the embedding, which is built if it was not: a `ShardedTable` or a `KerasTable`.
 
         Raises:
-            ValueError: there is no such embedding, or its table is not of this width or has a placement that
-                mixes classes.
+            ValueError: there is no such embedding; its table has another width or a placement that mixes
+                classes; an embedding of Keras's has other weights than a matrix of float32 or bfloat16.
         """
         embedding = None if self._reference is None else self._reference()
         embedding = _EMBEDDINGS.get(self.name) if embedding is None else embedding
@@ -67,24 +76,40 @@ class Tied:
                 f"`kernel` must be as wide as the hidden vectors, {dim}. "
                 f"Received: {embedding.name!r} with output_dim={embedding.output_dim}"
             )
-        if embedding.optimizer is not None:
-            raise ValueError(
-                "`kernel` of a head must be an embedding that the model's optimizer trains: a fused one sees "
-                "the gradients of its own layer alone. "
-                f"Received: {embedding.name!r} with optimizer={embedding.optimizer.name!r}"
-            )
-        if embedding.storage != "device":
-            raise ValueError(
-                '`kernel` of a head must be an embedding with storage="device": a head goes over all of its '
-                f"rows. Received: {embedding.name!r} with storage={embedding.storage!r}"
-            )
-        embedding.build()
-        table = embedding.table
-        if not table.is_whole and (table.placement.kind != "range" or HOT in table.array.parts):
-            raise ValueError(
-                "`kernel` of a head must be cut over devices by ranges, or whole on each: make the embedding "
-                f'with placement="range" or "replicated". Received: {embedding.name!r} with '
-                f"{table.placement!r}"
-            )
-        table.exchange_dtype = None  # its gradients are joined with the head's, which are float32
-        return table
+        return _keras_table(embedding) if isinstance(embedding, keras.layers.Embedding) else _table(embedding)
+
+
+def _keras_table(embedding):
+    embedding.build()
+    matrix = embedding.embeddings  # a tensor where the layer computes it, as with LoRA
+    kind = getattr(matrix, "dtype", None) if isinstance(matrix, keras.Variable) else "computed"
+    if kind not in ("float32", "bfloat16"):
+        raise ValueError(
+            "`kernel` of a head must be an embedding whose weights are one matrix of float32 or bfloat16. "
+            f"Received: {embedding.name!r}, whose embeddings are {kind}"
+        )
+    return KerasTable(matrix)
+
+
+def _table(embedding):
+    if embedding.optimizer is not None:
+        raise ValueError(
+            "`kernel` of a head must be an embedding that the model's optimizer trains: a fused one sees "
+            "the gradients of its own layer alone. "
+            f"Received: {embedding.name!r} with optimizer={embedding.optimizer.name!r}"
+        )
+    if embedding.storage != "device":
+        raise ValueError(
+            '`kernel` of a head must be an embedding with storage="device": a head goes over all of its '
+            f"rows. Received: {embedding.name!r} with storage={embedding.storage!r}"
+        )
+    embedding.build()
+    table = embedding.table
+    if not table.is_whole and (table.placement.kind != "range" or HOT in table.array.parts):
+        raise ValueError(
+            "`kernel` of a head must be cut over devices by ranges, or whole on each: make the embedding "
+            f'with placement="range" or "replicated". Received: {embedding.name!r} with '
+            f"{table.placement!r}"
+        )
+    table.exchange_dtype = None  # its gradients are joined with the head's, which are float32
+    return table

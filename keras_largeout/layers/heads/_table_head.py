@@ -23,7 +23,8 @@ class TableHead(HeadOptimizer, Head):
     Args:
         num_classes: int > 0.
         use_bias: bool, whether every class has a bias.
-        kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too.
+        kernel: None, or the `ShardedEmbedding` or Keras `Embedding` (or its name) whose table is the kernel
+            too.
         temperature: float > 0.
         optimizer: None, or an optimizer that is fused into the backward pass.
         counts: positive frequencies `[num_classes]`, of which the first biases are the logs, or None.

@@ -28,7 +28,8 @@ class FullSoftmax(TableHead):
         use_bias: bool, whether every class has a bias.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
             layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
-            and over several devices `placement="range"`.
+            and over several devices `placement="range"`. A `keras.layers.Embedding` or `ReversibleEmbedding`
+            works as well, with any optimizer.
         temperature: float > 0: the logits are `hidden . kernel[class] / temperature + bias[class]`.
         label_smoothing: float in [0, 1): so much of the target's probability is spread evenly over all
             classes, in the loss; `log_prob` and metrics do not know of it.
@@ -53,8 +54,9 @@ class FullSoftmax(TableHead):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: an argument outside its range; `kernel` is no embedding, or has other rows or another
-            width. In a call: `y_true` has not the shape of the hidden vectors without their last axis.
+        ValueError: an argument outside its range; `kernel` is not an embedding, or has another number of rows
+            or another width. In a call: `y_true` does not have the shape of the hidden vectors without their
+            last axis.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:

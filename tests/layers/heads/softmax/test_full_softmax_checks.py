@@ -130,7 +130,7 @@ def test_arguments(make):
         with pytest.raises(ValueError, match=rf"`num_classes` must be a positive .* num_classes={bad}"):
             kl.layers.FullSoftmax(bad)
     with pytest.raises(
-        ValueError, match=r"`kernel` must be a ShardedEmbedding, the name of one, or None. .*=3 "
+        ValueError, match=r"`kernel` must be a ShardedEmbedding or a .*, the name of one, or None. .*=3 "
     ):
         make(kernel=3)
     with pytest.raises(ValueError, match="`inputs` must be hidden vectors of a known length"):

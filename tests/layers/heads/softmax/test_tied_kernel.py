@@ -1,5 +1,7 @@
 """A head whose kernel is the table of an embedding: one variable, one gradient, one place in a file."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -18,22 +20,33 @@ HEADS = {
 }
 
 
+EMBEDDINGS = {
+    "ours": lambda placement: functools.partial(kl.layers.ShardedEmbedding, placement=placement),
+    "keras": lambda placement: keras.layers.Embedding,
+    "reversible": lambda placement: keras.layers.ReversibleEmbedding,
+}
+
+
 @pytest.fixture(params=HEADS)
 def kind(request):
     return request.param
 
 
-def model_of(kind, placement="auto", optimizer=None, by_name=False, trainable=(True, True), **options):
-    """`trainable`: the embedding, the head."""
+@pytest.fixture(params=EMBEDDINGS)
+def words(request):
+    if not hasattr(keras.layers, "ReversibleEmbedding") and request.param == "reversible":
+        pytest.skip("a layer of Keras 3.13 and newer")
+    return request.param
+
+
+def model_of(
+    kind, placement="auto", optimizer=None, by_name=False, trainable=(True, True), words="ours", **options
+):
+    """`trainable`: the embedding, the head. `words`: one of `EMBEDDINGS`."""
     keras.utils.set_random_seed(7)
     ids = keras.Input((LENGTH,), dtype="int32")
-    words = kl.layers.ShardedEmbedding(
-        CLASSES,
-        DIM,
-        placement=placement,
-        name="words",
-        embeddings_initializer="normal",
-        trainable=trainable[0],
+    words = EMBEDDINGS[words](placement)(
+        CLASSES, DIM, name="words", embeddings_initializer="normal", trainable=trainable[0]
     )
     x = keras.layers.Dense(DIM, activation="tanh", name="small")(words(ids))
     head = HEADS[kind]("words" if by_name else words, trainable=trainable[1], **options)
@@ -46,10 +59,14 @@ def parts(model):
     return model.get_layer("words"), model.get_layer("head")
 
 
+def table_of(words):
+    return words.table if hasattr(words, "table") else words.embeddings
+
+
 def arrays(model):
     words, head = parts(model)
     bias = {} if head.bias is None else {"bias": head.bias.numpy()}
-    return {"table": words.table.numpy(), "small": model.get_layer("small").kernel.numpy(), **bias}
+    return {"table": table_of(words).numpy(), "small": model.get_layer("small").kernel.numpy(), **bias}
 
 
 def test_one_variable(kind):
@@ -72,7 +89,7 @@ class ByHand(keras.Model):
         super().__init__()
         words, head = parts(model)
         small = model.get_layer("small")
-        values = [words.table.numpy(), head.bias.numpy(), small.kernel.numpy(), small.bias.numpy()]
+        values = [table_of(words).numpy(), head.bias.numpy(), small.kernel.numpy(), small.bias.numpy()]
         self.parameters_ = [tf.Variable(value) for value in values]
 
     def loss_and_gradients(self, x, y):
@@ -85,8 +102,8 @@ class ByHand(keras.Model):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_one_gradient_of_both_ends(training):
-    model = model_of("full")
+def test_one_gradient_of_both_ends(training, words):
+    model = model_of("full", words=words)
     x, y, _ = data(np.random.default_rng(0))
     want, gradients = ByHand(model).loss_and_gradients(x, y)
     got, found = loss_and_gradients(model, x, y, training)
@@ -96,8 +113,9 @@ def test_one_gradient_of_both_ends(training):
         np.testing.assert_allclose(tf.convert_to_tensor(found[name]), gradient, atol=1e-6, err_msg=name)
 
 
-def test_training_is_that_of_one_matrix():
-    model = model_of("full", optimizer=kl.optimizers.SGD(0.5, momentum=0.9))
+@pytest.mark.parametrize("package", [keras, kl], ids=["keras", "ours"])
+def test_training_is_that_of_one_matrix(words, package):
+    model = model_of("full", optimizer=package.optimizers.SGD(0.5, momentum=0.9), words=words)
     x, y, _ = data(np.random.default_rng(0), rows=36)
     hand, sgd = ByHand(model), keras.optimizers.SGD(0.5, momentum=0.9)
     for start in range(0, 36, 12):
@@ -110,10 +128,10 @@ def test_training_is_that_of_one_matrix():
     assert_same(arrays(model), {"table": table.numpy(), "small": small.numpy(), "bias": bias.numpy()})
 
 
-def test_a_sampled_head_has_no_dense_gradient():
-    model = model_of("sampled")
+def test_a_sampled_head_has_no_dense_gradient(words):
+    model = model_of("sampled", words=words)
     x, y, _ = data(np.random.default_rng(0), rows=1)
-    before = parts(model)[0].table.numpy()
+    before = arrays(model)["table"]
     _, gradients = loss_and_gradients(model, x, y)
     gradient = gradients["words/embeddings"]
     assert isinstance(gradient, tf.IndexedSlices)
@@ -121,14 +139,15 @@ def test_a_sampled_head_has_no_dense_gradient():
         *gradient.indices.numpy()
     }
     model.train_on_batch(x, y)
-    changed = np.flatnonzero((before != parts(model)[0].table.numpy()).any(axis=1))
+    changed = np.flatnonzero((before != arrays(model)["table"]).any(axis=1))
     assert len(changed) < CLASSES
 
 
 @pytest.mark.parametrize("frozen", ["head", "words", "both"])
-def test_frozen(kind, frozen):
+def test_frozen(kind, frozen, words):
     """A frozen head gives the table no gradient; a frozen embedding keeps it still."""
-    model = model_of(kind, trainable=(frozen == "head", frozen == "words"))
+    optimizer = kl.optimizers.SGD(0.1)
+    model = model_of(kind, trainable=(frozen == "head", frozen == "words"), words=words, optimizer=optimizer)
     x, y, _ = data(np.random.default_rng(0), rows=1)
     x[:] = 3
     before = arrays(model)
@@ -140,8 +159,9 @@ def test_frozen(kind, frozen):
     assert (before["small"] != after["small"]).any()
 
 
-def test_saved_once(kind, tmp_path):
-    model = model_of(kind)
+def test_saved_once(kind, words, tmp_path):
+    model = model_of(kind, words=words)
+    other = model_of(kind, by_name=True, words=words)
     words, head = parts(model)
     x, y, _ = data(np.random.default_rng(0), rows=24)
     fit(model, (x, y), batch=12)
@@ -152,26 +172,33 @@ def test_saved_once(kind, tmp_path):
     assert head.get_config()["kernel"] == "words"
     model.save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
-    assert parts(loaded)[1].kernel is parts(loaded)[0].table is not words.table
+    assert_shared(loaded, model)
     assert fit(loaded, (x, y), batch=12) == fit(model, (x, y), batch=12)
     assert_same(arrays(loaded), arrays(model), rtol=0, atol=0)
     hidden = tf.ones([1, DIM])
     np.testing.assert_array_equal(parts(loaded)[1].log_probs(hidden), head.log_probs(hidden))
     model.save_weights(tmp_path / "m.weights.h5")
-    other = model_of(kind, by_name=True)
     other.load_weights(tmp_path / "m.weights.h5")
     assert_same(arrays(other), arrays(model), rtol=0, atol=0)
 
 
+def assert_shared(model, other):
+    """The head of `model` has the table of its embedding, which `other` has not."""
+    (words, head), (others, _) = parts(model), parts(other)
+    (weight,) = head.kernel.shards
+    assert weight is words.trainable_weights[0] is not others.trainable_weights[0]
+    assert [w.path for w in head.trainable_weights] == ["head/bias"]
+
+
 @pytest.mark.parametrize("how", ["clone", "json"])
-def test_copies_have_a_table_of_their_own(kind, how):
-    model = model_of(kind)
+def test_copies_have_a_table_of_their_own(kind, how, words):
+    model = model_of(kind, words=words)
     make = {
         "clone": keras.models.clone_model,
         "json": lambda model: keras.models.model_from_json(model.to_json()),
     }[how]
     copy = make(model)
-    assert parts(copy)[1].kernel is parts(copy)[0].table is not parts(model)[0].table
+    assert_shared(copy, model)
     copy.set_weights(model.get_weights())
     copy.compile(kl.optimizers.LazyAdam(0.01), parts(copy)[1].loss)
     before = arrays(model)
@@ -198,8 +225,16 @@ def test_what_does_not_fit(kind):
     named = kl.layers.ShardedEmbedding(31, DIM, name="of_31")
     with pytest.raises(ValueError, match=r"`kernel` must have a row for each .* 'of_31' with input_dim=31"):
         make(named.name).build((None, DIM))
-    for other in (tf.zeros([CLASSES, DIM]), 7, [named]):
-        with pytest.raises(ValueError, match="`kernel` must be a ShardedEmbedding, the name of one, or None"):
+    with pytest.raises(ValueError, match=r"must have a row for each .* 'of_keras' with input_dim=31"):
+        make(keras.layers.Embedding(31, DIM, name="of_keras"))
+    lora = keras.layers.Embedding(CLASSES, DIM, lora_rank=2, name="lora")
+    with pytest.raises(ValueError, match=r"weights are one matrix .* Received: 'lora', whose .* computed"):
+        make(lora).build((None, DIM))
+    half = keras.layers.Embedding(CLASSES, DIM, dtype="float16", name="half")
+    with pytest.raises(ValueError, match=r"float32 or bfloat16\. Received: 'half', whose .* are float16"):
+        make(half).build((None, DIM))
+    for other in (tf.zeros([CLASSES, DIM]), 7, [named], keras.layers.Dense(DIM)):
+        with pytest.raises(ValueError, match=r"`kernel` must be a ShardedEmbedding or a keras\.layers"):
             make(other)
     with pytest.raises(ValueError, match="`kernel_constraint` must be None where the kernel is a table"):
         make(named.name, kernel_constraint="non_neg")
@@ -207,14 +242,22 @@ def test_what_does_not_fit(kind):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "kind, placement", [("full", "range"), ("sampled", "range"), ("full", "replicated")], indirect=["kind"]
+    "kind, placement, words",
+    [
+        ("full", "range", "ours"),
+        ("sampled", "range", "ours"),
+        ("full", "replicated", "ours"),
+        ("full", None, "keras"),
+        ("sampled", None, "keras"),
+    ],
+    indirect=["kind"],
 )
-def test_several_devices_have_the_numbers_of_one(kind, placement):
+def test_several_devices_have_the_numbers_of_one(kind, placement, words):
     x, y, weight = data(np.random.default_rng(0), rows=24)
     found = []
     for devices in (1, 2):
         with strategy_of(devices).scope():
-            model = model_of(kind, placement=placement if devices > 1 else "auto")
+            model = model_of(kind, placement=placement if devices > 1 else "auto", words=words)
         losses = fit(model, (x, y, weight), batch=12)
         found.append({**arrays(model), "losses": np.array(losses)})
         evaluated = model.evaluate(x, y, batch_size=12, verbose=0)
@@ -222,7 +265,7 @@ def test_several_devices_have_the_numbers_of_one(kind, placement):
             "evaluated": np.array(evaluated),
             "best": parts(model)[1].top_k(tf.eye(DIM), 4)[1].numpy(),
         }
-    assert parts(model)[0].table.is_whole == (placement == "replicated")
+    assert parts(model)[1].kernel.is_whole == (placement != "range")
     assert_same(found[1], found[0])
 
 

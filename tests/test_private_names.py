@@ -138,11 +138,18 @@ def test_is_symbolic():
         assert _keras.is_symbolic()
 
 
-def test_compile_checks_tables_that_exist():
-    strategy = tf.distribute.MirroredStrategy(
+def _two_devices():
+    return tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    with strategy.scope():
+
+
+STRATEGIES = {"two": _two_devices, "one": lambda: tf.distribute.OneDeviceStrategy("CPU:0")}
+
+
+@pytest.mark.parametrize("devices", STRATEGIES)
+def test_compile_checks_tables_that_exist(devices):
+    with STRATEGIES[devices]().scope():
         ids = keras.Input((2,), dtype="int32")
         table = kl.layers.ShardedEmbedding(40, 4)
         model = kl.Model(ids, keras.layers.Dense(1)(table(ids)))
@@ -158,17 +165,26 @@ def test_compile_checks_tables_that_exist():
     alone.compile("adam", "mse")  # on one device any optimizer will do
 
 
-def test_a_model_is_loaded_to_predict_with_an_optimizer_that_cannot_train_it(tmp_path):
+def test_one_device_of_a_strategy_trains_by_an_optimizer_without_slots():
+    with STRATEGIES["one"]().scope():
+        model = kl.Sequential([keras.Input((2,)), kl.layers.ShardedEmbedding(40, 4, "zeros")])
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        model.fit(np.full((4, 2), 3), np.ones((4, 2, 4)), verbose=0)
+        np.testing.assert_array_equal(model.layers[0].table.numpy()[3], np.full(4, 0.5, "float32"))
+        for slots in ({"momentum": 0.9}, {"gradient_accumulation_steps": 2}, {"use_ema": True}):
+            with pytest.raises(ValueError, match=r"where a strategy is active: use .*optimizers\.SGD"):
+                model.compile(keras.optimizers.SGD(1.0, **slots), "mse")
+
+
+@pytest.mark.parametrize("devices", STRATEGIES)
+def test_a_model_is_loaded_to_predict_with_an_optimizer_that_cannot_train_it(tmp_path, devices):
     alone = kl.Sequential([kl.layers.ShardedEmbedding(40, 4)])
     alone.compile("adam", "mse")
     ids = np.arange(8).reshape(4, 2)
     want = alone.predict(ids, verbose=0)
     alone.optimizer.build(alone.trainable_variables)
     alone.save(tmp_path / "model.keras")
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
+    with STRATEGIES[devices]().scope():
         several = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(several.predict(ids, verbose=0), want)
     with pytest.raises((ValueError, RuntimeError), match=r"must be one of keras_largeout\.optimizers"):

@@ -17,7 +17,7 @@ from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.processes.leaving import leaving_when_told
 from keras_largeout.distribute.replicas.hosts import hosts_of
-from keras_largeout.distribute.replicas.optimizer_check import check_compiled
+from keras_largeout.distribute.replicas.optimizer_check import can_train, check_compiled
 
 
 class ClusterTraining(Saving, LoopHooks):
@@ -63,9 +63,13 @@ class ClusterTraining(Saving, LoopHooks):
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
         self._place_slots()
-        replicas = super().distribute_strategy.num_replicas_in_sync
-        check_compiled(all_layers(self), self.optimizer, replicas)
+        if self._cluster_strategy is None:  # there the first step checks: this process may only evaluate
+            check_compiled(all_layers(self), self.optimizer, self._replicas)
         self.check_losses()
+
+    @property
+    def _replicas(self):
+        return super().distribute_strategy.num_replicas_in_sync
 
     def _place_slots(self):
         """Has the optimizer work where the weights lie that `kl.distribute` placed or cut."""
@@ -85,7 +89,9 @@ class ClusterTraining(Saving, LoopHooks):
             super().compile_from_config(config)
             return
         super().compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and self.built:
+        if self.optimizer is None or not self.built:
+            return
+        if can_train(all_layers(self), self.optimizer, self._replicas):
             self.optimizer.build(self.trainable_variables)
 
     def check_callbacks(self, callbacks):

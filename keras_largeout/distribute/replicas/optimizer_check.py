@@ -15,8 +15,9 @@ _warned = weakref.WeakSet()  # optimizers
 def check_optimizer(layer):
     """Raises early where TensorFlow would fail deep inside, or train tables wrongly.
 
-    Keras's own optimizers cannot make slots for a table in parts. Where a table is replicated, they square
-    the gradient of each replica in place of the sum.
+    Keras's own optimizers cannot make slots for a table in parts, nor under any strategy, which a table's
+    variables are not made by. Where a table is replicated, they square the gradient of each replica in place
+    of the sum.
 
     A `kl.Model` checks its layers when it is compiled (`check_compiled`). In any other model a layer learns
     who will train it when it is called: the outermost layer of the call is then the compiled model. (In `fit`
@@ -25,15 +26,16 @@ def check_optimizer(layer):
     A `keras.optimizers.LossScaleOptimizer` around an optimizer of this package, such as `compile` makes by
     itself under a mixed_float16 policy, becomes one that looks for infinities in rows, and on all replicas.
 
-    On one device any optimizer will do. One that updates a large table as a whole is worth a warning.
+    On one device without a strategy any optimizer will do. One that updates a large table as a whole is worth
+    a warning.
 
     Args:
         layer: a layer with tables: `shards` are their `ShardVariable`s. Where it has `dense_gradients`, every
             step has a gradient for all of their rows anyway.
 
     Raises:
-        ValueError: an optimizer would train a table that it cannot: over several replicas, in files, or with
-            rows that begin anew for other ids.
+        ValueError: an optimizer would train a table that it cannot: over several replicas, under a strategy,
+            in files, or with rows that begin anew for other ids.
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:
@@ -56,24 +58,32 @@ def check_compiled(layers, optimizer, replicas):
             _check(layer, optimizer, replicas, lambda _: True)
 
 
+def can_train(layers, optimizer, replicas):
+    """Return whether `check_compiled` would pass, without its warnings."""
+    pairs = [(shard, responsible_for(optimizer, shard)) for layer in layers for shard in _trained(layer)]
+    return not any(_where_ours(responsible, shard, replicas) for shard, responsible in pairs)
+
+
 def _check(layer, optimizer, replicas, is_training):
-    shards = getattr(layer, "shards", ())
-    for shard in shards if isinstance(shards, (list, tuple)) else ():
-        if not hasattr(shard, "new_slot"):  # the layer is another's, and so is what it calls shards
-            continue
-        if not shard.trainable:  # frozen, or trained by an optimizer of the layer's own
-            continue
+    for shard in _trained(layer):
         responsible = responsible_for(optimizer, shard)
         if hasattr(responsible, "adopt"):
             responsible.adopt(optimizer)
-        elif responsible is not None and (replicas > 1 or _is_cut(shard)) and is_training(layer):
-            _refuse(responsible, shard, "several devices train a table")
-        elif responsible is not None and _is_in_two_memories(shard) and is_training(layer):
-            _refuse(responsible, shard, "a table is in files or has `cache_rows`")
-        elif responsible is not None and _outlives_rows(responsible, shard) and is_training(layer):
-            _refuse(responsible, shard, "a `vocabulary` gives rows of a table to other ids")
-        elif responsible is not None and _is_waste(layer, shard) and is_training(layer):
-            _warn(responsible, shard)
+        elif responsible is not None and is_training(layer):
+            where = _where_ours(responsible, shard, replicas)
+            if where is not None:
+                _refuse(responsible, shard, where)
+            elif _is_waste(layer, shard):
+                _warn(responsible, shard)
+
+
+def _trained(layer):
+    """The parts of tables of a layer that the model's optimizer trains."""
+    shards = getattr(layer, "shards", ())
+    for shard in shards if isinstance(shards, (list, tuple)) else ():
+        # Another package's layer may call something else its shards.
+        if hasattr(shard, "new_slot") and shard.trainable:
+            yield shard
 
 
 def _refuse(optimizer, shard, where):
@@ -84,24 +94,27 @@ def _refuse(optimizer, shard, where):
     )
 
 
-def _is_cut(shard):
-    """Whether one replica computes with a table over several devices."""
+def _where_ours(optimizer, shard, replicas):
+    """Where an optimizer must be ours to train a part of a table; None where it may be any, or is ours."""
     table = shard.array.table
-    return not table.remote and len(table.devices) > 1
+    if optimizer is None or hasattr(optimizer, "adopt"):
+        return None
+    if replicas > 1 or (len(table.devices) > 1 and not table.remote):
+        return "several devices train a table"
+    # The part's `tf.Variable` is not exactly its rows.
+    if table.folder is not None or table.caches is not None:
+        return "a table is in files or has `cache_rows`"
+    if table.resets_rows and _has_slots(optimizer):
+        return "a `vocabulary` gives rows of a table to other ids"
+    # TensorFlow makes slots for variables of the strategy alone, and this one is not.
+    if (table.remote or tf.distribute.has_strategy()) and _has_slots(optimizer):
+        return "parameter servers have a table" if table.remote else "a strategy is active"
+    return None
 
 
-def _is_in_two_memories(shard):
-    """Return whether a part's `tf.Variable` is not exactly its rows, as optimizers of Keras expect."""
-    table = shard.array.table
-    return table.folder is not None or table.caches is not None
-
-
-def _outlives_rows(optimizer, shard):
-    """Return whether an optimizer keeps something of a row that begins anew for another id."""
-    if not shard.array.table.resets_rows:
-        return False
-    keeps = optimizer.use_ema or optimizer.gradient_accumulation_steps or getattr(optimizer, "momentum", 0)
-    return bool(keeps) or not isinstance(optimizer, keras.optimizers.SGD)
+def _has_slots(optimizer):
+    plain = isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
+    return not plain or optimizer.use_ema or bool(optimizer.gradient_accumulation_steps)
 
 
 def _is_waste(layer, shard):

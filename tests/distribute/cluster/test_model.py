@@ -2,8 +2,12 @@
 
 import re
 
+import keras
+import numpy as np
 import pytest
 from distribute.cluster._model import MODEL, ended, said
+
+import keras_largeout as kl
 
 NUMBERS = (
     MODEL
@@ -156,6 +160,16 @@ say("own", sorted(own.fit(x, y, verbose=0).history))
 history = flat.fit(x, y, sample_weight=y[:, 0] + 1, batch_size=8, epochs=8, verbose=0).history
 say("sequential", [history["accuracy"][-1], sorted(history), int(flat.optimizer.iterations.numpy())])
 
+# Keras's optimizer cannot make the slots of a table. What it trained elsewhere can be loaded here.
+stock = make(keras.optimizers.Adam)
+try:
+    stock.fit(data(1), verbose=0)
+except ValueError as error:
+    say("stock", str(error))
+with STRATEGY.scope():
+    loaded = keras.models.load_model(folder + "/../stock.keras")
+say("loaded", list(loaded.predict(np.zeros((4, 2), "int32"), verbose=0).shape))
+
 # An optimizer of a layer's own counts its steps too.
 with STRATEGY.scope():
     x = keras.Input((4,))
@@ -171,6 +185,10 @@ say("fused", [int(optimizer.iterations.numpy()) for optimizer in (fused.optimize
 def test_keras_ways(new_cluster, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
+    stock = kl.Sequential([keras.Input((2,), dtype="int32"), kl.layers.ShardedEmbedding(9, 3)])
+    stock.compile("adam", "mse")
+    stock.fit(np.zeros((4, 2)), np.zeros((4, 2, 3)), verbose=0)
+    stock.save(tmp_path / "stock.keras")
     script = ended(new_cluster(2, 2).run(WAYS, FOLDER=str(folder)))
     assert said(script, "epochs") == 2 and said(script, "batches") == 32
     assert said(script, "rate") == pytest.approx(said(script, "expected"), rel=1e-5)
@@ -189,6 +207,8 @@ def test_keras_ways(new_cluster, tmp_path):
     assert "`run_eagerly` must be False" in said(script, "eager")
     assert "must be in [0, 500)" in said(script, "wrong_id") and said(script, "after")
     assert said(script, "own") == ["loss", "one"]
+    wanted = r"one of keras_largeout\.optimizers where parameter servers .* use .*\.LazyAdam"
+    assert re.search(wanted, said(script, "stock")) and said(script, "loaded") == [4, 2, 3]
     accuracy, names, steps = said(script, "sequential")
     assert said(script, "fused") == [100, 100]
     assert accuracy > 0.8 and steps == 64 and names == ["accuracy", "auc", "loss", "mae"]

@@ -1,5 +1,6 @@
 """How ops that take a variable's handle take part in gradients, and gradients written in Python."""
 
+import contextlib
 import itertools
 import weakref
 
@@ -69,34 +70,6 @@ def with_gradients(gradient, values, inputs, variables=()):
     return list(_library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key))
 
 
-def differentiable(function, inputs, variables):
-    """`function(*inputs)`, and a function from tensors of it and their gradients to those of its sources.
-
-    In a graph no tape: one that is never asked would hold the graph, and the graph the tape.
-
-    Args:
-        function: returns a structure of tensors.
-        inputs: list of floating tensors.
-        variables: function that lists the `tf.Variable`s of which gradients are asked beside the inputs. It
-            is asked before and after `function`, which may make some that are trainable.
-    """
-    if not tf.executing_eagerly():
-        result = function(*inputs)
-
-        def in_graph(outputs, upstream):  # not what the variables did to the inputs
-            return tf.gradients(outputs, [*inputs, *variables()], upstream, stop_gradients=inputs)
-
-        return result, in_graph
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch([*inputs, *variables()])
-        result = function(*inputs)
-
-    def of(outputs, upstream):
-        return tape.gradient(outputs, [*inputs, *variables()], output_gradients=upstream)
-
-    return result, of
-
-
 @tf.RegisterGradient("Largeout>WithGradient")
 def _kept_gradient(op, *upstream):
     gradient = _gradients.get(op.get_attr("key").decode())
@@ -106,4 +79,27 @@ def _kept_gradient(op, *upstream):
             "gone. Differentiate the model that was loaded, not a graph of it that was saved. "
             f"Received: an operation of type {op.type}"
         )
-    return [*(None for _ in upstream), *gradient(*upstream)]
+    with contextlib.nullcontext() if op.outputs[0].graph is _graph() else _captured_by_the_function():
+        return [*(None for _ in upstream), *gradient(*upstream)]
+
+
+@contextlib.contextmanager
+def _captured_by_the_function():
+    """A context in which the function that is traced captures eager tensors, such as handles of variables.
+
+    The gradient of a loop or condition is a graph of its own, which takes no eager tensors by itself.
+    """
+    graph = function = _graph()
+    while getattr(getattr(function, "outer_graph", None), "capture", None):
+        function = function.outer_graph
+    capture = graph.capture
+
+    def from_outside(tensor, *args, **kwargs):
+        inside = function is graph or tf.is_symbolic_tensor(tensor)
+        return capture(tensor if inside else function.capture(tensor), *args, **kwargs)
+
+    graph.capture = from_outside
+    try:
+        yield
+    finally:
+        del graph.capture

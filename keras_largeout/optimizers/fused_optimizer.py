@@ -6,7 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import local
-from keras_largeout.ops._gradients import differentiable, with_gradients
+from keras_largeout.distribute.replicas.differentiable import differentiable
+from keras_largeout.ops._gradients import with_gradients
 from keras_largeout.optimizers.counterpart import counterpart
 
 
@@ -69,10 +70,17 @@ class FusedOptimizer:
             with step or contextlib.nullcontext():
                 found = differentiate(outputs, [tf.convert_to_tensor(u) for u in upstream])
             done = 1 if step is not None and step.taken else 0
-            if shards[done:]:
-                self.optimizer.apply(found[len(inner) + done :], shards[done:])
-            else:
+            shards_left, of_shards = shards[done:], found[len(inner) + done :]
+            if not shards_left:
                 self.optimizer.count_step()
+            elif all(of_shard is None for of_shard in of_shards):
+                raise ValueError(
+                    "A loss whose layer has an `optimizer` of its own must not be computed in a condition of "
+                    "a graph (`tf.cond`, or `if` on a tensor): its gradients are not found there. Give the "
+                    f"condition to `sample_weight`. Received: {[shard.path for shard in shards]}"
+                )
+            else:
+                self.optimizer.apply(of_shards, shards_left)
             return [*found[: len(inner)], tf.zeros([0])]
 
         sources = [*inputs, tf.convert_to_tensor(trigger)]

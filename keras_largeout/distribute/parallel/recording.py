@@ -6,7 +6,8 @@ gradients on whatever device is the current one when it is asked.
 
 import tensorflow as tf
 
-from keras_largeout.ops._gradients import differentiable, with_gradient, with_gradients
+from keras_largeout.distribute.replicas.differentiable import differentiable
+from keras_largeout.ops._gradients import with_gradient, with_gradients
 
 
 class Recorded:

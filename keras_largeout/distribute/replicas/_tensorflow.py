@@ -65,6 +65,16 @@ def in_xla():
     return inside(tf.compat.v1.get_default_graph())
 
 
+def gradients_in(graph, outputs, sources, upstream, stop_gradients):
+    """`tf.gradients` of tensors of `graph`, whichever graph they are asked for in.
+
+    Why: a loop or condition is differentiated in a graph of its own. `tf.gradients` looks for what has
+    computed the outputs in the current graph only.
+    """
+    gradients = _need("tensorflow.python.ops.gradients_util", "_GradientsHelper")
+    return gradients(outputs, sources, upstream, stop_gradients=stop_gradients, src_graph=graph)
+
+
 def in_graph_of_replica():
     """Whether a replica can make a call with others (`merge_call`) here: not in its loops and conditions.
 

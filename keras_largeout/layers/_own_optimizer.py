@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_largeout._keras import let_tf_keras_train
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.layers._saved_state import LayerState
+from keras_largeout.ops.measuring import is_measuring
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 
 
@@ -52,6 +53,10 @@ class OwnOptimizer(LayerState):
         if self._fused is not None:
             check_loss_scale(self)
 
+    def stepping_optimizer(self):
+        """Return the `FusedOptimizer` that takes a step in the backward pass, or None."""
+        return self._fused if self.trainable and not is_measuring() else None
+
     def with_own_step(self, function, *inputs, of_a_tree=False):
         """`function(*inputs)`, whose backward pass takes a step of the layer's own optimizer, if it has one.
 
@@ -60,7 +65,7 @@ class OwnOptimizer(LayerState):
             *inputs: float tensors.
             of_a_tree: bool, whether it is a tree softmax over the first table.
         """
-        if self._fused is None or not self.trainable:
+        if self.stepping_optimizer() is None:
             return function(*inputs)
         return self._fused.with_step(self._trained, self._trigger.value, inputs, function, of_a_tree)
 

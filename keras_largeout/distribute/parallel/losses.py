@@ -1,4 +1,6 @@
-"""The loss of a model whose outputs are on a device: it, and its gradients, are computed there."""
+"""Losses on devices: those that layers add there, and that of a model, computed where its outputs are."""
+
+import contextlib
 
 import keras
 import tensorflow as tf
@@ -42,3 +44,27 @@ def compute_loss_there(model, device):
         return compute_there(device, compute, inputs, list)[0]
 
     model.compute_loss = compute_loss
+
+
+@contextlib.contextmanager
+def losses_collected(layers):
+    """A context in which losses that layers add are collected in the place of being added.
+
+    Args:
+        layers: list of layers.
+
+    Returns:
+        A list of `(layer, loss)`, in the order of the calls of `add_loss`.
+    """
+    found, before = [], [(layer, vars(layer).get("add_loss")) for layer in layers]
+    for layer in layers:
+        vars(layer)["add_loss"] = lambda loss, layer=layer: found.extend(
+            (layer, value) for value in keras.tree.flatten(loss)
+        )
+    try:
+        yield found
+    finally:
+        for layer, add_loss in before:
+            del vars(layer)["add_loss"]
+            if add_loss is not None:
+                vars(layer)["add_loss"] = add_loss

@@ -1,5 +1,6 @@
-"""A trial: what each call of a functional model costs, measured on a batch."""
+"""A trial: what each call of a functional model costs, measured on a batch. It leaves the model as it was."""
 
+import contextlib
 import logging
 import math
 import statistics
@@ -9,8 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._keras import graph_calls, uncast
+from keras_largeout._keras import all_layers, graph_calls, uncast
+from keras_largeout.distribute.parallel.losses import losses_collected
 from keras_largeout.distribute.planning.stage_planner import CallCost
+from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.ops.measuring import measuring
 
 #: A trial batch that nobody gave has so many examples, and so many steps where a length is not known.
 _EXAMPLES, _STEPS = 32, 16
@@ -47,7 +51,8 @@ def call_costs(model, sample, device):
         for index, call in enumerate(calls):
             args, kwargs = call.arguments(values)
             operation = call.operation
-            flat = keras.tree.flatten(operation(*args, **kwargs))
+            with _leaving_as_it_is(operation):
+                flat = keras.tree.flatten(operation(*args, **kwargs))
             values.update(zip(map(id, call.outputs), flat))
             targets = y.get(outputs.get(id(call.outputs[0])))
             seconds, flops = _timed(operation, args, kwargs, targets)
@@ -60,7 +65,7 @@ def call_costs(model, sample, device):
                     seconds=seconds,
                     flops=flops,
                     weights=sum(_size(w) * tf.as_dtype(w.dtype).size for w in new),
-                    slots=sum(_SLOTS * 4 * _size(w) for w in new if w.trainable),
+                    slots=sum(_SLOTS * 4 * _size(w) for w in new if _is_trained(w, operation)),
                     activations=sum(sizes),
                     sends=tuple(
                         (later, size)
@@ -96,7 +101,8 @@ def _zeros(tensor):
 
 def _timed(operation, args, kwargs, targets):
     """Seconds and flops of a forward and backward pass of a call; with the loss, where it is a head's."""
-    variables = [uncast(v) for v in getattr(operation, "trainable_variables", ())]
+    weights = getattr(operation, "weights", ())
+    variables = [uncast(w) for w in weights if _is_trained(w, operation)]
     flat = keras.tree.flatten((args, kwargs))
     at = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
 
@@ -106,10 +112,11 @@ def _timed(operation, args, kwargs, targets):
         for i, tensor in zip(at, tensors):
             given[i] = tensor
         given, named = keras.tree.pack_sequence_as((args, kwargs), given)
-        result = operation(*given, **named)
-        if hasattr(operation, "token_losses"):
-            y = tf.zeros(tf.shape(result)[:-1], tf.int64) if targets is None else targets
-            result = operation.loss(y, result)
+        with _leaving_as_it_is(operation):
+            result = operation(*given, **named)
+            if hasattr(operation, "token_losses"):
+                y = tf.zeros(tf.shape(result)[:-1], tf.int64) if targets is None else targets
+                result = operation.loss(y, result)
         results = [r for r in keras.tree.flatten(result) if _is_floating(r)]
         sources = [*(t for t in tensors if _is_floating(t)), *variables]
         gradients = tf.gradients(results, sources) if results and sources else []
@@ -133,6 +140,19 @@ def _timed(operation, args, kwargs, targets):
         concrete(*tensors).numpy()
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:]), _flops(concrete.graph)
+
+
+@contextlib.contextmanager
+def _leaving_as_it_is(operation):
+    """A context in which a call changes no state: no counter, average, seed, loss or table."""
+    with losses_collected(all_layers(operation)), keras.StatelessScope(), measuring():
+        yield
+
+
+def _is_trained(weight, operation):
+    """Whether the model's optimizer trains a weight, or one of the layer's own."""
+    floating = tf.as_dtype(weight.dtype).is_floating
+    return weight.trainable or (operation.trainable and floating and isinstance(weight, ShardVariable))
 
 
 def _flops(graph):

@@ -25,6 +25,7 @@ from keras_largeout.layers.distributed_embedding.stacks import gather_tables, st
 from keras_largeout.ops.embedding.into_range import check_way
 from keras_largeout.ops.embedding.stock import StockLookup
 from keras_largeout.ops.export_mode import is_exporting
+from keras_largeout.ops.measuring import is_measuring
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -236,7 +237,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         for fused, stacks in self._trained:
             look_up = functools.partial(self._look_up, stacks, requests)
             tables = self._tables_of(stacks)
-            steps = fused is not None and self.trainable and not is_exporting()
+            steps = fused is not None and self.trainable and not (is_exporting() or is_measuring())
             if steps and all(table.initialized for table in tables):
                 found, penalized = fused.with_step(tables, self._trigger.value, [], look_up)
             else:

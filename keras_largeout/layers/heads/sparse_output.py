@@ -200,7 +200,7 @@ class SparseOutput(HeadOptimizer, Head):
             flat = tf.where(tf.reshape(active, [-1, 1]), flat, tf.zeros([], flat.dtype))
         if self._label_weights is not None:
             y_true = self._label_weights.times(y_true)
-        fused = self._fused if self.trainable else None
+        fused = self.stepping_optimizer()
         losses = fan_in_losses(
             self.fan_in_weights,
             flat,

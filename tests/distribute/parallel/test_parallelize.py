@@ -11,8 +11,10 @@ import tensorflow as tf
 from _training import in_the_suite
 from distribute.parallel._models import (
     DEVICES,
+    IDS,
     OPTIMIZERS,
     WORD_DATA,
+    WORDS,
     X,
     Y,
     assert_same,
@@ -26,6 +28,7 @@ from distribute.parallel._models import (
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute import Device, parallelize
+from keras_largeout.distribute.parallel.trial import call_costs
 
 WAYS = ["stages", "sections", "towers", "data"]
 
@@ -207,6 +210,40 @@ def test_stages_remember_less_and_compute_again():
         model = parallelize(model, "stages", DEVICES[:2], remat=remat, cuts=["d2"], verbose=0)
         results.append(trained(model, klo.SGD(0.05), (X[:, 0], Y), epochs=2))
     np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+def own_optimizers(tmp_path):
+    """Layers that train themselves, each in its own way."""
+    keras.utils.set_random_seed(4)
+    ids = keras.Input((6,), dtype="int32")
+    one = kl.layers.ShardedEmbedding(50, 8, optimizer="sgd", storage=f"file:{tmp_path}", name="one")
+    config = kl.layers.TableConfig("two", 50, 8, optimizer="adagrad")
+    several = kl.layers.DistributedEmbedding({"ids": kl.layers.FeatureConfig("ids", config)}, name="several")
+    x = keras.layers.Add()([one(ids), several({"ids": ids})["ids"]])
+    x = keras.layers.LSTM(8, recurrent_dropout=0.5)(x)  # draws outside of training, too
+    heads = [
+        kl.layers.FullSoftmax(50, optimizer="adam", name="full"),
+        kl.layers.HierarchicalSoftmax(50, optimizer="adagrad", name="tree"),
+        kl.layers.SparseOutput(50, 4, optimizer="sgd", name="sparse"),
+    ]
+    return kl.Model(ids, [head(x) for head in heads])
+
+
+def test_a_trial_changes_nothing(tmp_path):
+    model = own_optimizers(tmp_path)
+    model.compile("sgd", [model.get_layer(name).loss for name in ("full", "tree", "sparse")])
+    model.fit(IDS, [WORDS] * 3, verbose=0)
+
+    def state():
+        own = [v for layer in model.layers for v in getattr(layer, "optimizer", model.optimizer).variables]
+        known = [v for v in (*model.variables, *own) if "one" not in v.path]  # rows in files are no arrays
+        each = {f"{i} {v.path}": v.numpy() for i, v in enumerate(known)}
+        return {**values(model), **each}
+
+    before = state()
+    call_costs(model, None, DEVICES[0])
+    assert_same(state(), before, rtol=0, atol=0)
+    assert not model.losses
 
 
 def test_every_op_of_a_stage_is_on_its_device():

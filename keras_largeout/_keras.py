@@ -180,13 +180,28 @@ def is_symbolic():
     return _need("keras.src.backend", "in_symbolic_scope")()
 
 
-def added_losses(layer):
-    """The list to which `layer.add_loss` adds.
+def same_call():
+    """Returns a function that opens a context in which the call goes on that is being made now.
 
-    Why: a loss that a layer adds in its call is handed on to no caller, and only the layer can be asked for
-    those of the layers inside it together with penalties.
+    Why: what a gradient computes again is computed after the call of the model. A layer inside would not
+    learn there whether it is called in training, nor the dtype of mixed precision.
     """
-    return _need(layer, "_losses")
+    get = _need("keras.src.backend.common.global_state", "get_global_attribute")
+    put = _need("keras.src.backend.common.global_state", "set_global_attribute")
+    now = {name: get(name) for name in ("current_call_ctx", "autocast_scope")}
+
+    @contextlib.contextmanager
+    def in_same_call():
+        before = {name: get(name) for name in now}
+        for name, value in now.items():
+            put(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                put(name, value)
+
+    return in_same_call
 
 
 @contextlib.contextmanager

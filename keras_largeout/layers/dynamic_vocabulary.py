@@ -104,6 +104,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     [Einziger et al., 2017](https://arxiv.org/abs/1512.00727), section 3.3.
     """
 
+    counts_calls = True  # a call may not be made again
+
     def __init__(self, capacity, admit_after=1, evict="lfu", num_oov_indices=1, mask_value=None, **kwargs):
         super().__init__(**kwargs)
         self.capacity = whole_buckets(positive_int("capacity", capacity))

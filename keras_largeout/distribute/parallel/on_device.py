@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_largeout import _hidden
 from keras_largeout._keras import (
-    added_losses,
     all_layers,
     is_symbolic,
     mask_of,
@@ -17,6 +16,7 @@ from keras_largeout._keras import (
     with_mask,
 )
 from keras_largeout.distribute.parallel.cut_slots import note_slot
+from keras_largeout.distribute.parallel.losses import losses_collected
 from keras_largeout.distribute.parallel.recording import compute_there
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables.shard import ShardVariable
@@ -41,16 +41,19 @@ def OnDevice(layer, device, remat=False):
     Args:
         layer: `keras.layers.Layer` or `keras.Model`, built or not.
         device: name of a device, such as "GPU:1".
-        remat: True: the backward pass computes the forward pass again, whose values need not be kept. Not for
-            layers with a state that a call changes, as BatchNormalization and Dropout.
+        remat: True: the backward pass computes the forward pass again, whose values need not be kept. It
+            draws the same random numbers (those of `keras.random` with a `SeedGenerator` of the layer), and
+            states such as the averages of BatchNormalization change once.
 
     Returns:
         `layer`.
 
     Raises:
         ValueError: another kind of layer, a device that is not there, a layer that is placed elsewhere or has
-            a table over several, or one with a state, where `remat`.
+            a table over several; with `remat`, in a call, a DynamicVocabulary.
         NotImplementedError: in a call under a strategy of several replicas.
+        tf.errors.InvalidArgumentError: with `remat`, in the backward pass: the forward pass, computed again,
+            has another result.
 
     Example:
 
@@ -224,12 +227,6 @@ def refuse_replicas(what):
 def _called(layer, call, device, remat, args, kwargs):
     """What a call of a layer returns, computed on the device, and so its gradients."""
     refuse_replicas(f"A layer on one device ({layer.name!r} on {device})")
-    if remat and (layer.non_trainable_variables or not layer.built):
-        names = [v.path for v in layer.non_trainable_variables]
-        raise ValueError(
-            "`remat` must be False for a layer with a state that a call changes, such as "
-            f"BatchNormalization or Dropout. Received: remat={remat!r} for {layer.name!r} with {names}"
-        )
     flat = tf.nest.flatten((args, kwargs), expand_composites=True)
     at = [i for i, value in enumerate(flat) if tf.is_tensor(value) and value.dtype.is_floating]
     seen, penalised = {}, penalised_weights([layer])
@@ -239,26 +236,22 @@ def _called(layer, call, device, remat, args, kwargs):
         for i, value in zip(at, inputs):
             values[i] = with_mask(value, mask_of(flat[i]))
         given, named = tf.nest.pack_sequence_as((args, kwargs), values, expand_composites=True)
-        lists = [(losses, len(losses)) for losses in map(added_losses, all_layers(layer))]
-        result = call(*given, **named)
-        new = [(losses, i) for losses, before in lists for i in range(before, len(losses))]
-        seen.update(result=result, new=new)
+        with losses_collected(all_layers(layer)) as added:
+            result = call(*given, **named)
         outputs = tf.nest.flatten(result, expand_composites=True)
-        seen["outputs"] = outputs
+        seen.update(result=result, outputs=outputs, added=[inside for inside, _ in added])
         return [
             *(o for o in outputs if _differs(o)),
-            *(losses[i] for losses, i in new),
+            *(loss for _, loss in added),
             *(weight.regularizer.inside(weight) for weight in penalised),
         ]
 
     inputs = [flat[i] for i in at]
-    found = compute_there(
-        device, compute, inputs, lambda: [uncast(v) for v in layer.trainable_variables], remat
-    )
-    found = iter(found)
+    variables = lambda: [uncast(v) for v in layer.trainable_variables]  # noqa: E731
+    found = iter(compute_there(device, compute, inputs, variables, [layer] if remat else None))
     outputs = [_noted(next(found), o) if _differs(o) else o for o in seen["outputs"]]
-    for losses, i in seen["new"]:
-        losses[i] = next(found)
+    for inside in seen["added"]:
+        inside.add_loss(next(found))
     penalties_known().extend(zip(penalised, found))
     return tf.nest.pack_sequence_as(seen["result"], outputs, expand_composites=True)
 

@@ -67,8 +67,8 @@ def parallelize(
             take equally long, as a trial measures.
         microbatches: int, of stages: each batch goes through them in so many parts, so that all devices work
             at a time. Losses that layers add are taken for means over the batch.
-        remat: bool, of stages: the backward pass computes again what a stage would keep. Not for layers with
-            a state, such as BatchNormalization and Dropout.
+        remat: bool, of stages: the backward pass computes again what a stage would keep, with the same random
+            numbers, as with `OnDevice`.
         mix: of towers: "mean": the mean of the outputs, where each tower learns by its own loss; "gated":
             weighted by a softmax gate on the inputs, where the loss is -log of the likelihood of the mixture:
             of probabilities for a cross-entropy, of gaussians with deviations of their own for "mse".

@@ -6,6 +6,7 @@ gradients on whatever device is the current one when it is asked.
 
 import tensorflow as tf
 
+from keras_largeout.distribute.parallel.again import Again, check_same
 from keras_largeout.distribute.replicas.differentiable import differentiable
 from keras_largeout.ops._gradients import with_gradient, with_gradients
 
@@ -19,16 +20,21 @@ class Recorded:
         inputs: list of floating tensors.
         variables: function that lists the `tf.Variable`s that are used. It is asked before and after the
             computation, which may make some.
-        remat: True: computed again for the gradients, so that no value need be kept.
+        remat: None, or list of the layers that are called: computed again for the gradients, so that no value
+            need be kept.
 
     Attributes:
         values: what `compute` returned.
         variables: list of those that are used.
+
+    Raises:
+        ValueError: one of the layers in `remat` cannot compute the same again.
     """
 
-    def __init__(self, device, compute, inputs, variables, remat=False):
-        self._device, self._compute, self._remat = device, compute, remat
+    def __init__(self, device, compute, inputs, variables, remat=None):
+        self._device, self._compute = device, compute
         with tf.device(device):
+            self._again = None if remat is None else Again(remat)
             self._inputs = [tf.identity(value) for value in inputs]
             self.values, self._differentiate = differentiable(compute, self._inputs, variables)
         self.variables = list(variables())
@@ -44,15 +50,27 @@ class Recorded:
             return [None] * (len(self._inputs) + len(self.variables))
         with tf.device(self._device):
             upstream = [tf.convert_to_tensor(upstream[i]) for i in asked]
-            if not self._remat:
+            if self._again is None:
                 return self._differentiate([self.values[i] for i in asked], upstream)
-            with tf.control_dependencies(upstream):  # not before they are there
+            with tf.control_dependencies(upstream), self._again.computing():  # not before they are there
                 again = [tf.identity(value) for value in self._inputs]
                 values, differentiate = differentiable(self._compute, again, lambda: self.variables)
-                return differentiate([values[i] for i in asked], upstream)
+                check_same(self.values, values)
+                found = differentiate([values[i] for i in asked], upstream)
+            # No weight is updated before all that was read again is used. Automatic control dependencies say
+            # so too, and TensorFlow's optimizer of graphs removes some of them.
+            used = [getattr(gradient, "values", gradient) for gradient in found if gradient is not None]
+            with tf.control_dependencies([*values, *used]):
+                return [_identity(gradient) for gradient in found]
 
 
-def compute_there(device, compute, inputs, variables, remat=False):
+def _identity(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient)
+
+
+def compute_there(device, compute, inputs, variables, remat=None):
     """`compute(*inputs)`, differentiable tensors: see `Recorded`."""
     recorded = Recorded(device, compute, inputs, variables, remat)
 

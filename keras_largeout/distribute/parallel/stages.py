@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from keras_largeout import _hidden
 from keras_largeout._keras import (
-    added_losses,
     all_layers,
     compute_graph_by,
     graph_calls,
@@ -20,6 +19,7 @@ from keras_largeout._keras import (
     uncast,
     with_mask,
 )
+from keras_largeout.distribute.parallel.losses import losses_collected
 from keras_largeout.distribute.parallel.microbatches import joined, microbatches
 from keras_largeout.distribute.parallel.on_device import (
     own,
@@ -72,8 +72,7 @@ class _Stage:
 
     def variables(self):
         """The trainable `tf.Variable`s that its calls use; some may lie in a stage before."""
-        layers = {id(call.operation): call.operation for call in self.calls}
-        return _values(layers.values())
+        return _values(self.called())
 
     def own_variables(self):
         """Those that lie here."""
@@ -83,11 +82,10 @@ class _Stage:
         """Weights that lie here, whose penalties no call of the same graph has computed."""
         return penalised_weights(self.layers)
 
-    def added_losses(self):
-        """The lists of losses of the layers that are called here."""
-        layers = [call.operation for call in self.calls if isinstance(call.operation, keras.layers.Layer)]
-        inside = {id(layer): layer for outer in layers for layer in all_layers(outer)}
-        return [added_losses(layer) for layer in inside.values()]
+    def called(self):
+        """The layers that are called here, those of other stages too."""
+        layers = {id(call.operation): call.operation for call in self.calls}
+        return [layer for layer in layers.values() if isinstance(layer, keras.layers.Layer)]
 
 
 def _values(layers):
@@ -130,7 +128,7 @@ class _Run:
 
     Attributes:
         taken, given: ids of the `KerasTensor`s that stand for the floating tensors it takes and gives.
-        losses: for each loss that a layer added, the list in which it is.
+        losses: for each loss that a layer added, the layer.
         recorded: `Recorded`; its values are those of `given`, of `losses`, and penalties of weights.
     """
 
@@ -144,15 +142,16 @@ class _Run:
             here = dict(tensors)
             for key, value in zip(self.taken, inner):
                 here[key] = _noted(value, tensors[key])
-            before = [(found, len(found)) for found in stage.added_losses()]
-            for call in stage.calls:
-                args, kwargs = call.arguments(here)
-                flat = keras.tree.flatten(with_context(call.operation)(*args, **kwargs))
-                here.update(zip(map(id, call.outputs), flat))
+            with losses_collected(
+                [inside for layer in stage.called() for inside in all_layers(layer)]
+            ) as added:
+                for call in stage.calls:
+                    args, kwargs = call.arguments(here)
+                    flat = keras.tree.flatten(with_context(call.operation)(*args, **kwargs))
+                    here.update(zip(map(id, call.outputs), flat))
             made.update((id(t), here[id(t)]) for t in stage.gives)
             self.given = [key for key, value in made.items() if _is_floating(value)]
-            added = [(found, value) for found, n in before for value in found[n:]]
-            self.losses = [found for found, _ in added]
+            self.losses = [layer for layer, _ in added]
             return [
                 *(made[key] for key in self.given),
                 *(value for _, value in added),
@@ -160,7 +159,8 @@ class _Run:
             ]
 
         inputs = [tensors[key] for key in self.taken]
-        self.recorded = Recorded(stage.device, compute, inputs, stage.variables, remat)
+        again = stage.called() if remat else None
+        self.recorded = Recorded(stage.device, compute, inputs, stage.variables, again)
         floating = dict(zip(self.given, self.recorded.values))
         for key, value in made.items():
             known[key] = _noted(floating[key], value) if key in floating else value
@@ -183,7 +183,6 @@ class _Step:
         self._pipeline = pipeline
         self._inputs = [i for i, value in enumerate(values) if _is_floating(value)]
         self._parts = microbatches(values, pipeline.microbatches)
-        lists = [(found, len(found)) for stage in pipeline.stages for found in stage.added_losses()]
         self._known, self._runs = [], []
         for m, part in enumerate(self._parts):
             self._known.append(dict(zip(map(id, pipeline.inputs), part.values)))
@@ -193,26 +192,24 @@ class _Step:
                     note_transfer(value, source, stage.device)
                 penalised = stage.penalised() if m == 0 else []
                 self._runs.append((m, _Run(stage, self._known[m], with_context, penalised, pipeline.remat)))
-        self._finish(values, lists)
+        self._finish(values)
 
-    def _finish(self, values, lists):
+    def _finish(self, values):
         pipeline = self._pipeline
         self.outputs = [self._joined(tensor) for tensor in pipeline.outputs]
         self._floating = [i for i, value in enumerate(self.outputs) if _is_floating(value)]
-        totals = {}  # by the list of a layer: its losses, each a mean over the micro-batches
+        totals, added_by = {}, {}  # by the stage, and which of its losses: a mean over the micro-batches
         for m, run in self._runs:
-            mine = {}
-            for found, value in zip(run.losses, run.values_of_losses):
-                mine.setdefault(id(found), []).append(value * tf.cast(self._parts[m].share, value.dtype))
-            for key, each in mine.items():
-                sums = totals.setdefault(key, [0.0] * len(each))
-                totals[key] = [total + value for total, value in zip(sums, each, strict=True)]
+            for j, (layer, value) in enumerate(zip(run.losses, run.values_of_losses)):
+                key = id(run.stage), j
+                added_by[key] = layer
+                totals[key] = totals.get(key, 0.0) + value * tf.cast(self._parts[m].share, value.dtype)
         penalties = [value for _, run in self._runs for value in run.penalties]
         penalised = [weight for stage in pipeline.stages for weight in stage.penalised()] if penalties else []
-        self._losses = [(key, j) for key, each in totals.items() for j in range(len(each))]
+        self._losses = list(totals)
         results = [
             *(self.outputs[i] for i in self._floating),
-            *(totals[key][j] for key, j in self._losses),
+            *totals.values(),
             *penalties,
         ]
         self._variables = [v for stage in pipeline.stages for v in stage.own_variables()]
@@ -226,8 +223,8 @@ class _Step:
         wrapped = iter(wrapped)
         for i in self._floating:
             self.outputs[i] = _noted(next(wrapped), self.outputs[i])
-        for found, n in lists:
-            found[n:] = [next(wrapped) for _ in totals.get(id(found), ())]
+        for layer in added_by.values():
+            layer.add_loss(next(wrapped))
         penalties_known().extend(zip(penalised, wrapped))
 
     def _joined(self, tensor):
@@ -261,11 +258,10 @@ class _Step:
         penalties = {id(run): [next(of_penalties) for _ in run.penalties] for _, run in self._runs}
         of_variables = {id(v): [] for v in self._variables}
         for m, run in reversed(self._runs):
-            stage, seen = run.stage, {}
+            stage = run.stage
             asked = [sum_there(stage.device, pending.get((m, key), ())) for key in run.given]
-            for found, value in zip(run.losses, run.values_of_losses):
-                j = seen[id(found)] = seen.get(id(found), -1) + 1
-                asked.append(of_losses[id(found), j] * tf.cast(self._parts[m].share, value.dtype))
+            for j, value in enumerate(run.values_of_losses):
+                asked.append(of_losses[id(stage), j] * tf.cast(self._parts[m].share, value.dtype))
             found = run.recorded.gradients([*asked, *penalties[id(run)]])
             for key, gradient in zip(run.taken, found):
                 pending.setdefault((m, key), []).append(gradient)

@@ -246,6 +246,76 @@ def test_a_trial_changes_nothing(tmp_path):
     assert not model.losses
 
 
+class Untold(keras.layers.Layer):
+    """A layer that is not told whether it is called in training; it adds losses, and counts."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = keras.layers.Dropout(0.5, seed=1)
+        self.inner = keras.layers.Dense(5, activity_regularizer="l1", kernel_regularizer="l2")
+
+    def build(self, shape):
+        self.inner.build(shape)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        x = self.inner(self.dropout(x))
+        self.add_loss(0.1 * keras.ops.mean(x * x))
+        return x * self.calls
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("way", ["stages", "on devices"])
+def test_what_is_computed_again_is_the_same(way, eagerly):
+    """Random numbers, averages, losses that layers add: each once, and as without."""
+    results = []
+    for remat in (None, False, True):
+        keras.utils.set_random_seed(3)
+        x = inputs = keras.Input((5,))
+        twice = keras.layers.GaussianNoise(0.5)
+        for layer in (twice, keras.layers.Dense(5, activity_regularizer="l2"), Untold(), twice):
+            x = layer(x)
+        x = keras.layers.BatchNormalization()(x)
+        model = kl.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, name="cut")(x)))
+        if remat is not None and way == "stages":
+            model = parallelize(model, way, DEVICES[:2], remat=remat, cuts=["cut"], verbose=0)
+        elif remat is not None:
+            for layer in model.layers[1:]:
+                kl.distribute.OnDevice(layer, DEVICES[0], remat=remat)
+        losses = trained(model, klo.SGD(0.01), (X[:16, 0], Y[:16]), epochs=2, run_eagerly=eagerly)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X[:4, 0], training=True)) + sum(model.losses)
+        tape.gradient(loss, [weight.value for weight in model.trainable_weights])
+        results.append([*losses, *model.losses, *(v.numpy().sum() for v in model.variables)])
+    np.testing.assert_allclose(results[1:], [results[0]] * 2, rtol=2e-5, atol=1e-5)
+
+
+def test_computing_again_in_mixed_precision():
+    layers = [keras.layers.Dense(8, "tanh", dtype="mixed_bfloat16"), keras.layers.Dropout(0.5)]
+    for layer in layers:
+        kl.distribute.OnDevice(layer, DEVICES[0], remat=True)
+    model = kl.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(1, dtype="float32")])
+    assert np.isfinite(trained(model, klo.SGD(0.01), (X[:, 0], Y), epochs=1)).all()
+
+
+class Unseeded(keras.layers.Layer):
+    def call(self, x, training=None):
+        return tf.nn.dropout(x, 0.5) if training else x
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_what_cannot_be_computed_again(eagerly):
+    layers = [keras.layers.Dense(8), Unseeded(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    model = parallelize(model, "stages", DEVICES[:2], remat=True, verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`remat` must be False for layers that compute"):
+        trained(model, klo.SGD(0.01), (X[:, 0], Y), epochs=1, run_eagerly=eagerly)
+    vocabulary = kl.distribute.OnDevice(kl.layers.DynamicVocabulary(16), DEVICES[0], remat=True)
+    with pytest.raises(ValueError, match="`remat` must be False for a layer that counts"):
+        vocabulary(np.arange(3))
+
+
 def test_every_op_of_a_stage_is_on_its_device():
     model = parallelize(dense_model(), "stages", DEVICES[:2], cuts=["gru"], microbatches=2, verbose=0)
     model.compile(keras.optimizers.Adam(0.01), "mse")

@@ -70,13 +70,18 @@ class RowSlots:
     def __init__(self, variables=()):
         self.weights = [weight_of(variable) for variable in variables]
         self.accumulators = {}
-        # Keras hands a mirrored variable to an update as the copy of one device.
-        self._found = {id(v): weight for weight in self.weights for v in (weight.native, *weight.copies)}
+        self._found = self._by_variable()
         self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
 
     def get(self, variable):
         """The `Weight` of a variable, or of its copy on one device; None for an unknown one."""
+        if id(native(variable)) not in self._found:  # it may have been moved to another device
+            self._found = self._by_variable()
         return self._found.get(id(native(variable)))
+
+    def _by_variable(self):
+        # Keras hands a mirrored variable to an update as the copy of one device.
+        return {id(v): weight for weight in self.weights for v in (weight.native, *weight.copies)}
 
     def __getitem__(self, variable):
         """The same. Raises ValueError for an unknown one."""

@@ -30,8 +30,15 @@ class Weight:
 
     def __init__(self, variable):
         self.variable, self.owner = variable, variable
-        self.native, self.slots, self.kept = native(variable), {}, None
-        self.copies = components(self.native)
+        self.slots, self.kept = {}, None
+
+    @property
+    def native(self):
+        return native(self.variable)  # another one when it was moved to another device
+
+    @property
+    def copies(self):
+        return components(self.native)
 
     @property
     def name(self):

@@ -246,6 +246,18 @@ def test_a_trial_changes_nothing(tmp_path):
     assert not model.losses
 
 
+def test_layers_with_optimizers_of_their_own_in_stages(tmp_path):
+    results = []
+    for way in (None, "stages"):
+        model = own_optimizers(tmp_path / str(way))
+        if way:
+            model = parallelize(model, way, DEVICES[:2], cuts=["full"], verbose=0)
+        model.compile("sgd", [model.get_layer(name).loss for name in ("full", "tree", "sparse")])
+        model.fit(IDS, [WORDS] * 3, batch_size=8, shuffle=False, epochs=2, verbose=0)
+        results.append(values(model))
+    assert_same(*results)
+
+
 class Untold(keras.layers.Layer):
     """A layer that is not told whether it is called in training; it adds losses, and counts."""
 

@@ -75,9 +75,12 @@ class RowSlots:
 
     def get(self, variable):
         """The `Weight` of a variable, or of its copy on one device; None for an unknown one."""
-        if id(native(variable)) not in self._found:  # it may have been moved to another device
+        asked = native(variable)
+        found = self._found.get(id(asked))
+        # Weights may have been moved to other devices, and an `id` of then may be that of another one now.
+        if found is None or all(asked is not v for v in (found.native, *found.copies)):
             self._found = self._by_variable()
-        return self._found.get(id(native(variable)))
+        return self._found.get(id(asked))
 
     def _by_variable(self):
         # Keras hands a mirrored variable to an update as the copy of one device.

@@ -56,6 +56,12 @@ class Tied:
                 f"Received: {embedding.name!r} with input_dim={embedding.input_dim}"
             )
 
+    @property
+    def embedding(self):
+        """The embedding; None where there is none of its name."""
+        embedding = None if self._reference is None else self._reference()
+        return _EMBEDDINGS.get(self.name) if embedding is None else embedding
+
     def table(self, dim):
         """The table of the embedding, which is built if it was not: a `ShardedTable` or a `KerasTable`.
 
@@ -63,8 +69,7 @@ class Tied:
             ValueError: there is no such embedding; its table has another width or a placement that mixes
                 classes; an embedding of Keras's has other weights than a matrix of float32 or bfloat16.
         """
-        embedding = None if self._reference is None else self._reference()
-        embedding = _EMBEDDINGS.get(self.name) if embedding is None else embedding
+        embedding = self.embedding
         if embedding is None:
             raise ValueError(
                 f"`kernel` must be an embedding that exists. Received: the name {self.name!r}, of which "

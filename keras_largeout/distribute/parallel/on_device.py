@@ -76,11 +76,16 @@ def OnDevice(layer, device, remat=False):
 def own(layer, device):
     """Puts the weights of a layer on a device, those that it will make too, and remembers it.
 
-    Where the layer is called is another's business.
+    Where the layer is called is another's business. The weights of a head that shares the table of an
+    embedding go where that is.
 
     Raises:
         ValueError: it was put elsewhere before, or has a table over several devices.
     """
+    shared = getattr(layer, "tied_to", None)
+    if shared is not None:
+        device = _placed.get(shared, device)
+        own(shared, device)
     if _placed.get(layer, device) != device:
         raise ValueError(
             f"`device` must be that on which {layer.name!r} was put before, {_placed[layer]}. "

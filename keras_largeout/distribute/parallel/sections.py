@@ -73,9 +73,12 @@ def _first(calls, where, operation):
 
 def _ways(model, devices):
     """dict from names of layers to "columns" or "rows"."""
-    ways, in_columns = {}, set()
-    for call in graph_calls(model):
+    ways, in_columns, calls = {}, set(), graph_calls(model)
+    shared = {id(getattr(call.operation, "tied_to", None)) for call in calls}  # a head takes it whole
+    for call in calls:
         layer = call.operation
+        if id(layer) in shared:
+            continue
         from_columns = any(id(tensor) in in_columns for tensor in call.inputs)
         way = ways.get(getattr(layer, "name", None))
         if way is None and from_columns and can_be_cut(layer, devices, "rows"):

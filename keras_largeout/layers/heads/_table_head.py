@@ -69,6 +69,11 @@ class TableHead(HeadOptimizer, Head):
             )
         self.take_optimizer(optimizer)
 
+    @property
+    def tied_to(self):
+        """The embedding whose table is the kernel; None where the head has one of its own."""
+        return None if self._tied is None else self._tied.embedding
+
     def build(self, input_shape):
         if self.built:
             return

@@ -448,3 +448,25 @@ def test_models_that_cannot_be_cut():
     kl.distribute.OnDevice(small.layers[0], "CPU:1")
     with pytest.raises(ValueError, match="must have no layer that was put on a device"):
         parallelize(small, "sections", DEVICES[:2])
+
+
+@pytest.mark.parametrize("how", ["stages", "stages with remat", "sections"])
+@pytest.mark.parametrize("kind", [kl.layers.ShardedEmbedding, keras.layers.Embedding])
+def test_a_head_that_shares_the_table_of_an_embedding(kind, how):
+    ids = np.random.default_rng(0).integers(0, 50, (16, 5))
+    found = []
+    for spread in (False, True):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((5,), dtype="int32")
+        words = kind(50, 16, name="words")
+        hidden = keras.layers.Dense(16)(keras.layers.Dense(64, activation="relu")(words(inputs)))
+        model = kl.Model(inputs, kl.layers.FullSoftmax(50, kernel=words, name="head")(hidden))
+        if spread:
+            name, _, remat = how.partition(" with ")
+            options = {"microbatches": 2, "remat": bool(remat)} if name == "stages" else {}
+            model = kl.distribute.parallelize(model, name, ["CPU:0", "CPU:1"], verbose=0, **options)
+        model.compile(kl.optimizers.LazyAdam(0.01), model.get_layer("head").loss)
+        losses = model.fit(ids, ids, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+        found.append([*losses, model.get_layer("words").get_weights()[0]])
+    for got, want in zip(*found):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)

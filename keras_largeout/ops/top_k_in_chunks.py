@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+NO_CLASS = tf.float32.min  # the score of a place that has none
 _BLOCK = 64  # columns of which the largest is looked at before the others
 
 
@@ -54,30 +55,34 @@ def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[examples, k]`, descending, int32 `[examples, k]` (ties go to the
-        smaller id), and float32 `[examples]`. Where fewer than k are not excluded, scores of -inf follow.
+        smaller id), and float32 `[examples]`. Where fewer than k are not excluded, scores of `NO_CLASS`
+        follow.
     """
+    # Finite, for whoever looks for infinities (`tf.debugging.enable_check_numerics`). Places without a class
+    # are below all classes.
+    nothing, lowest = NO_CLASS, NO_CLASS / 2
 
     def add_rows(start, scores, ids, total):
         rows = tf.range(start, tf.minimum(start + step, classes))
         logits = logits_of(rows)
-        # NaN breaks the order of top_k: it counts as the lowest score. Places without class are below it.
-        logits = tf.where(logits > tf.float32.min, logits, tf.float32.min)
+        # NaN breaks the order of top_k: it counts as the lowest score.
+        logits = tf.where(logits > lowest, logits, lowest)
         here = tf.reduce_logsumexp(logits, axis=1)
-        total = tf.reduce_logsumexp(tf.stack([total, here], axis=1), axis=1)
+        high = tf.maximum(total, here)
+        total = high + tf.math.log1p(tf.exp(tf.minimum(total, here) - high))
         if excluded is not None:
             pairs = excluded - [0, start]
             pairs = tf.boolean_mask(pairs, (pairs[:, 1] >= 0) & (pairs[:, 1] < tf.size(rows)))
-            nothing = tf.fill(tf.shape(pairs)[:1], -float("inf"))
             with tf.control_dependencies([total]):  # nobody reads the logits any more: no copy of them
-                logits = tf.tensor_scatter_nd_update(logits, pairs, nothing)
+                logits = tf.tensor_scatter_nd_update(logits, pairs, tf.fill(tf.shape(pairs)[:1], nothing))
         logits, columns = _candidates(logits, k)
         # Those found before come first: they have the smaller ids, and win ties.
         scores, ids = best_of([scores, logits], [ids, columns + start], k)
         return start + step, scores, ids, total
 
-    lowest = tf.fill([examples, k], -float("inf"))
+    none = tf.fill([examples, k], nothing)
     best = tf.TensorShape([None, tf.get_static_value(k)])
-    loop = (tf.constant(0), lowest, tf.zeros([examples, k], tf.int32), tf.fill([examples], -float("inf")))
+    loop = (tf.constant(0), none, tf.zeros([examples, k], tf.int32), tf.fill([examples], nothing))
     _, scores, ids, total = tf.while_loop(
         lambda start, *_: start < classes,
         add_rows,

@@ -108,6 +108,23 @@ def cpus_per_host(count):
         setattr(extended, name, as_tensorflow)
 
 
+@contextlib.contextmanager
+def without_callbacks():
+    """A context in which `tf.debugging.enable_check_numerics` and its like see no ops.
+
+    Why: they look at the values of each op's output, and memory that waits for its values has none.
+    """
+    context = _need("tensorflow.python.eager.context", "context")()
+    callbacks = list(_need(context, "op_callbacks"))
+    for callback in callbacks:
+        _need(context, "remove_op_callback")(callback)
+    try:
+        yield
+    finally:
+        for callback in callbacks:
+            _need(context, "add_op_callback")(callback)
+
+
 def is_alive(job, index):
     """Whether a process of the cluster answers, and is still the one that this process connected to.
 

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.distribute.replicas._tensorflow import without_callbacks
 from keras_largeout.distribute.replicas.devices import on, plain_variable
 from keras_largeout.ops._library import ops
 
@@ -51,7 +52,8 @@ def create(shape, dtype, *, name, trainable, device=None, mirrored=False):
         return ops.largeout_empty_table(shape, dtype=dtype)
 
     # `tf.device(None)` would forget the device of the caller's scope.
-    with tf.init_scope(), contextlib.nullcontext() if device is None else tf.device(device):
+    place = contextlib.nullcontext() if device is None else tf.device(device)
+    with tf.init_scope(), place, without_callbacks():
         return make(initial_value, dtype=dtype, trainable=trainable, name=name)
 
 

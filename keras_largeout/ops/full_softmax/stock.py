@@ -5,7 +5,8 @@ import tensorflow as tf
 from keras_largeout.ops.rows import gather
 from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 
-_CHUNK = 16_384  # rows that are copied, and whose logits exist, at a time
+_VALUES = 2**22  # Logits that exist at a time: of all tokens, for
+_MOST, _LEAST = 16_384, 512  # so many classes, whose rows are copied.
 
 
 def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
@@ -27,4 +28,7 @@ def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
         logits = tf.matmul(hidden, tf.cast(gather(table, rows), tf.float32), transpose_b=True)
         return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
 
-    return top_k_in_chunks(logits_of, tf.shape(hidden)[0], classes, _CHUNK, k, excluded)
+    tokens = tf.shape(hidden)[0]
+    # Each chunk is joined with the k best so far: more than k classes are worth it.
+    step = tf.clip_by_value(tf.maximum(_VALUES // tf.maximum(tokens, 1), k), _LEAST, _MOST)
+    return top_k_in_chunks(logits_of, tokens, classes, step, k, excluded)

@@ -10,8 +10,6 @@ Peaked distributions need a few dozen nodes of a million. Flat ones need many, a
 than streaming the table: queries that pass a limit are scored on all rows instead, as are all in small trees.
 """
 
-import math
-
 import tensorflow as tf
 
 from keras_largeout.ops.rows import gather
@@ -61,9 +59,10 @@ def stock_top_k(hidden, table, bias, tree, k):
         scores, ids = DenseSearch(table, bias, tree, facts, k).search(hidden)
     else:
         scores, ids = _BestFirst(table, bias, tree, facts, k).search(hidden)
-    undefined = tf.reduce_any(tf.math.is_nan(hidden), axis=1, keepdims=True)
-    scores = tf.where(scores <= FLOOR, -math.inf, scores)
-    return tf.where(undefined, math.nan, scores), ids
+    # By arithmetic: constants that are not finite stop `tf.debugging.enable_check_numerics`.
+    scores *= tf.where(scores <= FLOOR, -FLOOR, 1.0)  # -inf
+    undefined = tf.where(tf.math.is_nan(hidden), hidden, 0.0)
+    return scores + tf.reduce_sum(undefined, axis=1, keepdims=True), ids
 
 
 class _BestFirst:
@@ -182,7 +181,7 @@ class _BestFirst:
         logits = tf.linalg.matvec(self._table_rows(rows), hidden)
         if self.bias is not None:
             logits += gather(self.bias, rows)
-        return tf.where(valid, logits, -math.inf), tf.gather(self.tree.row_child, rows), valid
+        return tf.where(valid, logits, tf.float32.min), tf.gather(self.tree.row_child, rows), valid
 
     def _open_ragged(self, hidden, node):
         """The same, `[pairs, the widest of these nodes]`, without gathering the padding."""
@@ -200,4 +199,4 @@ class _BestFirst:
         valid = tf.sequence_mask(size, widest)
         padded = tf.scatter_nd(place, logits, shape)
         child = tf.scatter_nd(place, tf.gather(self.tree.row_child, rows), shape)
-        return tf.where(valid, padded, -math.inf), child, valid
+        return tf.where(valid, padded, tf.float32.min), child, valid

@@ -7,6 +7,7 @@ import tensorflow as tf
 from layers.heads.softmax._models import CLASSES, DIM, built, data, log_softmax, model_of
 
 import keras_largeout as kl
+from keras_largeout.ops.full_softmax import stock
 
 HEADS = {
     "full": lambda **options: kl.layers.FullSoftmax(CLASSES, **options),
@@ -199,3 +200,19 @@ def test_very_few_classes(classes, rng):
     hidden = np.ones((2, DIM), "float32")
     np.testing.assert_allclose(np.exp(head.log_probs(hidden)).sum(axis=1), 1, rtol=1e-6)
     assert float(head.loss(np.zeros(2, int), head(hidden, training=True))) >= 0
+
+
+def test_top_k_keeps_few_logits(make, monkeypatch, rng):
+    """However many tokens there are: chunks of classes shrink. The numbers do not change."""
+    sizes, sort = [], tf.math.top_k
+    monkeypatch.setattr(stock, "_VALUES", 2**8)
+    monkeypatch.setattr(stock, "_LEAST", 4)
+    monkeypatch.setattr(tf.math, "top_k", lambda x, k: sizes.append(int(tf.size(x))) or sort(x, k))
+    head = built(make(), rng)
+    hidden = rng.normal(size=(64, DIM)).astype("float32")
+    scores, ids = head.top_k(hidden, 3)
+    assert max(sizes) <= 64 * 2 * 3  # where the best of two chunks are joined
+    want = tf.nn.log_softmax(hidden @ head.kernel.numpy().T + head.bias.numpy())
+    np.testing.assert_array_equal(ids, sort(want, 3).indices)
+    np.testing.assert_allclose(scores, sort(want, 3).values, atol=1e-5)
+    assert head.log_probs(hidden).shape == (64, CLASSES)

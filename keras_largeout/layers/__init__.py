@@ -10,6 +10,7 @@ from keras_largeout.layers.heads.hierarchical_softmax import HierarchicalSoftmax
 from keras_largeout.layers.heads.sampled_softmax import SampledSoftmax
 from keras_largeout.layers.heads.sparse_output import SparseOutput
 from keras_largeout.layers.heads.top_k import TopK
+from keras_largeout.layers.positions import Positions
 from keras_largeout.layers.sharded_embedding import ShardedEmbedding
 from keras_largeout.layers.sparse_dense import SparseDense
 
@@ -21,6 +22,7 @@ __all__ = [
     "FullSoftmax",
     "Head",
     "HierarchicalSoftmax",
+    "Positions",
     "SampledSoftmax",
     "ShardedEmbedding",
     "SparseDense",

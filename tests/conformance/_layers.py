@@ -110,6 +110,10 @@ def hashed():
     return lambda ids: keras.layers.Flatten()(table(hashing(ids)))
 
 
+def positioned(layer, ids):
+    return keras.layers.Flatten()(layer(keras.layers.Embedding(CLASSES, DIM, name="words")(ids)))
+
+
 def towers(**own):
     """Two tables of one width, which are stacked where they have no optimizers of their `own`, by name."""
     tables = {
@@ -149,6 +153,7 @@ LAYERS = {
     "SparseDense": first(sparse_dense),
     "SparseDense, fused": first(lambda: sparse_dense(optimizer=ADAM()), refused=FUSED),
     "CategoryHashing": first(hashed),
+    "Positions": first(lambda: kl.layers.Positions(LENGTH, name="large"), positioned),
     "ShardedEmbedding, host": first(lambda: means(storage="host")),
     "ShardedEmbedding, vocabulary": first(of_vocabulary),
     "DistributedEmbedding, fused": first(

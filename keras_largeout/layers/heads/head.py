@@ -300,7 +300,8 @@ class Head(keras.layers.Layer):
                 may be a subclassed one.
             k: int.
             position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
-                scored.
+                scored. A mask that merging layers of a functional model have lost, such as the sum of tokens
+                and positions by `keras.layers.Add`, is found again; where it cannot be, a warning says so.
             exclude: None, or the `keras.Input` of what `top_k` is to leave out: an input of `model`, or a new
                 one, which the predictor then takes beside those of `model`. For an export it must be dense,
                 padded with -1.

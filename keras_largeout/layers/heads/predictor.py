@@ -3,7 +3,8 @@
 import keras
 
 from keras_largeout._hidden import heads_of
-from keras_largeout._keras import all_layers
+from keras_largeout._keras import all_layers, mask_of
+from keras_largeout.layers.heads._lost_mask import mask_behind
 from keras_largeout.layers.heads.top_k import TopK
 from keras_largeout.model import Model
 
@@ -23,13 +24,14 @@ def predictor(head, model, k, position, exclude=None):
         return Predictor(model, head.name, k, position, name=f"{model.name}_predictor")
     # A sequential model knows its tensors, but not as `input` and `output` before it was called.
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    best = TopK(head, k, position)
-    if exclude is None:
-        outputs = best(_of_head(head, model, model.outputs))
-    else:
-        outputs = best(_of_head(head, model, model.outputs), exclude=exclude)
-        if not any(exclude is known for known in model.inputs):
-            inputs = _beside(inputs, exclude)
+    best, hidden = TopK(head, k, position), _of_head(head, model, model.outputs)
+    more = {} if exclude is None else {"exclude": exclude}
+    if position == "last" and mask_of(hidden) is None:
+        mask = mask_behind(model, hidden)
+        more |= {} if mask is None else {"mask": mask}
+    outputs = best(hidden, **more)
+    if exclude is not None and not any(exclude is known for known in model.inputs):
+        inputs = _beside(inputs, exclude)
     return Model(inputs, outputs, name=f"{model.name}_predictor")
 
 

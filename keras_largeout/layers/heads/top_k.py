@@ -3,8 +3,9 @@
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import mask_of
+from keras_largeout._keras import mask_of, outermost_layer
 from keras_largeout.layers._inputs import check_keras_3
+from keras_largeout.layers.heads._lost_mask import warn_of_lost_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -17,6 +18,7 @@ class TopK(keras.layers.Layer):
         head: a head, such as `HierarchicalSoftmax`.
         k: int, `1 <= k <= head.num_classes`.
         position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is scored.
+            It warns where the model masks padding and the mask has been lost on its way.
         **kwargs: `name`, `dtype`.
 
     Input shape:
@@ -73,6 +75,7 @@ class TopK(keras.layers.Layer):
         if self.position == "last":
             time = tf.shape(hidden)[1]
             if mask is None:
+                warn_of_lost_mask(outermost_layer(self), self)
                 last = tf.fill([tf.shape(hidden)[0]], time - 1)
             else:
                 last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)

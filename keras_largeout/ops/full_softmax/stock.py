@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_largeout.ops.rows import gather
 from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 
-_VALUES = 2**22  # Logits that exist at a time: of all tokens, for
+_VALUES = 2**23  # Logits that exist at a time: of all tokens, for
 _MOST, _LEAST = 16_384, 512  # so many classes, whose rows are copied.
 
 

@@ -148,6 +148,21 @@ def step_counter(optimizer):
     return counter
 
 
+def made_from(tensor):
+    """The `KerasTensor`s from which an operation without weights has made one; those inside a nested model.
+
+    Why: public is which layers a functional model has, and not how they are joined.
+
+    Returns:
+        A list; empty for an input of a model, and where weights have a part in it.
+    """
+    operation, node, index = _need(tensor, "_keras_history")
+    if not getattr(operation, "weights", None):
+        return list(_need(operation, "_inbound_nodes")[node].input_tensors)
+    known = isinstance(operation, keras.Model) and getattr(operation, "outputs", None)
+    return [operation.outputs[index]] if known else []
+
+
 def mask_of(tensor):
     """The mask that a tensor carries from the layer that made it; None where there is none.
 

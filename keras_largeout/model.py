@@ -52,9 +52,10 @@ class _Checked(ValuesOfWeights):
                 (print_fn or print)(f" {layer.name}: {note}")
 
     def _check_heads(self, outputs):
-        heads = {id(head): head for output in keras.tree.flatten(outputs) for head in heads_of(output)[-1:]}
-        for head in heads.values():
-            head.check_compiled(self, outputs)
+        heads = [head for output in keras.tree.flatten(outputs) for head in heads_of(output)]
+        heads = heads or [layer for layer in all_layers(self) if hasattr(layer, "check_compiled")]
+        if heads:
+            heads[-1].check_compiled(self, outputs)
 
 
 def _trains_itself(layer):

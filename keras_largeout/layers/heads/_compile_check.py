@@ -1,7 +1,8 @@
 """What `compile` was given for the output of a head: one early error that says what to write.
 
 Hidden vectors look like scores of classes to Keras's losses and metrics: "sparse_categorical_crossentropy"
-would take the 17th hidden unit for class 17, "accuracy" would ask which hidden unit is the largest.
+would take the 17th hidden unit for class 17, "accuracy" would ask which hidden unit is the largest. Behind
+layers without weights (a reshape, a slice, an activation) they are hidden vectors still.
 
 A `kl.Model` is checked when it is compiled, if it knows its outputs by then, and else before its first loss.
 Any other model is checked when the head is called in it. Of a subclassed one nobody knows there which tensor
@@ -13,9 +14,10 @@ import warnings
 import weakref
 
 import keras
+import tensorflow as tf
 
 from keras_largeout._hidden import heads_of
-from keras_largeout._keras import compiled_metrics, outermost_layer
+from keras_largeout._keras import compiled_metrics, made_from, outermost_layer
 from keras_largeout.layers.heads.head_loss import HeadLoss, match_losses
 
 _warned = weakref.WeakSet()  # models
@@ -36,7 +38,7 @@ def check_outputs(model, outputs):
         check_loss(loss, hidden)
     for metrics in compiled_metrics(model):
         for hidden, metric in _by_output(metrics, outputs, names):
-            _check_metric(metric, heads_of(hidden)[-1])
+            _check_metric(metric, _head_behind(hidden))
 
 
 def check_call(head):
@@ -49,15 +51,16 @@ def check_call(head):
     if not isinstance(model, keras.Model) or not model.compiled:
         return
     match_losses(model, head)
-    outputs = keras.tree.flatten(getattr(model, "outputs", None))
-    if any(heads_of(output) for output in outputs):
+    outputs = keras.tree.flatten(getattr(model, "outputs", None) or [])
+    if any(map(_head_behind, outputs)):
         check_outputs(model, outputs)
         return
     losses = keras.tree.flatten(model.loss)
     for loss in losses:
         if _is_head(loss):
             check_loss(loss, head=head)
-    knows_better = hasattr(model, "before_first_step")  # a `kl.Model`: it checks what it returns
+    # A `kl.Model` checks what it returns. Of a head that is a layer of a functional model all is known.
+    knows_better = hasattr(model, "before_first_step") or (outputs and head in model.layers)
     if not knows_better and len(losses) == 1 and _of_keras(losses[0]) and model not in _warned:
         _warned.add(model)
         try:
@@ -74,9 +77,10 @@ def check_loss(loss, hidden=None, head=None):
         hidden: the output, or None.
         head: the head of the output, where `hidden` is None.
     """
-    head = heads_of(hidden)[-1] if head is None else head
+    head = _head_behind(hidden) if head is None else head
     if isinstance(loss, HeadLoss):
-        loss.resolve_head(hidden)
+        if hidden is None or heads_of(hidden):
+            loss.resolve_head(hidden)
     elif _is_head(loss):
         raise ValueError(
             "`loss` must be a loss, not a layer: write `loss=head.loss`. "
@@ -84,8 +88,8 @@ def check_loss(loss, hidden=None, head=None):
         )
     elif _of_keras(loss):
         raise ValueError(
-            f"`loss` must be that of the head {head.name!r} which ends the model, as the output is hidden "
-            f"vectors and no scores of classes: write `loss=head.loss`. Received: loss={_called(loss)}"
+            f"`loss` must be that of the head {head.name!r}, as the output is its hidden vectors and no "
+            f"scores of classes: write `loss=head.loss`. Received: loss={_called(loss)}"
         )
 
 
@@ -133,5 +137,36 @@ def _by_output(given, outputs, names):
     if len(each) == len(flat):
         for hidden, entries in zip(flat, each):
             for entry in keras.tree.flatten(entries):
-                if entry is not None and heads_of(hidden):
+                if entry is not None and _head_behind(hidden):
                     yield hidden, entry
+
+
+def _head_behind(output):
+    """The head from whose hidden vectors alone, without weights, an output of a model was made, or None.
+
+    What has one number per token, or `num_classes` of them, is taken for what was made of scores.
+
+    Args:
+        output: a `KerasTensor` or a tensor. Outside a graph only what a head itself returned is known.
+    """
+    if heads_of(output):
+        return heads_of(output)[-1]
+    sources = _sources(output)
+    heads = [_head_behind(source) for source in sources]
+    if not heads or None in heads:
+        return None
+    shape, before = tf.TensorShape(output.shape), [source.shape[-1] for source in sources]
+    others = (1, *({heads[0].num_classes} - set(before)))
+    return None if shape.rank is None or shape.rank < 2 or shape[-1] in others else heads[0]
+
+
+def _sources(output):
+    """The tensors from which one was made without weights: the floating ones, but constants."""
+    if isinstance(output, keras.KerasTensor):
+        return made_from(output)
+    if not isinstance(output, tf.Tensor) or not tf.is_symbolic_tensor(output):
+        return []
+    inputs = [tensor for tensor in output.op.inputs if tensor.op.type != "Const"]
+    if any(tensor.dtype == tf.resource for tensor in inputs):
+        return []
+    return [tensor for tensor in inputs if tensor.dtype.is_floating]

@@ -41,7 +41,8 @@ class Head(keras.layers.Layer):
     step or an example, is called a *token*. The scores of all classes are never formed. `head.loss` compares
     `(y_true, hidden)`, and `model.compile(loss=head.loss)` trains the head's weights with the model.
 
-    The model's output being hidden vectors, metrics such as "accuracy" mean nothing on it, and are refused.
+    The output being hidden vectors, losses and metrics of Keras, such as "accuracy", mean nothing on it, nor
+    behind layers without weights that follow: they are refused.
     `kl.metrics.Perplexity`, `kl.metrics.TopKAccuracy` and the others of `kl.metrics` find the head.
 
     A target of -1 is none: its token has the loss 0 and is left out of the mean.

@@ -157,6 +157,85 @@ def test_a_head_within_a_model_may_be_anything():
     model.fit(X, X[:, :1], verbose=0)
 
 
+BEHIND = {
+    "activation": keras.layers.Activation("softmax"),
+    "lambda": keras.layers.Lambda(lambda h: 2 * h),
+    "reshape": keras.layers.Reshape((DIM, 2)),
+    "slice": lambda h: h[:, :3],
+    "several": lambda h: keras.ops.relu(keras.layers.Reshape((2, DIM))(h)[:, -1]) + 1.0,
+    "model": lambda h: keras.Sequential([keras.Input(h.shape[1:]), keras.layers.Flatten()])(h),
+}
+
+
+class Behind(kl.Model):
+    def __init__(self, behind):
+        super().__init__()
+        self.layers_before = [keras.layers.Dense(2 * DIM), head_of()]
+        self.behind = behind
+
+    def call(self, x):
+        for layer in self.layers_before:
+            x = layer(x)
+        return self.behind(x)
+
+
+def behind(base, then):
+    if base is Behind:
+        return Behind(then)
+    x = keras.Input((3,))
+    return base(x, then(head_of()(keras.layers.Dense(2 * DIM)(x))))
+
+
+@pytest.mark.parametrize("base", [kl.Model, keras.Model, Behind])
+@pytest.mark.parametrize("then", BEHIND)
+def test_layers_without_weights_behind_a_head(base, then):
+    if (base, then) == (Behind, "model"):
+        pytest.skip("its weights are those of a layer made in a call")
+    for wrong in ({"loss": "sparse_categorical_crossentropy"}, {"loss": mine, "metrics": ["accuracy"]}):
+        model = behind(base, BEHIND[then])
+        with pytest.raises(ValueError, match=r"head 'head'.* hidden vectors"):
+            model.compile("sgd", **wrong)
+            assert base is not kl.Model, "compile has let it pass"
+            model.fit(X, Y, verbose=0)
+
+
+def test_a_model_with_a_head_within_another():
+    inner, _ = functional(keras.Model)
+    x = keras.Input((3,))
+    with pytest.raises(ValueError, match=r"write `loss=head\.loss`"):
+        kl.Model(x, keras.layers.Activation("softmax")(inner(x))).compile("sgd", "mse")
+
+
+SCORED = {
+    "weights": keras.layers.Dense(2),
+    "length": keras.layers.Lambda(lambda h: keras.ops.sum(h * h, -1, keepdims=True)),
+    "scores": lambda h: keras.layers.Lambda(lambda h: h @ keras.ops.ones((2 * DIM, CLASSES)))(h),
+    "other vectors": lambda h: keras.layers.Dot(-1)([h, keras.layers.Dense(2 * DIM)(h)]),
+}
+
+
+@pytest.mark.parametrize("base", [kl.Model, keras.Model, Behind])
+@pytest.mark.parametrize("then", SCORED)
+def test_what_is_made_of_hidden_vectors_may_be_scores(base, then):
+    if base is Behind and then == "other vectors":
+        pytest.skip("a layer made in a call")
+    model = behind(base, SCORED[then])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*head.loss")
+        model.compile("sgd", "mse", metrics=["mae"])
+        model.fit(X, X[:, :1], verbose=0)
+
+
+@pytest.mark.parametrize("base", [kl.Model, keras.Model])
+def test_hidden_vectors_that_feed_another_output(base):
+    x = keras.Input((3,))
+    hidden, head = keras.layers.Dense(DIM)(x), head_of()
+    model = base(x, [keras.layers.Dense(CLASSES)(hidden), head(hidden)])
+    loss = "sparse_categorical_crossentropy"
+    model.compile("sgd", [loss, head.loss], metrics=[["accuracy"], []])
+    model.fit(X, [Y, Y], verbose=0)
+
+
 @pytest.mark.parametrize("base", [kl.Model, keras.Model])
 def test_a_clone_with_the_loss_of_its_original(base):
     model, head = functional(base)

@@ -18,6 +18,15 @@ def best_of(scores, ids, k):
     return best, tf.gather(tf.concat(ids, axis=1), places, batch_dims=1)
 
 
+def marked_missing(scores, ids, missing):
+    """`scores` with -inf and `ids` with -1 where the bools `missing` say so.
+
+    By arithmetic: constants that are not finite stop `tf.debugging.enable_check_numerics`.
+    """
+    scores = tf.where(missing, NO_CLASS, scores) * tf.where(missing, 2.0, 1.0)
+    return scores, tf.where(missing, -1, ids)
+
+
 def _candidates(scores, k):
     """Those of float32 `[examples, n]` among which the k best are, and their columns; ties keep their order.
 

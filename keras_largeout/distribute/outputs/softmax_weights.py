@@ -20,7 +20,7 @@ from keras_largeout.distribute.tables.lookup import sharded_lookup
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.full_softmax.stock import stock_full_top_k
 from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
-from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of
+from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of, marked_missing
 
 
 class Part(NamedTuple):
@@ -172,8 +172,7 @@ class SoftmaxWeights:
         if hosts is None:
             best, chosen, total = self._top_here(hidden, k, excluded)
             if excluded is not None:  # some tokens may have fewer classes left
-                missing = best <= NO_CLASS
-                best, chosen = best * tf.where(missing, 2.0, 1.0), tf.where(missing, -1, chosen)
+                best, chosen = marked_missing(best, chosen, best <= NO_CLASS)
         else:
             route = RouteToAll(hosts, tf.shape(hidden)[0])
             best, chosen, total = self._top_here(route.there(hidden), k)

@@ -82,7 +82,7 @@ def own(layer, device):
     Raises:
         ValueError: it was put elsewhere before, or has a table over several devices.
     """
-    shared = getattr(layer, "tied_to", None)
+    shared = getattr(layer, "tied_to", lambda: None)()
     if shared is not None:
         device = _placed.get(shared, device)
         own(shared, device)

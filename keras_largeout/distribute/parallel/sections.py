@@ -74,7 +74,8 @@ def _first(calls, where, operation):
 def _ways(model, devices):
     """dict from names of layers to "columns" or "rows"."""
     ways, in_columns, calls = {}, set(), graph_calls(model)
-    shared = {id(getattr(call.operation, "tied_to", None)) for call in calls}  # a head takes it whole
+    heads = [call.operation for call in calls if hasattr(call.operation, "tied_to")]
+    shared = {id(head.tied_to()) for head in heads}  # a head takes all of it
     for call in calls:
         layer = call.operation
         if id(layer) in shared:

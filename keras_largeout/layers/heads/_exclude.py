@@ -6,6 +6,8 @@ leave classes out. (Where a head scores all classes anyway, it masks them: `Tabl
 
 import tensorflow as tf
 
+from keras_largeout.ops.top_k_in_chunks import marked_missing
+
 _FEW = 32  # ids of a token that are not worth a search of their own
 _MANY = 4  # times the average: tokens with more of them are searched apart
 
@@ -45,7 +47,7 @@ def _best_of_more(search, hidden, k, excluded, wanted):
     kept = tf.cast(~_contained(ids, tf.cast(excluded, ids.dtype)), tf.int32)
     kept, places = tf.math.top_k(kept, k)  # of equal ones the first: the order stays
     scores, ids = (tf.gather(part, places, batch_dims=1) for part in (scores, ids))
-    return tf.where(kept > 0, scores, -float("inf")), tf.where(kept > 0, ids, -1)
+    return marked_missing(scores, ids, kept <= 0)
 
 
 def excluded_per_token(exclude, lead, num_classes):

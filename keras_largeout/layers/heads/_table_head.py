@@ -69,9 +69,11 @@ class TableHead(HeadOptimizer, Head):
             )
         self.take_optimizer(optimizer)
 
-    @property
     def tied_to(self):
-        """The embedding whose table is the kernel; None where the head has one of its own."""
+        """The embedding whose table is the kernel; None where the head has one of its own.
+
+        No attribute: Keras would save the embedding with the head.
+        """
         return None if self._tied is None else self._tied.embedding
 
     def build(self, input_shape):

@@ -110,6 +110,9 @@ def test_models(heading, sign, rng, tmp_path, monkeypatch):
     assert bool(ours) == (sign == "+")
     if "begun" in names:
         assert names["next_words"].shape == (2,) and names["next_words"].max() < VOCAB
+        if ours:  # the last words that are there, and nobody sees the padding behind the first of them
+            (first,) = names["head"].predictor(model, k=1).predict(names["so_far"], verbose=0)["ids"][:1]
+            assert names["next_words"][0] == first[LENGTH // 2 - 1, 0]
     if "prompts" in names and ours:
         assert names["best"]["ids"].shape == (2, 10)
     if heading == "Wide and deep":

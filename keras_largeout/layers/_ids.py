@@ -61,7 +61,7 @@ class IdsOfTable:
         """Return rows for ids of any kind. A vocabulary counts the ids where `training` is True."""
         if self.vocabulary is not None:
             return self.vocabulary(ids, training=training)
-        return into_range(as_ids(ids), self.rows, self.out_of_range, self.padding)
+        return into_range(as_ids(ids, self.rows), self.rows, self.out_of_range, self.padding)
 
     @property
     def shares_rows(self):

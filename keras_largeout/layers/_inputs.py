@@ -38,10 +38,16 @@ def _fail_in_tf_keras(layer, received):
     )
 
 
-def as_ids(inputs):
-    """`inputs`, a tensor of any kind, as int32 or int64; strings as they are."""
+def as_ids(inputs, rows=None):
+    """`inputs`, a tensor of any kind, as int32 or int64; strings as they are.
+
+    Raises:
+        NotImplementedError: `inputs` are of a type that cannot hold every id below `rows`.
+    """
     if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
         inputs = tf.convert_to_tensor(inputs)
+    if rows is not None:
+        check_exact(inputs.dtype, rows)
     if inputs.dtype in (tf.int32, tf.int64, tf.string):
         return inputs
     fits = inputs.dtype.is_integer and inputs.dtype.size <= 2

@@ -39,7 +39,8 @@ class CategoryHashing(keras.layers.Layer):
         vocabulary_size: with `rule="sqrt"`, int > 1: how many categories are expected.
         seed: None, or an int in `[0, 2**64)`. Other seeds give other ids.
         mask_value: None, or the category that means padding: its ids are 0, and no other category has these.
-            As in `keras.layers.Hashing`, the first of `num_bins` is kept for it.
+            As in `keras.layers.Hashing`, the first of `num_bins` is kept for it. Features of a dictionary may
+            be strings and integers: an integer masks integers, a string strings, and 0 masks "" as well.
         crosses: None, or a list of tuples of names, with a dictionary of features: each tuple makes one more
             feature, the combination of theirs, named as in `keras.utils.FeatureSpace`: `"a_X_b"`. It is
             hashed from the hashes of its parts: no string is joined.
@@ -176,8 +177,7 @@ class CategoryHashing(keras.layers.Layer):
         first = int(self.mask_value is not None)
         ids = category_hash(flat, self.num_bins, seeds, hash=self.hash, first=first)
         if self.mask_value is not None:
-            masked = [part == tf.constant(self.mask_value, part.dtype) for part in flat]
-            masked = tf.reduce_any(tf.stack(masked), axis=0)
+            masked = tf.reduce_any(tf.stack([_equal(part, self.mask_value) for part in flat]), axis=0)
             ids = tf.where(masked[:, None], tf.zeros([], tf.int64), ids)
         ids = tf.reshape(ids, tf.concat([shape, [self.num_hashes]], 0))
         ids.set_shape(static.concatenate([self.num_hashes]))
@@ -282,6 +282,18 @@ def _checked_cross(cross):
             f"`crosses` must be a list of tuples of two or more names of features. Received: {cross!r}"
         )
     return tuple(cross)
+
+
+def _equal(values, mask_value):
+    """Which of flat values are the mask: bool `[n]`. 0 is "" among strings; else strings are no integers."""
+    strings = values.dtype == tf.string
+    if strings and isinstance(mask_value, int) and mask_value == 0:
+        mask_value = ""
+    if isinstance(mask_value, (str, bytes)) != strings:
+        return tf.zeros_like(values, tf.bool)
+    if not strings and not values.dtype.min <= mask_value <= values.dtype.max:
+        return tf.zeros_like(values, tf.bool)
+    return values == tf.constant(mask_value, values.dtype)
 
 
 def _categories(inputs):

@@ -1,5 +1,7 @@
 """The optimizer of this package that does for rows what one of Keras's does for whole weights."""
 
+import copy
+
 import keras
 
 from keras_largeout.optimizers.adagrad import Adagrad
@@ -17,6 +19,11 @@ _OURS = {
 }
 
 
+def optimizer_of(given):
+    """Return what `keras.optimizers.get` makes of `given`, which it would change if it is a dict."""
+    return keras.optimizers.get(copy.deepcopy(given) if isinstance(given, dict) else given)
+
+
 def counterpart(given, argument="`optimizer`"):
     """What trains rows with the hyperparameters of `given`.
 
@@ -28,7 +35,7 @@ def counterpart(given, argument="`optimizer`"):
     Raises:
         ValueError: another optimizer.
     """
-    found = keras.optimizers.get(given)
+    found = optimizer_of(given)
     if isinstance(found, RowSparse):
         return found
     if type(found) not in _OURS:

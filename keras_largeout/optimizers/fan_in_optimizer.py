@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.ops.fan_in.wrapper import FanInUpdate
 from keras_largeout.optimizers.adagrad import Adagrad
+from keras_largeout.optimizers.counterpart import optimizer_of
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 from keras_largeout.optimizers.lazy_adam import LazyAdam
 from keras_largeout.optimizers.sgd import SGD
@@ -46,7 +47,7 @@ class FanInOptimizer(FusedOptimizer):
     """
 
     def __init__(self, given, seed):
-        given = keras.optimizers.get(given)
+        given = optimizer_of(given)
         if type(given) not in _RULES:
             names = sorted({f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in _RULES})
             raise ValueError(

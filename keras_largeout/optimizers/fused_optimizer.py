@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_largeout.distribute.replicas.devices import local
 from keras_largeout.distribute.replicas.differentiable import differentiable
 from keras_largeout.ops._gradients import with_gradients
-from keras_largeout.optimizers.counterpart import counterpart
+from keras_largeout.optimizers.counterpart import counterpart, optimizer_of
 
 
 class FusedOptimizer:
@@ -28,7 +28,7 @@ class FusedOptimizer:
     """
 
     def __init__(self, given, argument="`optimizer`"):
-        given = keras.optimizers.get(given)
+        given = optimizer_of(given)
         ours = counterpart(given, argument)
         if ours.loss_scale_factor:
             raise ValueError(

@@ -171,3 +171,16 @@ def test_inputs_that_are_refused():
     for floats in (tf.constant([1.5]), keras.Input((3,))):
         with pytest.raises(TypeError, match=r"`inputs` must be strings or integers.*float32"):
             plain(floats)
+
+
+@pytest.mark.parametrize(
+    "mask_value, numbers, words", [(0, [1, 0, 2], ["x", "", "y"]), ("x", None, ["a", "x", "b"])]
+)
+def test_a_mask_among_strings_and_integers(mask_value, numbers, words):
+    layer = kl.layers.CategoryHashing(1000, mask_value=mask_value, crosses=[("number", "word")])
+    ids = layer({"number": np.array(numbers or [1, 0, 2]), "word": np.array(words)})
+    assert (ids["number"].numpy() == 0).tolist() == [False, numbers is not None, False]
+    for name in ("word", "number_X_word"):
+        assert (ids[name].numpy() == 0).tolist() == [False, True, False]
+    small = kl.layers.CategoryHashing(1000, mask_value=-1)({"small": np.array([255, 1], "uint8")})
+    assert (small["small"].numpy() > 0).all()  # what a type cannot hold masks nothing

@@ -350,3 +350,16 @@ def test_which_tables_are_stacked():
     assert len(stacks(tables, None)) == 5
     large = [table("a", 2**30), table("b", 2**30), table("c", 3)]  # rows that 31 bits count
     assert stacks(large) == {"l/stack_3": ("a", "c"), "l/b": ("b",)}
+
+
+def test_what_the_caller_gave_is_copied():
+    table = kl.layers.TableConfig("t", 10, 4)
+    inner = [kl.layers.FeatureConfig("a", table)]
+    configs, stacking = {"x": inner}, [["t"]]
+    layer = kl.layers.DistributedEmbedding(configs, table_stacking=stacking)
+    inner.append(kl.layers.FeatureConfig("b", table))
+    configs["y"] = kl.layers.FeatureConfig("c", table)
+    stacking[0].append("u")
+    assert [f.name for f in keras.tree.flatten(layer.feature_configs)] == ["a"]
+    assert layer({"x": [np.array([[1]])]})["x"][0].shape == (1, 4)
+    assert layer.get_config()["table_stacking"] == [["t"]]

@@ -1,9 +1,11 @@
 """The op `embedding` and its input: shapes that are known, unknown or wrong, and the words of its errors."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_largeout as kl
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding import wrapper as em
 
@@ -174,3 +176,27 @@ def test_uninitialized_table():
     handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[3, 4], shared_name="nobody")
     with pytest.raises(tf.errors.FailedPreconditionError, match="`table` must be an initialized variable"):
         ops.largeout_embedding_lookup(handle, [1], tf.zeros([0], tf.int64), [], dtype=tf.float32)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_ids_of_a_type_that_rounds_them(policy):
+    """Refused outside of functional models, too. (A subclassed model casts its inputs by its policy.)"""
+    layer = kl.layers.ShardedEmbedding(3000, 2, "zeros")
+    many = kl.layers.DistributedEmbedding(
+        kl.layers.FeatureConfig("f", kl.layers.TableConfig("t", 3000, 2, combiner=None))
+    )
+    for call in (layer, many, lambda ids: layer(tf.ragged.constant([[1.0]], dtype="float16"))):
+        with pytest.raises(NotImplementedError, match="`inputs` must be integers: float16 cannot hold"):
+            call(tf.constant([1, 2], tf.float16))
+    assert layer(tf.constant([1, 2], tf.float32)).shape == (2, 2)
+
+    class Model(keras.Model):
+        def call(self, ids):
+            return layer(ids)
+
+    model, ids = Model(dtype=policy), np.array([[2049.0]], "float32")
+    if policy == "float32":
+        assert model(ids).shape == (1, 1, 2)
+    else:
+        with pytest.raises(NotImplementedError, match="float16 cannot hold every id below 3000"):
+            model(ids)

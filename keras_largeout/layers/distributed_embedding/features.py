@@ -20,7 +20,7 @@ class FeatureStructure:
     """
 
     def __init__(self, configs):
-        self.configs = configs
+        self.configs = keras.tree.map_structure(lambda config: config, configs)  # containers of its own
         self.flat = keras.tree.flatten(configs)
         wrong = [f for f in self.flat if not isinstance(f, FeatureConfig)]
         if wrong or not self.flat:

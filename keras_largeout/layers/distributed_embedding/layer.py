@@ -1,5 +1,6 @@
 """`DistributedEmbedding`: many features, looked up in many tables at once."""
 
+import copy
 import functools
 
 import keras
@@ -118,7 +119,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
                     f"`placement` of table {feature.table.name!r} must be one for GPUs or CPUs, such as "
                     "'auto': there are no TPUs here. Received: placement='sparsecore'"
                 )
-        self.table_stacking = table_stacking
+        self.table_stacking = copy.deepcopy(table_stacking)
         self.out_of_range = out_of_range
         self.placement = placement
         tables = gather_tables(self._features.flat)

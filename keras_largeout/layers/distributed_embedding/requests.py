@@ -39,7 +39,8 @@ class Requests:
             ValueError: ids of another shape than a feature says.
             TypeError: weights of another kind than the ids.
         """
-        ids = [self._cut(feature, as_ids(given)) for feature, given in zip(self.features, ids)]
+        ids = [as_ids(given, f.table.vocabulary_size) for f, given in zip(self.features, ids)]
+        ids = [self._cut(feature, given) for feature, given in zip(self.features, ids)]
         weights = [None if w is None else self._cut(f, w) for f, w in zip(self.features, weights)]
         rows = self._in_tables(ids, training)
         for use, given, found in zip(self.uses, ids, rows):

@@ -18,7 +18,7 @@ def counts_per_class(counts, num_classes):
             f"`counts` must have the shape (num_classes,) = ({num_classes},). "
             f"Received: counts.shape={np.shape(counts)}"
         )
-    return class_counts(counts)
+    return class_counts(np.array(counts))  # a copy: what the caller does to it later changes nothing
 
 
 class PerClass:
@@ -37,7 +37,7 @@ class PerClass:
 
     def __init__(self, name, given, num_classes):
         self.name, self._known = name, given is not True
-        self._first = np.asarray(given if self._known else np.full(num_classes, np.nan), np.float32)
+        self._first = np.array(given if self._known else np.full(num_classes, np.nan), np.float32)
         if self._first.shape != (num_classes,) or np.any(self._first < 0):
             raise ValueError(
                 f"`{name}` must be num_classes={num_classes} numbers from 0 on. "

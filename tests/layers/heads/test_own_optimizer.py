@@ -1,5 +1,7 @@
 """Heads with an optimizer of their own: their step is a part of the backward pass."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -137,3 +139,19 @@ def test_what_is_refused():
         kl.layers.SparseOutput(CLASSES, 3, optimizer=keras.optimizers.SGD(0.1, clipnorm=1.0))
     with pytest.raises(ValueError, match="`optimizer` must be None under mixed_float16"):
         kl.layers.FullSoftmax(CLASSES, optimizer="sgd", dtype="mixed_float16")
+
+
+def test_what_the_caller_gave_is_copied():
+    given = keras.optimizers.serialize(keras.optimizers.Adagrad(0.1))
+    as_given = copy.deepcopy(given)
+    counts, weights = np.arange(CLASSES, 0, -1.0), np.ones(CLASSES, "float32")
+    full = kl.layers.FullSoftmax(CLASSES, counts=counts, optimizer=given)
+    sparse = kl.layers.SparseOutput(CLASSES, 3, label_weights=weights, optimizer=given)
+    kl.layers.ShardedEmbedding(9, 3, optimizer=given)
+    kl.layers.TableConfig("t", 9, 3, optimizer=given)
+    assert given == as_given
+    counts[:], weights[:] = 1, 7
+    full.build((None, 4))
+    sparse.build((None, 8))
+    assert np.ptp(full.bias.numpy()) > 0
+    assert not any((weight.numpy() == 7).all() for weight in sparse.weights if weight.shape == (CLASSES,))

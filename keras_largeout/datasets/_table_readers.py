@@ -3,6 +3,7 @@
 What a reader reads, and what becomes of a malformed row, a `TabularFiles` says.
 """
 
+import contextlib
 import functools
 import io
 import os
@@ -52,6 +53,12 @@ class _Reader:
     def place(self, row):
         """Where the row is that came as number `row`, counted from 0, for people."""
         raise NotImplementedError
+
+    def require(self, names):
+        """Raises ValueError where a wanted column is not among `names`."""
+        missing = [name for name in self.rows.wanted() if name not in names]
+        if missing:
+            raise ValueError(f"{self.file} must have the columns {missing}. Received: {list(names)}")
 
     def numbers(self, column):
         """An Arrow column as float32, where there are numbers for all of it.
@@ -199,6 +206,21 @@ class _Csv(_Reader):
         if last.count(b'"') % 2:
             raise ValueError(f"{self.file} ends in the middle of a row, in a quoted value: {last[-60:]!r}")
 
+    def check_columns(self):
+        """Raises ValueError where the file lacks a wanted column. Whatever else is wrong, a pass finds."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        names, rows = self.rows.columns, self.rows
+        if names is None:
+            parse = csv.ParseOptions(delimiter=rows.delimiter, invalid_row_handler=lambda _: "skip")
+            try:
+                with pa.input_stream(self.file, compression="detect") as file:
+                    names = csv.open_csv(file, csv.ReadOptions(use_threads=False), parse).schema.names
+            except (pa.ArrowInvalid, OSError):
+                return
+        self.require(names)
+
 
 class _Parquet(_Reader):
     def __init__(self, file, rows):
@@ -230,12 +252,18 @@ class _Parquet(_Reader):
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{self.file} cannot be read as Parquet: {error}") from None
 
+    def check_columns(self):
+        """As that of CSV files."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with contextlib.suppress(pa.ArrowInvalid, OSError), parquet.ParquetFile(self.file) as file:
+            self._check_columns(file.schema_arrow)
+
     def _check_columns(self, schema):
         import pyarrow as pa
 
-        missing = [name for name in self.rows.wanted() if name not in schema.names]
-        if missing:
-            raise ValueError(f"{self.file} must have the columns {missing}. Received: {schema.names}")
+        self.require(schema.names)
         for name in self.rows.categories:
             kind = schema.field(name).type
             kind = kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -43,10 +43,10 @@ class TabularFiles:
 
     Raises:
         ImportError: there is no pyarrow.
-        ValueError: an argument outside its range; no file; a column that is not there. In a pass: a malformed
-            row, named by its file and line; a file that ends in the middle of a row. (Inside of `fit` it is a
-            `tf.errors.InvalidArgumentError` with that text. A CSV file that was cut in the middle of the last
-            value of a row cannot be told from a whole one.)
+        ValueError: an argument outside its range; no file; a column that the first file lacks. In a pass: a
+            column that another file lacks; a malformed row, named by its file and line; a file that ends in
+            the middle of a row. (Inside of `fit` it is a `tf.errors.InvalidArgumentError` with that text. A
+            CSV file that was cut in the middle of the last value of a row cannot be told from a whole one.)
 
     Example:
 
@@ -83,6 +83,7 @@ class TabularFiles:
         twice = sorted({name for name in wanted if wanted.count(name) > 1})
         if twice:
             raise ValueError(f"Each column must have one use. Received: {', '.join(twice)} more than once")
+        _table_readers.reader(self.files[0], self).check_columns()
         self.bytes = sum(os.path.getsize(file) for file in self.files)
         self.bytes_read = self.rows_read = self.rows_skipped = 0
 

@@ -192,7 +192,7 @@ def test_several_malformed_rows(tmp_path):
         (TEXT + b"bob,2", "line 5: a row must have 4 values. Received: 2"),
         (TEXT + b'bob,2,1,"y', "ends in the middle of a row, in a quoted value"),
         (b"", "Empty CSV file"),
-        (b"user,price\na,1\n", "'ad' in include_columns does not exist|'clicked' in include"),
+        (b"user,price\na,1\n", r"must have the columns \['ad', 'clicked'\]"),
     ],
     ids=["in a row", "in a quoted value", "empty", "no such column"],
 )
@@ -201,6 +201,17 @@ def test_files_that_end_too_early(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as error:
         list(kl.datasets.TabularFiles(path, **USES).blocks())
     assert path in str(error.value)
+
+
+def test_columns_are_looked_for_at_once(tmp_path):
+    path = written(tmp_path, b"user,price\na,1\n")
+    for options in ({}, {"columns": ["user", "price"]}):
+        with pytest.raises(
+            ValueError, match=r"must have the columns \['ad'\]. Received: \['user', 'price'\]"
+        ):
+            kl.datasets.TabularFiles(path, ["user", "ad"], **options)
+    with pytest.raises(ValueError, match=r"must have the columns \['ad'\]"):
+        kl.datasets.TabularFiles(parquet(tmp_path, 5), ["ad"])
 
 
 def test_parquet_that_is_cut_or_lacks_a_column(tmp_path):

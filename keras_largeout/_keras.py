@@ -148,6 +148,14 @@ def step_counter(optimizer):
     return counter
 
 
+def forget(layer, inside):
+    """Has `layer` no longer own the layer `inside`, an attribute that is going to be another.
+
+    Why: Keras lets go of the layer of an attribute neither where it is set anew nor where it is deleted.
+    """
+    _need(_need(layer, "_tracker"), "untrack")(inside)
+
+
 def made_from(tensor):
     """The `KerasTensor`s from which an operation without weights has made one; those inside a nested model.
 

@@ -70,6 +70,18 @@ def with_gradients(gradient, values, inputs, variables=()):
     return list(_library.ops.largeout_with_gradient(values=values, inputs=inputs, handles=handles, key=key))
 
 
+def without_gradient(value, inputs):
+    """`value`, a floating tensor that was computed from the tensor `inputs`: its gradient is refused."""
+
+    def gradient(*_):
+        raise NotImplementedError(
+            "The scores of a head over several hosts must not be differentiated: they have no gradient. "
+            "Take that of `head.loss`."
+        )
+
+    return with_gradient(gradient, tf.stop_gradient(value), [inputs])
+
+
 @tf.RegisterGradient("Largeout>WithGradient")
 def _kept_gradient(op, *upstream):
     gradient = _gradients.get(op.get_attr("key").decode())

@@ -111,6 +111,44 @@ def test_gradient_of_numbers(rng, combiner):
     np.testing.assert_allclose(theory[0], numbers[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("combiner", em.COMBINERS)
+def test_gradients_of_gradients(rng, combiner, in_graph):
+    """Against those of a gather, with an id outside the table."""
+    ids, weights = (
+        tf.constant([[0, 3], [3, 3], [-1, 1]]),
+        tf.constant(rng.uniform(0.5, 1.5, (3, 2)), tf.float32),
+    )
+    variable = tf.Variable(make(rng, 5, 4))
+
+    def gather(weights):
+        there = tf.cast(ids >= 0, tf.float32)
+        rows, factors = tf.gather(variable, tf.maximum(ids, 0)), (weights * there)[..., None]
+        if combiner is None:
+            return rows * there[..., None]
+        divisors = {"sum": 1.0, "mean": tf.reduce_sum(factors, 1)}
+        divisors["sqrtn"] = tf.sqrt(tf.reduce_sum(factors**2, 1))
+        return tf.reduce_sum(rows * factors, 1) / divisors[combiner]
+
+    def lookup(weights):
+        weights = None if combiner is None else weights
+        return em.embedding_lookup(variable, ids, weights=weights, combiner=combiner, out_of_range="zero")
+
+    def second(f):
+        with tf.GradientTape() as outer:
+            outer.watch(weights)
+            with tf.GradientTape() as inner:
+                value = tf.reduce_sum(f(weights) ** 3)
+            gradient = tf.convert_to_tensor(inner.gradient(value, variable))
+            value = tf.reduce_sum(gradient**2)
+        sources = [variable] if combiner is None else [variable, weights]
+        return [tf.convert_to_tensor(found) for found in outer.gradient(value, sources)]
+
+    got = (tf.function(second) if in_graph else second)(lookup)
+    for one, other in zip(got, second(gather)):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_error_against_float64_is_not_above_tensorflows(rng, combiner):
     table, splits = make(rng, 300, 64), np.arange(0, 4001, 8)

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
+from keras_largeout.ops._gradients import with_gradient, without_gradient
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in_top_k
-from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_top_k
+from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_loss, fan_in_top_k
 from keras_largeout.ops.top_k_in_chunks import best_of
 
 
@@ -56,12 +57,35 @@ def _top_of(part, hidden, k, with_total):
 
 def _logsumexp(part, hidden):
     """Of the logits of one part, float32 `[n]`."""
-    no_labels = tf.zeros(tf.shape(hidden)[:1] + 1, tf.int64)
-    return fan_in_forward(hidden, tf.zeros([0], tf.int32), no_labels, *part.operands, loss="softmax").lse
+    tokens = tf.shape(hidden)[0]
+    no_labels = tf.zeros([tokens + 1], tf.int64)
+    value = fan_in_forward(hidden, tf.zeros([0], tf.int32), no_labels, *part.operands, loss="softmax").lse
+    variables = [variable for variable in (part.kernel, part.bias) if variable is not None]
+
+    def gradient(upstream):  # that of the loss of class 0, and of its logit
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, *variables])
+            first = tf.zeros([tokens], tf.int64)
+            losses = fan_in_loss(hidden, first, tf.range(tokens + 1), *part.operands, loss="softmax")
+            total = losses + stock_fan_in_logits_of(hidden, first, *part.operands)
+        return tape.gradient(total, [hidden, *variables], output_gradients=upstream)
+
+    return with_gradient(gradient, value, [hidden], variables)
+
+
+def scores_of(weights, hidden, ids, loss):
+    """The scores of `top_scores` of given classes, `[n, k]`, on one host: float32, with gradients."""
+    every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
+    parts, flat = weights.parts(), tf.cast(tf.reshape(ids, [-1]), tf.int64)
+    logits = tf.reshape(_logits_here(parts, every, flat, None)[0], tf.shape(ids))
+    if loss == "softmax":
+        totals = [_logsumexp(part, hidden) for part in parts]
+        logits -= tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1, keepdims=True)
+    return tf.math.log_sigmoid(logits) if loss == "binary_crossentropy" else logits
 
 
 def log_probs(weights, hidden, classes, loss):
-    """The log-probability of one class (int `[n]`) each, float32 `[n]`. It has no gradient."""
+    """The log-probability of one class (int `[n]`) each, float32 `[n]`; no gradient over several hosts."""
     last = weights.kernel.shape[0] - 1
     message = f"`y` must be class ids from 0 to {last}."
     inside = [
@@ -76,11 +100,9 @@ def log_probs(weights, hidden, classes, loss):
     else:
         route = RouteToAll(hosts, tf.size(classes))
         logits, total = _logits_here(weights.parts(), route.there(hidden), route.there(classes), loss)
-        logits = tf.reduce_sum(route.back(logits), axis=0)
+        logits = without_gradient(tf.reduce_sum(route.back(logits), axis=0), hidden)
         total = None if total is None else logsumexp_of_hosts(route, total)
-    if total is None:
-        return tf.stop_gradient(tf.math.log_sigmoid(logits))
-    return tf.stop_gradient(logits - total)
+    return tf.math.log_sigmoid(logits) if total is None else logits - total
 
 
 def _logits_here(parts, hidden, classes, loss):

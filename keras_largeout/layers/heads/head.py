@@ -31,6 +31,8 @@ from keras_largeout.layers.heads.head_loss import HeadLoss, all_of, register, we
 from keras_largeout.layers.heads.label_losses import losses_of_lists
 from keras_largeout.layers.heads.predictor import predictor
 from keras_largeout.layers.heads.sampling import log_probs, sample
+from keras_largeout.ops import _gradients
+from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
 
 
@@ -60,6 +62,7 @@ class Head(keras.layers.Layer):
     dim = None  # before the layer is built
     scores_lists = False  # whether `token_losses` takes `LabelLists`
     has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
+    searches = False  # whether `best_classes` are found by ops that have no gradient themselves
 
     def __init__(self, num_classes, **kwargs):
         super().__init__(**kwargs)
@@ -199,7 +202,9 @@ class Head(keras.layers.Layer):
         Returns:
             `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
             smaller id. Scores are log-probabilities, where the head does not say otherwise. Where `exclude`
-            leaves fewer than k classes, the id -1 follows, of score -inf.
+            leaves fewer than k classes, the id -1 follows, of score -inf. Scores have gradients: to the
+            hidden vectors, and on one device to the weights. Over several hosts those of a `SparseOutput`
+            have none: asking raises NotImplementedError.
 
         Raises:
             ValueError: `k` outside that range; `exclude` is of another shape, or no integers.
@@ -222,7 +227,8 @@ class Head(keras.layers.Layer):
             lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
             best = self.best_without(flat, k, excluded_per_token(exclude, lead, self.num_classes))
         static = [*hidden.shape[:-1], k]
-        scores, ids = (tf.reshape(part, shape) for part in best)
+        scores, ids = self._differentiable(flat, *best)
+        scores, ids = (tf.reshape(part, shape) for part in (scores, ids))
         for part in (scores, ids):
             part.set_shape(static)
         return scores, ids
@@ -258,6 +264,7 @@ class Head(keras.layers.Layer):
 
         Raises:
             ValueError: an argument out of range, or the head's scores are no log-probabilities.
+            tf.errors.InvalidArgumentError: scores that are NaN.
 
         Example:
 
@@ -282,6 +289,39 @@ class Head(keras.layers.Layer):
         k: int, or an int32 scalar tensor.
         """
         raise NotImplementedError
+
+    def scores_of(self, hidden, ids):
+        """The scores that `best_classes` has found, computed anew where their gradient is asked for.
+
+        Args:
+            hidden: float `[n, dim]`.
+            ids: int32 `[n, k]`, class ids.
+
+        Returns:
+            float32 `[n, k]`, with gradients.
+        """
+        every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
+        return tf.reshape(self.log_prob(every, tf.reshape(ids, [-1])), tf.shape(ids))
+
+    def score_variables(self):
+        """The plain `tf.Variable`s of one device of which scores have a gradient, beside hidden vectors."""
+        return []
+
+    def _differentiable(self, hidden, scores, ids):
+        """`best_classes` of hidden vectors, `[n, k]` each, with the gradient of the scores."""
+        if is_exporting() or not self.searches:
+            return scores, ids
+        variables = self.score_variables()
+
+        def gradient(upstream):
+            found = ids >= 0
+            with tf.GradientTape() as tape:
+                tape.watch([hidden, *variables])
+                again = self.scores_of(hidden, tf.where(found, ids, 0))
+            upstream = tf.where(found, upstream, 0.0)
+            return tape.gradient(again, [hidden, *variables], output_gradients=upstream)
+
+        return _gradients.with_gradient(gradient, tf.stop_gradient(scores), [hidden], variables), ids
 
     def best_without(self, hidden, k, excluded):
         """What `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too few.

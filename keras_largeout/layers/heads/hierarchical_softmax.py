@@ -89,6 +89,8 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         - Morin and Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005.
     """
 
+    searches = True
+
     def __init__(
         self,
         num_classes,
@@ -232,6 +234,14 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         # All hosts search for the tokens of all: so they ask one another for rows equally often.
         route = RouteToAll(hosts, tf.shape(hidden)[0])
         return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k))
+
+    def scores_of(self, hidden, ids):
+        every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
+        return -tf.reshape(self._flat_losses(every, tf.reshape(ids, [-1]), None), tf.shape(ids))
+
+    def score_variables(self):
+        plain = self._sharded is None and len(self.kernel_table.devices) == 1
+        return [table.variable for table in self._tables()] if plain and self.trainable else []
 
     def save_own_variables(self, store):
         self.make_slots()

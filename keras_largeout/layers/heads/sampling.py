@@ -19,6 +19,15 @@ def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"`top_p` must be in (0, 1]. Received: top_p={top_p}")
     scores, ids = head.top_k(hidden, head.num_classes if top_k is None else top_k)
+    known = tf.debugging.Assert(
+        ~tf.reduce_any(tf.math.is_nan(scores)),
+        [
+            "`hidden` must give scores that are numbers, to draw from. Received: scores that are NaN, of",
+            head.name,
+        ],
+    )
+    with tf.control_dependencies([] if known is None else [known]):
+        scores = tf.identity(scores)
     shape, classes = tf.shape(ids)[:-1], ids.shape[-1]
     logits = tf.reshape(scores, [-1, classes]) / tf.cast(temperature, scores.dtype)
     if top_p is not None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import place_of
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
-from keras_largeout.distribute.outputs.fan_in_scores import log_probs, top_scores
+from keras_largeout.distribute.outputs.fan_in_scores import log_probs, scores_of, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
 from keras_largeout.distribute.tables.table import give_shards
@@ -20,6 +20,7 @@ from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
 from keras_largeout.layers.heads.head import Head
+from keras_largeout.ops._gradients import without_gradient
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import label_lists, on_the_host
 from keras_largeout.optimizers.fan_in_optimizer import FanInOptimizer
@@ -102,6 +103,7 @@ class SparseOutput(HeadOptimizer, Head):
 
     dense_gradients = True  # a step touches every label
     scores_lists = True
+    searches = True
 
     def __init__(
         self,
@@ -308,6 +310,17 @@ class SparseOutput(HeadOptimizer, Head):
 
     def best_classes(self, hidden, k):
         return top_scores(self.fan_in_weights, hidden, k, self.loss_kind)
+
+    def scores_of(self, hidden, ids):
+        if self.fan_in_weights.kernel.hosts is not None:
+            return without_gradient(tf.zeros(tf.shape(ids)), hidden)
+        return scores_of(self.fan_in_weights, hidden, ids, self.loss_kind)
+
+    def score_variables(self):
+        parts = self.fan_in_weights.parts()
+        if len(parts) > 1 or not self.trainable:
+            return []
+        return [variable for variable in (parts[0].kernel, parts[0].bias) if variable is not None]
 
     # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
 

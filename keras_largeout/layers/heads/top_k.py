@@ -3,7 +3,8 @@
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import mask_of, outermost_layer
+from keras_largeout._hidden import heads_of
+from keras_largeout._keras import forget, mask_of, outermost_layer
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads._lost_mask import warn_of_lost_mask
 
@@ -54,13 +55,26 @@ class TopK(keras.layers.Layer):
             raise ValueError(f'`position` must be "all" or "last". Received: position={position!r}')
         head.check_k(k)
         self.head, self.k, self.position = head, k, position
+        self._is_copy = False
         self.supports_masking = True
         self.supports_jit = False
+
+    def __call__(self, inputs, *args, **kwargs):
+        # A copy made from a config belongs to a copy of a model, which has the head already.
+        named = [head for head in heads_of(inputs) if head.name == self.head.name]
+        if self._is_copy and named and named[-1] is not self.head:
+            forget(self, self.head)
+            self.head = named[-1]
+        self._is_copy = False
+        return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape):
         if not self.head.built:
             self.head.build(input_shape)
         self.built = True
+
+    def build_from_config(self, config):
+        """Nothing: it may get another head when it is called, and has no weights of its own."""
 
     def call(self, inputs, mask=None, exclude=None):
         check_keras_3(self, inputs)
@@ -102,4 +116,6 @@ class TopK(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         config = dict(config)
-        return cls(keras.saving.deserialize_keras_object(config.pop("head")), **config)
+        layer = cls(keras.saving.deserialize_keras_object(config.pop("head")), **config)
+        layer._is_copy = True
+        return layer

@@ -191,6 +191,28 @@ def _embedding_combine_gradient(op, grad):
     return _gradient(op, grad, of_table, ops.largeout_embedding_combine_weights_grad)
 
 
+@tf.RegisterGradient("Largeout>EmbeddingGrad")
+def _second_gradient(op, _, grad_rows):
+    """The rows are linear in the gradient of the lookup: theirs is looked up as the table was."""
+    ids, row_splits, weights, grad, _ = op.inputs
+    unique_ids, wide = op.outputs[0], tf.cast(ids, tf.int64)
+    places = tf.searchsorted(unique_ids, tf.reshape(wide, [-1]), out_type=tf.int64)
+    places = tf.reshape(places, tf.shape(wide))
+    known = tf.gather(tf.pad(unique_ids, [[0, 1]], constant_values=-1), places) == wide
+    places = tf.where(known, places, -1)  # of ids outside the table
+    grad_rows = tf.convert_to_tensor(grad_rows)
+    combiner = op.get_attr("combiner")
+    options = {"combiner": combiner.decode() if isinstance(combiner, bytes) else combiner}
+    options["out_of_range"] = "zero"
+    grad_weights = None
+    if weights.shape != [0]:
+        grad_weights = ops.largeout_embedding_combine_weights_grad(
+            grad_rows, places, row_splits, weights, grad, **options
+        )
+    grad_grad = ops.largeout_embedding_combine(grad_rows, places, row_splits, weights, **options)
+    return None, None, grad_weights, tf.reshape(grad_grad, tf.shape(grad)), None
+
+
 def _gradient(op, grad, of_table, weights_grad):
     """The gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
     table, ids, row_splits, weights = op.inputs

@@ -233,6 +233,19 @@ def test_predictor(tmp_path, rng, position):
     np.testing.assert_array_equal(again["ids"], out["ids"])
 
 
+@pytest.mark.parametrize(
+    "copied", [keras.models.clone_model, lambda model: keras.models.model_from_json(model.to_json())]
+)
+def test_a_copy_of_a_predictor_has_one_head(rng, copied):
+    x, _ = _data(rng)
+    model, head = _model()
+    serving = head.predictor(model, k=3)
+    again = copied(serving)
+    assert again.layers[-1].head is again.get_layer(head.name)
+    again.set_weights(serving.get_weights())
+    np.testing.assert_array_equal(again.predict(x, verbose=0)["ids"], serving.predict(x, verbose=0)["ids"])
+
+
 @keras.saving.register_keras_serializable(package="test")
 class Subclassed(keras.Model):
     """Two outputs, one of them a head's."""

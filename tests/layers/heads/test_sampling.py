@@ -12,6 +12,7 @@ HEADS = {
         CLASSES, counts=np.arange(CLASSES, 0, -1), **options
     ),
     "sparse": lambda **options: kl.layers.SparseOutput(CLASSES, 3, loss="softmax", seed=1, **options),
+    "full": lambda **options: kl.layers.FullSoftmax(CLASSES, **options),
 }
 
 
@@ -72,6 +73,65 @@ def test_shapes_and_seeds(head, hidden):
     assert (
         head.sample(hidden, top_p=1e-9).numpy().tolist() == head.top_k(hidden, 1)[1][..., 0].numpy().tolist()
     )
+
+
+def test_scores_that_are_no_numbers(head, hidden):
+    bad = tf.where(tf.reshape(tf.range(6), (2, 3, 1)) == 4, float("nan"), hidden)
+    for sample in (head.sample, tf.function(head.sample)):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"`hidden` must give scores that are numbers"
+        ):
+            sample(bad)
+
+
+def slope(f, x, direction, step=3e-3):
+    return (float(f(x + step * direction)) - float(f(x - step * direction))) / (2 * step)
+
+
+SCORES = {
+    "log_prob": lambda head, h: head.log_prob(h, tf.constant([[0, 3, 5], [11, 2, 2]])),
+    "log_probs": lambda head, h: head.log_probs(h),
+    "top_k": lambda head, h: head.top_k(h, 3)[0],
+    "exclude": lambda head, h: head.top_k(h, 3, exclude=tf.tile(tf.range(10)[None], [2, 1]))[0][..., :2],
+}
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("what", SCORES)
+def test_scores_have_gradients(head, hidden, rng, what, in_graph):
+    weights = [weight.value for weight in head.trainable_weights]
+    upstream = tf.constant(rng.normal(size=SCORES[what](head, hidden).shape), tf.float32)
+    same = SCORES[what]
+    if what in ("top_k", "exclude"):  # for the finite difference: a step may change the order
+        first = 10 if what == "exclude" else 0
+        ids = first + tf.argsort(head.log_probs(hidden)[..., first:], direction="DESCENDING")[..., :3]
+
+        def same(head, hidden):
+            return tf.gather(head.log_probs(hidden), ids, batch_dims=2)
+
+    def weighed(hidden, scores=same):
+        return tf.reduce_sum(upstream * scores(head, hidden))
+
+    def gradients(hidden):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = weighed(hidden, SCORES[what])
+        return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(value, [hidden, *weights])]
+
+    of_hidden, *of_weights = (tf.function(gradients) if in_graph else gradients)(hidden)
+    direction = tf.constant(rng.normal(size=hidden.shape), tf.float32)
+    found = tf.reduce_sum(of_hidden * direction)
+    np.testing.assert_allclose(found, slope(weighed, hidden, direction), rtol=1e-2, atol=2e-2)
+    for weight, gradient in zip(weights, of_weights):
+        direction, before = tf.constant(rng.normal(size=weight.shape), tf.float32), tf.identity(weight)
+
+        def moved(to, weight=weight):
+            weight.assign(to)
+            return weighed(hidden)
+
+        expected = slope(moved, before, direction)
+        weight.assign(before)
+        np.testing.assert_allclose(tf.reduce_sum(gradient * direction), expected, rtol=1e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(

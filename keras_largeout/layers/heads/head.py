@@ -349,9 +349,9 @@ class Head(keras.layers.Layer):
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
-            those of `top_k`. It shares the weights of `model`. Of a subclassed model it is one that calls
-            `model`; saved, it needs the class of `model` to be serialisable, and exported, an
-            `input_signature`.
+            those of `top_k`: id -1 and score -inf where `exclude` leaves fewer than k classes. It shares the
+            weights of `model`. Of a subclassed model it is one that calls `model`; saved, it needs the class
+            of `model` to be serialisable, and exported, an `input_signature`.
 
         Raises:
             ValueError: no output of `model` is this head's; `exclude` for a subclassed model (take

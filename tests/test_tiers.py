@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from _tiers import drawn, tier_of
+from _tiers import YARDSTICK, drawn, slowness, tier_of
 
 GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy", [None, True, False])]
 
@@ -50,3 +50,9 @@ def test_more_cases_lists_and_all():
 def test_a_unit_test_starts_no_process(start):
     with pytest.raises(RuntimeError, match="a unit test must not start a process"):
         start()
+
+
+def test_the_time_that_a_test_may_take_grows_with_the_slowness_of_the_machine():
+    assert slowness(lambda: YARDSTICK / 2) == 1
+    assert slowness(lambda: 3 * YARDSTICK) == pytest.approx(3)
+    assert 1 <= slowness() < 100

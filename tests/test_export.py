@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -334,6 +335,18 @@ def test_served_in_every_way(tmp_path):
     found += [loaded.serve(*given.values()), loaded.serve(list(given.values()))]
     for answer in found:
         np.testing.assert_allclose(answer["bag"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [keras.Model, kl.Model])
+def test_keras_exports_with_a_warning_that_names_ours(cls, tmp_path):
+    words, head = keras.Input((3,), dtype="int32"), kl.layers.FullSoftmax(9, name="head")
+    model = cls(words, head(keras.layers.Embedding(5, 4)(words)))
+    with pytest.warns(UserWarning, match=r"`keras_largeout\.export_saved_model") as seen:
+        head.predictor(model, k=2).export(tmp_path / "keras", verbose=False)
+    assert len({str(warning.message) for warning in seen if "keras_largeout" in str(warning.message)}) == 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*export_saved_model")
+        kl.export_saved_model(head.predictor(model, k=2), tmp_path / "ours")
 
 
 def test_what_others_save_within_stock_ops(tmp_path):

@@ -214,7 +214,7 @@ def vocabulary_model(devices, evict):
     return model
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("evict", ["lfu", "lru"])
 @pytest.mark.parametrize("capacity", [1000, 30])
 def test_a_vocabulary_of_another_capacity(capacity, evict, devices):

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import is_symbolic_in_tf_keras, training_layer_of_tf_keras
+from keras_largeout.distribute.replicas._tensorflow import check_no_tangents
 
 # Up to here a floating point type holds every integer.
 _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
@@ -86,7 +87,9 @@ def hidden_vectors(head, hidden):
 
     Raises:
         ValueError: `head` is not built, or `hidden` is not `[..., head.dim]`.
+        NotImplementedError: a `tf.autodiff.ForwardAccumulator` follows `hidden`.
     """
+    check_no_tangents(hidden)
     if not head.built:
         raise ValueError(
             f"The head {head.name!r} has no weights yet: call it on hidden vectors, or build it."

@@ -149,7 +149,8 @@ def test_a_checkpoint_keeps_what_layers_have_in_lists(tmp_path):
 
 def test_a_saved_model_has_the_tables(tmp_path):
     model = trained()
-    tf.saved_model.save(model, str(tmp_path))
+    with pytest.warns(UserWarning, match=r"`keras_largeout\.export_saved_model"):
+        tf.saved_model.save(model, str(tmp_path))
     (outputs,) = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](tf.constant(IDS)).values()
     np.testing.assert_allclose(outputs, model.predict(IDS, verbose=0), rtol=1e-6)
 

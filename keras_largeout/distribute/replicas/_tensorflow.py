@@ -8,17 +8,24 @@ import contextlib
 import functools
 import logging
 import threading
+import warnings
 import weakref
 
 import tensorflow as tf
 
 from keras_largeout._private import private
+from keras_largeout.ops import _library, export_mode
 
 # The versions on which the tests have run. pyproject.toml allows no others.
 KNOWN = ">=2.21,<2.22"
 # What `never_wait_for_other_workers` replaces was read in the sources of these.
 _EXECUTORS_READ = ("2.21",)
 _LOG = logging.getLogger("keras_largeout")
+_OPS_ARE_SAVED = (
+    "This SavedModel may have ops of keras_largeout, which TensorFlow Serving and other programs without the "
+    "package cannot load. `keras_largeout.export_saved_model(model, path)` writes one that has the ops of "
+    "TensorFlow alone."
+)
 
 
 def _need(owner, name):
@@ -54,6 +61,33 @@ def unread_variable_class():
             raise ValueError(self.refusal)
 
     return UnreadVariable
+
+
+def refuse_forward_mode():
+    """Have `tf.autodiff.ForwardAccumulator` refuse the ops of this package.
+
+    Why: it differentiates the gradient of an op, and fails with errors of the insides of TensorFlow. Nothing
+    public says that an op has no forward mode.
+    """
+    names = (name for name in dir(_library.ops) if name.startswith("Largeout_"))
+    cases = _need("tensorflow.python.eager.forwardprop", "_SPECIAL_CASES")
+    cases.update((name.replace("_", ">"), _fail_in_forward_mode) for name in names)
+
+
+def check_no_tangents(tensor):
+    """Raise NotImplementedError where a `tf.autodiff.ForwardAccumulator` follows `tensor`.
+
+    Why: no op stands for a gradient that is written in Python, and accumulators are private.
+    """
+    if _need("tensorflow.python.eager.forwardprop_util", "pack_tangents")([tensor]).tangents:
+        _fail_in_forward_mode()
+
+
+def _fail_in_forward_mode(*_):
+    raise NotImplementedError(
+        "`tf.autodiff.ForwardAccumulator` must not meet layers of keras_largeout: their ops have no forward "
+        "mode. Take gradients with `tf.GradientTape`."
+    )
 
 
 def in_xla():
@@ -258,8 +292,11 @@ class SavesState:
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         children = self.tracked(dict(_need(super(), "_trackable_children")(save_type, **kwargs)))
-        if save_type == "savedmodel" and children.pop("largeout_state", None) is not None:
-            children.update(self.state_variables())
+        if save_type == "savedmodel":
+            if not export_mode.is_exporting():
+                warnings.warn(_OPS_ARE_SAVED, stacklevel=1)  # the same line each time: Python shows it once
+            if children.pop("largeout_state", None) is not None:
+                children.update(self.state_variables())
         return children
 
 

@@ -2,7 +2,9 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import gradients_in
+from keras_largeout.distribute.replicas._tensorflow import gradients_in, refuse_forward_mode
+
+refuse_forward_mode()
 
 
 def differentiable(function, inputs, variables):

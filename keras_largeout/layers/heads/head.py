@@ -339,7 +339,7 @@ class Head(keras.layers.Layer):
         Args:
             model: a model of which an output is this head's (the hidden vectors). It may have others, and it
                 may be a subclassed one.
-            k: int.
+            k: int; or None: the scores of all classes, for an output so small that they fit into memory.
             position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
                 scored. A mask that merging layers of a functional model have lost, such as the sum of tokens
                 and positions by `keras.layers.Add`, is found again; where it cannot be, a warning says so.
@@ -349,9 +349,10 @@ class Head(keras.layers.Layer):
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
-            those of `top_k`: id -1 and score -inf where `exclude` leaves fewer than k classes. It shares the
-            weights of `model`. Of a subclassed model it is one that calls `model`; saved, it needs the class
-            of `model` to be serialisable, and exported, an `input_signature`.
+            those of `top_k`: id -1 and score -inf where `exclude` leaves fewer than k classes. With `k=None`
+            the output is the scores alone, float32 `[..., num_classes]` in the order of the ids. It shares
+            the weights of `model`. Of a subclassed model it is one that calls `model`; saved, it needs the
+            class of `model` to be serialisable, and exported, an `input_signature`.
 
         Raises:
             ValueError: no output of `model` is this head's; `exclude` for a subclassed model (take

@@ -188,6 +188,25 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         return rows(self.kernel_table), rows(self.bias_table) if self.use_bias else None, self._tree.arrays()
 
     def token_losses(self, y_true, hidden, active=None):
+        weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
+
+        def losses_of(hidden, y_true):
+            record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
+            return self.with_own_step(
+                lambda hidden: self._flat_losses(hidden, y_true, weights),
+                hidden,
+                of_a_tree=self._sharded is None,
+            )
+
+        return self._per_token(losses_of, hidden, y_true)
+
+    def log_prob(self, hidden, y):
+        # Not `token_losses`: its gradient takes a step of an optimizer of the layer's own.
+        losses = self._per_token(self._flat_losses, tf.convert_to_tensor(hidden), tf.convert_to_tensor(y))
+        return -losses
+
+    def _per_token(self, losses_of, hidden, y_true):
+        """Return what `losses_of` makes of `[n, dim]` and `[n]`, in the shape of `y_true`."""
         hidden = hidden_vectors(self, hidden)
         lead = tf.shape(hidden)[:-1]
         if not hidden.shape[:-1].is_compatible_with(y_true.shape):
@@ -198,15 +217,10 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         if not self.initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
         self._tree.require(self.name)
-        hidden, y_true = tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1])
-        weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
-        record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
-        losses = self.with_own_step(
-            lambda hidden: self._flat_losses(hidden, y_true, weights), hidden, of_a_tree=self._sharded is None
-        )
+        losses = losses_of(tf.reshape(hidden, [-1, self.dim]), tf.reshape(y_true, [-1]))
         return tf.reshape(losses, lead)
 
-    def _flat_losses(self, hidden, y_true, weights):
+    def _flat_losses(self, hidden, y_true, weights=None):
         if self._sharded is not None:
             return self._sharded.losses(hidden, y_true, weights)
         return tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights)
@@ -234,10 +248,6 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         # All hosts search for the tokens of all: so they ask one another for rows equally often.
         route = RouteToAll(hosts, tf.shape(hidden)[0])
         return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k))
-
-    def scores_of(self, hidden, ids):
-        every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
-        return -tf.reshape(self._flat_losses(every, tf.reshape(ids, [-1]), None), tf.shape(ids))
 
     def score_variables(self):
         plain = self._sharded is None and len(self.kernel_table.devices) == 1

@@ -1,14 +1,38 @@
-"""Log-probabilities of all classes, and drawing from them: what `head.log_probs` and `head.sample` do."""
+"""Scores of all classes, and drawing from them: what `head.log_probs` and `head.sample` do."""
+
+import math
 
 import keras
 import tensorflow as tf
 
 
 def log_probs(head, hidden):
-    """float32 `[..., num_classes]`, from all of the head's classes in descending order."""
+    """Return the log-probabilities of all classes of `head`, float32 `[..., num_classes]`."""
     _check_head(head)
-    scores, ids = head.top_k(hidden, head.num_classes)
-    return tf.gather(scores, tf.argsort(ids, axis=-1), axis=-1, batch_dims=scores.shape.rank - 1)
+    return all_scores(head, hidden)
+
+
+def all_scores(head, hidden, **exclude):
+    """Return the scores of all classes in the order of their ids; -inf of those that `exclude` names.
+
+    Args:
+        head: a head.
+        hidden: float `[..., dim]`.
+        **exclude: nothing, or the `exclude` of `head.top_k`.
+
+    Returns:
+        float32 `[..., num_classes]`, what `head.top_k` gives of all classes.
+    """
+    scores, ids = head.top_k(hidden, head.num_classes, **exclude)
+    shape, classes = tf.shape(ids), head.num_classes
+    ids = tf.reshape(ids, [-1, classes])
+    tokens = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(ids))
+    places = tf.stack([tokens, tf.where(ids < 0, classes, ids)], axis=-1)  # a column more takes the ids -1
+    whole = tf.fill([tf.shape(ids)[0], classes + 1], tf.constant(-math.inf, scores.dtype))
+    whole = tf.tensor_scatter_nd_update(whole, places, tf.reshape(scores, tf.shape(ids)))
+    whole = tf.reshape(whole[:, :classes], shape)
+    whole.set_shape(scores.shape)
+    return whole
 
 
 def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):

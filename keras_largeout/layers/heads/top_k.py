@@ -7,6 +7,7 @@ from keras_largeout._hidden import heads_of
 from keras_largeout._keras import forget, mask_of, outermost_layer
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads._lost_mask import warn_of_lost_mask
+from keras_largeout.layers.heads.sampling import all_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -17,7 +18,8 @@ class TopK(keras.layers.Layer):
 
     Args:
         head: a head, such as `HierarchicalSoftmax`.
-        k: int, `1 <= k <= head.num_classes`.
+        k: int, `1 <= k <= head.num_classes`; or None: the scores of all classes, for an output so small that
+            they fit into memory.
         position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is scored.
             It warns where the model masks padding and the mask has been lost on its way.
         **kwargs: `name`, `dtype`.
@@ -31,7 +33,8 @@ class TopK(keras.layers.Layer):
 
     Output shape:
         `{"ids": int32 [..., k], "scores": float32 [..., k]}`, the best first, as in `head.top_k`; without the
-        axis of time where `position` is "last".
+        axis of time where `position` is "last". With `k=None` the scores alone, float32
+        `[..., num_classes]` in the order of the ids; -inf of those that `exclude` names.
 
     Raises:
         ValueError: `k` or `position` out of range; `position="last"` with another rank than 3.
@@ -53,7 +56,8 @@ class TopK(keras.layers.Layer):
         super().__init__(**kwargs)
         if position not in ("all", "last"):
             raise ValueError(f'`position` must be "all" or "last". Received: position={position!r}')
-        head.check_k(k)
+        if k is not None:
+            head.check_k(k)
         self.head, self.k, self.position = head, k, position
         self._is_copy = False
         self.supports_masking = True
@@ -95,6 +99,8 @@ class TopK(keras.layers.Layer):
                 last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)
             hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
         more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
+        if self.k is None:
+            return all_scores(self.head, hidden, **more)
         scores, ids = self.head.top_k(hidden, self.k, **more)
         return {"ids": ids, "scores": scores}
 

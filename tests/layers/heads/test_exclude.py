@@ -277,3 +277,26 @@ def test_the_last_step_is_the_last_that_is_not_padding():
         want = head.top_k(tf.gather(table, [5, 2]), K, inputs[exclude.name])[1]
         np.testing.assert_array_equal(predictor(inputs)["ids"], want)
         np.testing.assert_array_equal(predictor.predict(inputs, verbose=0)["ids"], want)
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_a_predictor_of_the_scores_of_all_classes(head, rng, is_exported, tmp_path):
+    """They are those of `top_k` in the order of the ids; -inf of what is excluded, of one row all."""
+    inputs, seen = keras.Input((DIM,), name="x"), keras.Input((CLASSES,), dtype="int32", name="seen")
+    model = keras.Model(inputs, head(inputs))
+    x = rng.normal(size=(3, DIM)).astype("float32")
+    out = np.full((3, CLASSES), -1, "int32")
+    out[1, 2:4], out[2] = (5, 0), rng.permutation(CLASSES)
+    scores, ids = (part.numpy() for part in head.top_k(x, CLASSES))
+    want = np.take_along_axis(scores, np.argsort(ids, axis=1), axis=1)
+    want[1, [0, 5]] = want[2] = -np.inf
+    predictor = head.predictor(model, k=None, exclude=seen)
+    assert predictor.output_shape == (None, CLASSES)
+    if is_exported:
+        kl.export_saved_model(predictor, tmp_path / "export")
+        served = tf.saved_model.load(tmp_path / "export")
+        got = served.serve({"x": x, "seen": out})["output_0"]
+    else:
+        predictor.save(tmp_path / "predictor.keras")
+        got = keras.models.load_model(tmp_path / "predictor.keras").predict([x, out], verbose=0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

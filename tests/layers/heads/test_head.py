@@ -318,3 +318,20 @@ def test_bad_arguments():
             head.top_k(tf.zeros([1, 5]), k)
     with pytest.raises(ValueError, match=r'`position` must be "all" or "last"'):
         kl.layers.TopK(head, 1, position="first")
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("what", ["lookup", "loss", "log_prob", "top_k"])
+def test_forward_mode_is_refused(what, in_graph):
+    head, rows = kl.layers.FullSoftmax(9), kl.layers.ShardedEmbedding(9, 4)
+    classes, x = tf.range(3), tf.ones((3, 4))
+    head(x), rows(classes)
+    function, source = {
+        "lookup": (lambda: rows(classes), rows.trainable_variables[0].value),
+        "loss": (lambda: head.loss(classes, head(x)), x),
+        "log_prob": (lambda: head.log_prob(x, classes), x),
+        "top_k": (lambda: head.top_k(x, 2)[0], x),
+    }[what]
+    refused = pytest.raises(NotImplementedError, match=r"`tf\.autodiff\.ForwardAccumulator` must not meet")
+    with tf.autodiff.ForwardAccumulator(source, tf.ones_like(source)), refused:
+        (tf.function(function) if in_graph else function)()

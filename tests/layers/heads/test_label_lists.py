@@ -69,7 +69,9 @@ def test_every_layout_is_the_same_to_losses_and_metrics(kind, rng):
     np.testing.assert_allclose(found, found[:1] * len(found), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "devices"), [("tree", 1), ("labels", 1), ("sampled", 2)])
+@pytest.mark.parametrize(
+    ("kind", "devices"), [("tree", 1), ("labels", 1), pytest.param("sampled", 2, marks=pytest.mark.full)]
+)
 def test_sparse_matrices_are_evaluated(kind, devices, rng):
     with strategy_of(devices).scope():
         model, _ = model_of(kind, [kl.metrics.RecallAtK(4), kl.metrics.MRR(3)])

@@ -5,6 +5,7 @@ import copy
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from _tables import strategy_of
 
 import keras_largeout as kl
@@ -114,6 +115,21 @@ def test_nothing_moves_without_a_gradient(head):
     assert all(np.array_equal(after[key], before[key]) for key in before if key.startswith("head/"))
     assert layer.optimizer.iterations.numpy() == 0
     assert not np.array_equal(after["small/0"], before["small/0"])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_gradients_of_scores_take_no_step(head):
+    x, y = tf.constant(np.ones((4, DIM), "float32")), tf.range(4)
+    head = HEADS[head](optimizer=kl.optimizers.SGD(1.0))
+    head.build(x.shape)
+    before = [weight.numpy() for weight in head.weights]
+    for scores in (head.log_prob, lambda hidden, _: head.top_k(hidden, 3)[0]):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = scores(head(x, training=True), y)
+        assert np.abs(tape.gradient(found, x)).max() > 0
+    for weight, old in zip(head.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, old)
 
 
 @pytest.mark.parametrize("head", ["tree", "full", "sampled"])

@@ -76,6 +76,13 @@ class TableHead(HeadOptimizer, Head):
         """
         return None if self._tied is None else self._tied.embedding
 
+    def get_build_config(self):
+        """Return what a copy is built with before it is called; None for a tied head.
+
+        Keras makes the layers of a copy in an order of its own: the embedding may come after the head.
+        """
+        return super().get_build_config() if self._tied is None else None
+
     def build(self, input_shape):
         if self.built:
             return

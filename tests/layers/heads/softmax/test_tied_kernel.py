@@ -210,6 +210,20 @@ def test_copies_have_a_table_of_their_own(kind, how, words):
     assert_same(arrays(model), arrays(copy), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("how", ["file", "json"])
+def test_a_copy_whose_head_comes_before_its_embedding(kind, how, words, tmp_path):
+    """Of layers of one depth the config has first the one that was called first."""
+    table = EMBEDDINGS[words]("auto")(CLASSES, DIM, name="words")
+    users, items = keras.Input((DIM,)), keras.Input((), dtype="int32")
+    model = kl.Model([users, items], [HEADS[kind](table)(users), table(items)])
+    assert [layer.name for layer in model.layers][2:] == ["head", "words"]
+    if how == "file":
+        model.save(tmp_path / "m.keras")
+        assert_shared(keras.models.load_model(tmp_path / "m.keras"), model)
+    else:
+        assert_shared(keras.models.model_from_json(model.to_json()), model)
+
+
 def test_what_does_not_fit(kind):
     make = HEADS[kind]
     with pytest.raises(ValueError, match=rf"`kernel` must have a row for each .*={CLASSES} .* input_dim=31"):

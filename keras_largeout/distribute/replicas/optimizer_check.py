@@ -77,13 +77,17 @@ def _check(layer, optimizer, replicas, is_training):
                 _warn(responsible, shard)
 
 
+def shards_of(layer):
+    """Yield the parts of the tables of a layer."""
+    shards = getattr(layer, "shards", ())  # another package's layer may call something else so
+    for shard in shards if isinstance(shards, (list, tuple)) else ():
+        if hasattr(shard, "new_slot"):
+            yield shard
+
+
 def _trained(layer):
     """The parts of tables of a layer that the model's optimizer trains."""
-    shards = getattr(layer, "shards", ())
-    for shard in shards if isinstance(shards, (list, tuple)) else ():
-        # Another package's layer may call something else its shards.
-        if hasattr(shard, "new_slot") and shard.trainable:
-            yield shard
+    return (shard for shard in shards_of(layer) if shard.trainable)
 
 
 def _refuse(optimizer, shard, where):

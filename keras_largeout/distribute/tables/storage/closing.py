@@ -1,6 +1,7 @@
 """`close_files`: a model's tables in files are put on the disk and given up."""
 
 from keras_largeout._keras import all_layers
+from keras_largeout.distribute.replicas.optimizer_check import shards_of
 
 
 def close_files(model):
@@ -18,7 +19,5 @@ def close_files(model):
     >>> model = build()  # with the same `storage`: it finds the rows again
     """
     for layer in all_layers(model):
-        for shard in getattr(layer, "shards", ()):
-            table = getattr(getattr(shard, "array", None), "table", None)
-            if table is not None:
-                table.close()
+        for shard in shards_of(layer):
+            shard.array.table.close()

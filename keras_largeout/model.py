@@ -1,6 +1,7 @@
 """`Model`: a `keras.Model` whose `fit` also works on several machines."""
 
 import functools
+import math
 import warnings
 
 import keras
@@ -31,7 +32,7 @@ class _Checked(ValuesOfWeights):
     def check_callbacks(self, callbacks):
         callbacks = getattr(callbacks, "callbacks", callbacks)
         schedulers = {type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, _SCHEDULERS)}
-        fused = [layer for layer in all_layers(self) if _trains_itself(layer)]
+        fused = [layer for layer in all_layers(self) if _own_optimizers(layer)]
         if schedulers and fused:
             names = ", ".join(repr(layer.name) for layer in fused)
             warnings.warn(
@@ -51,6 +52,39 @@ class _Checked(ValuesOfWeights):
             if note:
                 (print_fn or print)(f" {layer.name}: {note}")
 
+    def get_state_tree(self, value_format="backend_tensor"):
+        """Keras's tree, with the variables of layers' own optimizers, and without weights that hold no value.
+
+        Those of the optimizers of a layer are in `tree["optimizer_variables"][layer.name]`.
+        """
+        tree = super().get_state_tree(value_format)
+        for layer, variables in self._of_own_optimizers():
+            in_numpy = value_format == "numpy_array"
+            values = {name: v.numpy() if in_numpy else v.value for name, v in variables.items()}
+            tree["optimizer_variables"][layer] = values
+        return _without_empty(tree)
+
+    def set_state_tree(self, state_tree):
+        """Assign what `get_state_tree` returned."""
+        super().set_state_tree(state_tree)
+        for layer, variables in self._of_own_optimizers():
+            for name, value in state_tree.get("optimizer_variables", {}).get(layer, {}).items():
+                variables[name].assign(value)
+
+    def _of_own_optimizers(self):
+        """Yield each layer's name and the variables of its own optimizers, a dict."""
+        for layer in all_layers(self):
+            if _own_optimizers(layer) and hasattr(layer, "make_slots"):
+                layer.make_slots()
+                yield (
+                    layer.name,
+                    {
+                        f"{i}.{j}.{variable.name}": variable
+                        for i, optimizer in enumerate(_own_optimizers(layer))
+                        for j, variable in enumerate(optimizer.variables)
+                    },
+                )
+
     def _check_heads(self, outputs):
         heads = [head for output in keras.tree.flatten(outputs) for head in heads_of(output)]
         heads = heads or [layer for layer in all_layers(self) if hasattr(layer, "check_compiled")]
@@ -58,10 +92,18 @@ class _Checked(ValuesOfWeights):
             heads[-1].check_compiled(self, outputs)
 
 
-def _trains_itself(layer):
-    """Whether a layer, or a table of it, has an optimizer of its own."""
-    own = [getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())]
-    return any(isinstance(o, keras.optimizers.Optimizer) for o in own) and not isinstance(layer, keras.Model)
+def _own_optimizers(layer):
+    """The optimizers that train a layer, or tables of it, in the place of the model's."""
+    if isinstance(layer, keras.Model):
+        return []
+    given = getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())
+    return [optimizer for optimizer in given if isinstance(optimizer, keras.optimizers.Optimizer)]
+
+
+def _without_empty(tree):
+    """A tree of dicts without arrays that have no element: Orbax does not save them."""
+    kept = {k: _without_empty(v) if isinstance(v, dict) else v for k, v in tree.items()}
+    return {k: v for k, v in kept.items() if isinstance(v, dict) or math.prod(v.shape)}
 
 
 class _Pickled:

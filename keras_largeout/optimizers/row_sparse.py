@@ -131,9 +131,10 @@ class RowSparse(GradientSums, SavedRows):
                 self.check_rows(weight)
                 if self.slot_names:  # another optimizer may have trained it
                     weight.owner.forget_slots()
-        super().build(variables)
-        if self.gradient_accumulation_steps:
-            self._row_slots.add_accumulators()
+        with keras.name_scope(self.name, caller=self):  # the paths of slots are the same without a step
+            super().build(variables)
+            if self.gradient_accumulation_steps:
+                self._row_slots.add_accumulators()
         if self._row_slots.has_rows:
             self.track_state()
 

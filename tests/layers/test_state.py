@@ -182,6 +182,39 @@ def test_a_state_tree_has_the_slots_of_tables(wrapped):
     assert fit(target) == fit(source)
 
 
+def test_a_state_tree_has_the_optimizers_of_layers_and_no_empty_array():
+    """An optimizer of the model that has not made a step names its slots as one that has."""
+
+    def make():
+        tables = [
+            kl.layers.TableConfig(f"t{i}", ROWS, DIM, optimizer=kl.optimizers.Adagrad(0.1 * i))
+            for i in (1, 2)
+        ]
+        features = [kl.layers.FeatureConfig(table.name, table) for table in tables]
+        items = kl.layers.DynamicVocabulary(64, name="items")
+        ids = keras.Input((3,), dtype="int64")
+        rows = kl.layers.ShardedEmbedding(items.vocabulary_size(), DIM, vocabulary=items, name="rows")(ids)
+        many = kl.layers.DistributedEmbedding(features, name="many")([ids, ids])
+        x = keras.layers.Concatenate()([keras.layers.Flatten()(rows), *many])
+        head = kl.layers.HierarchicalSoftmax(9, optimizer=kl.optimizers.LazyAdam(0.1), name="head")
+        model = kl.Model(ids, head(x))
+        model.compile(kl.optimizers.LazyAdam(0.1, name="adam"), head.loss)
+        return model
+
+    classes = IDS[:, 0] % 9
+    source, target = make(), make()
+    source.fit(IDS, classes, verbose=0)
+    tree = source.get_state_tree(value_format="numpy_array")
+    assert all(array.size for array in keras.tree.flatten(tree))
+    assert [len(tree["optimizer_variables"][layer]) for layer in ("many", "head")] == [6, 6]
+    target.optimizer.build(target.trainable_variables)
+    target.set_state_tree(tree)
+    again = target.get_state_tree(value_format="numpy_array")
+    keras.tree.map_structure(np.testing.assert_array_equal, again, tree)
+    histories = [model.fit(IDS, classes, verbose=0, shuffle=False).history for model in (source, target)]
+    assert histories[0] == histories[1]
+
+
 def test_slots_of_tables_are_saved_once():
     model = trained()
     assert sum("embeddings" in variable.path for variable in model.optimizer.variables) == 2

@@ -158,7 +158,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         give_shards(self, *self.tables)
         if self.optimizers:
             self._trigger = add_trigger(self)
-            self._make_slots()
+            self.make_slots()
         for stack, table in zip(self._stacks, self.tables):
             for config, section in zip(stack.tables, table.sections):
                 self._requests.rules[config.name].reset_rows(table, config.initializer, section.start)
@@ -181,7 +181,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             trainable=stack.first.optimizer is None,
         )
 
-    def _make_slots(self):
+    def make_slots(self):
         """Makes the slots of the tables' own optimizers: before they are saved or loaded."""
         for fused, stacks in self._trained:
             if fused is not None:
@@ -192,9 +192,8 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return [table for stack, table in zip(self._stacks, self.tables) if stack in stacks]
 
     def __call__(self, *args, **kwargs):
-        if (
-            not self.built
-        ):  # Keras 3.12, the last one for Python 3.10, takes no None among what it builds from
+        # Keras 3.12, the last one for Python 3.10, takes no None among what it builds from.
+        if not self.built:
             self.build()
         return super().__call__(*args, **kwargs)
 
@@ -356,7 +355,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
     # Saving. The tables' optimizers are saved by Keras, in folders of their own.
 
     def save_own_variables(self, store):
-        self._make_slots()
+        self.make_slots()
         with digested(store, place_of(store)) as arrays:
             for name, rows in self.get_embedding_tables().items():
                 rows.save(arrays, name)
@@ -367,7 +366,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         for name, rows in tables.items():
             rows.check(store, name)
         if not only_checking():
-            self._make_slots()
+            self.make_slots()
             for name, rows in tables.items():
                 rows.load(store, name)
 

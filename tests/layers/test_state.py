@@ -211,8 +211,8 @@ def test_a_state_tree_has_the_optimizers_of_layers_and_no_empty_array():
     target.set_state_tree(tree)
     again = target.get_state_tree(value_format="numpy_array")
     keras.tree.map_structure(np.testing.assert_array_equal, again, tree)
-    histories = [model.fit(IDS, classes, verbose=0, shuffle=False).history for model in (source, target)]
-    assert histories[0] == histories[1]
+    losses = [model.fit(IDS, classes, verbose=0, epochs=2).history["loss"] for model in (source, target)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_slots_of_tables_are_saved_once():

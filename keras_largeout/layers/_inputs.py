@@ -55,6 +55,25 @@ def as_ids(inputs, rows=None):
     return tf.cast(inputs, tf.int32 if fits else tf.int64)
 
 
+def categories(inputs):
+    """Return `inputs`, a tensor of any kind, of strings or integers.
+
+    Raises:
+        TypeError: they are neither. No other type can hold every id.
+    """
+    if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
+        inputs = tf.convert_to_tensor(inputs)
+    check_categories(inputs.dtype)
+    return inputs
+
+
+def check_categories(dtype):
+    """Raise TypeError where `dtype`, of TensorFlow or a str, is neither string nor integer."""
+    dtype = tf.as_dtype(dtype)
+    if dtype != tf.string and not dtype.is_integer:
+        raise TypeError(f"`inputs` must be strings or integers. Received: dtype={dtype.name}")
+
+
 def check_exact(dtype, rows):
     """Raises NotImplementedError where `dtype` cannot hold every id below `rows`.
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout.layers._inputs import categories, check_categories
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.hashing.reference import xxhash64_reference
@@ -149,9 +150,9 @@ class CategoryHashing(keras.layers.Layer):
                     f"`inputs` of {self.name!r} must be a dictionary of features: it has the crosses "
                     f"{self.crosses}. Received: {type(inputs).__name__}"
                 )
-            inputs = _categories(inputs)
+            inputs = categories(inputs)
             return self._in_kind(inputs, self._ids([values_of(inputs)], self._seeds()))
-        inputs = {name: _categories(values) for name, values in inputs.items()}
+        inputs = {name: categories(values) for name, values in inputs.items()}
         ids = {
             name: self._in_kind(values, self._ids([values_of(values)], self._seeds(name)))
             for name, values in inputs.items()
@@ -221,7 +222,7 @@ class CategoryHashing(keras.layers.Layer):
             of a perfect hash: n - m (1 - (1 - 1/m)^n) for n categories and m possible tuples).
         """
         values = np.unique(np.asarray(values))
-        ids = self._ids([_categories(values)], self._seeds()).numpy()
+        ids = self._ids([categories(values)], self._seeds()).numpy()
         tuples = len(np.unique(ids, axis=0)) if self.num_hashes > 1 else len(np.unique(ids))
         n = len(values)
         possible = float(self.num_bins - int(self.mask_value is not None)) ** self.num_hashes
@@ -241,9 +242,7 @@ class CategoryHashing(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         def spec(values):
-            dtype = keras.backend.standardize_dtype(values.dtype)
-            if not dtype.startswith(("int", "uint", "string")):
-                _refuse(dtype)
+            check_categories(values.dtype)
             kind = {key: True for key in ("ragged", "sparse") if getattr(values, key, False)}
             return keras.KerasTensor((*values.shape, *self._last_axis()), dtype="int64", **kind)
 
@@ -294,16 +293,3 @@ def _equal(values, mask_value):
     if not strings and not values.dtype.min <= mask_value <= values.dtype.max:
         return tf.zeros_like(values, tf.bool)
     return values == tf.constant(mask_value, values.dtype)
-
-
-def _categories(inputs):
-    """A tensor of any kind, of strings or integers."""
-    if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
-        inputs = tf.convert_to_tensor(inputs)
-    if inputs.dtype != tf.string and not inputs.dtype.is_integer:
-        _refuse(inputs.dtype.name)
-    return inputs
-
-
-def _refuse(dtype):
-    raise TypeError(f"`inputs` must be strings or integers, which can be hashed. Received: dtype={dtype}")

@@ -331,3 +331,11 @@ def test_an_optimizer_that_would_carry_one_ids_state_over_to_another_is_refused(
     step(model, [[7, 8]])
     for row in items.get_vocabulary():
         np.testing.assert_array_equal(table.array.numpy()[row], [-1, -1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
+def test_ids_of_types_that_cannot_hold_every_id_are_refused(dtype):
+    items = kl.layers.DynamicVocabulary(16)
+    for ids in (tf.cast([1, 2], dtype), keras.Input((2,), dtype=dtype)):
+        with pytest.raises(TypeError, match=rf"must be strings or integers\. Received: dtype={dtype}"):
+            items(ids)

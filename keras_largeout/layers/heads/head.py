@@ -9,9 +9,9 @@ leaves them out; `SparseOutput` computes them without their labels and drops the
 What `compile` was given in the place of `head.loss` is checked in `_compile_check.py`: to Keras's own losses
 and metrics hidden vectors look like scores of classes.
 
-What is state is saved with the weights: the tree of a `HierarchicalSoftmax` is three int32 variables. Its
-config has only the tree's sizes, so that a loaded layer knows its shapes, and a digest, by which a clone
-in the same process finds the tree.
+State is saved with the weights: the tree of a `HierarchicalSoftmax` is six int32 variables, of which a file
+has three; the others follow from them. The config has only the sizes of the tree, so that a loaded layer has
+the right shapes, and a digest, by which a clone in the same process finds the tree.
 """
 
 import functools

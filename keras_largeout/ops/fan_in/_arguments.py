@@ -1,4 +1,4 @@
-"""What the fan-in ops of `fan_in.py` and `fan_in_rewire.py` share: their arguments, checked."""
+"""Check the arguments that the fan-in ops of `wrapper.py` and `rewire.py` share."""
 
 from typing import NamedTuple
 

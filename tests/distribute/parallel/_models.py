@@ -83,9 +83,3 @@ def values(model):
         store.pop("digests", None)
         found.update({f"{layer.name}/{key}": np.asarray(value) for key, value in store.items()})
     return found
-
-
-def assert_same(got, want, rtol=2e-4, atol=2e-5):
-    assert got.keys() == want.keys()
-    for key, value in want.items():
-        np.testing.assert_allclose(got[key], value, rtol=rtol, atol=atol, err_msg=key)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from _training import in_the_suite
+from _training import assert_same, in_the_suite
 from distribute.parallel._models import (
     DEVICES,
     IDS,
@@ -17,7 +17,6 @@ from distribute.parallel._models import (
     WORDS,
     X,
     Y,
-    assert_same,
     dense_model,
     loss_of,
     trained,

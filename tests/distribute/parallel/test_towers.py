@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from distribute.parallel._models import DEVICES, X, Y, assert_same, trained, values
+from _training import assert_same
+from distribute.parallel._models import DEVICES, X, Y, trained, values
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.processes.config import cluster_of, from_environment
 from keras_largeout.distribute.processes.following import follow
-from keras_largeout.distribute.processes.listening import require_free_port, require_loopback
+from keras_largeout.distribute.processes.listening import require_address, require_free_port
 from keras_largeout.ops import build_info
 
 
@@ -75,7 +75,7 @@ def _serve_one_chief(cluster, title):
         protocol="grpc",
         start=False,  # it listens, and answers nobody yet
     )
-    require_loopback(cluster)
+    require_address(cluster)
     server.start()  # it cannot be shut down: its threads end with the process, or where another begins in it
     print(f"keras_largeout: {title} is ready, ops {sources}", flush=True)
     follow(

@@ -5,7 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from keras_largeout.distribute.processes.leaving import leave_on_sigterm
-from keras_largeout.distribute.processes.listening import kept_to_loopback, require_free_port
+from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
 from keras_largeout.distribute.replicas import devices
 from keras_largeout.ops import build_info
@@ -35,7 +35,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             rpc_layer="grpc",
         )
         require_free_port(cluster)
-        with telling_who_is_missing(cluster), kept_to_loopback(cluster):
+        with telling_who_is_missing(cluster), kept_to_address(cluster):
             super().__init__(resolver)
         check_servers(cluster)
         self.cluster, self.exchange_dtype = cluster, exchange_dtype

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.hosts.watch import HostWatch
 from keras_largeout.distribute.processes.leaving import leave_on_sigterm
-from keras_largeout.distribute.processes.listening import kept_to_loopback, require_free_port
+from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
 from keras_largeout.distribute.replicas._tensorflow import cpus_per_host
 from keras_largeout.distribute.replicas.between_hosts import each
@@ -52,7 +52,7 @@ def _connect(cluster, devices):
     require_free_port(cluster)
     with (
         telling_who_is_missing(cluster),
-        kept_to_loopback(cluster),
+        kept_to_address(cluster),
         cpus_per_host(1 if gpus else devices or 1),
     ):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(

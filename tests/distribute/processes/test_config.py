@@ -1,6 +1,7 @@
 """What `TF_CONFIG` says, and what is said when it says something else."""
 
 import contextlib
+import ipaddress
 import json
 import socket
 import time
@@ -129,7 +130,7 @@ def test_keeping_to_loopback():
 
 def test_a_server_is_kept_to_loopback_while_it_is_still_starting():
     (port,) = free_ports(1)
-    with contextlib.ExitStack() as stack, listening.kept_to_loopback(_alone_on(port)):
+    with contextlib.ExitStack() as stack, listening.kept_to_address(_alone_on(port)):
         s = stack.enter_context(socket.create_server(("", port)))
         deadline = time.monotonic() + PATIENCE
         while _device(s) != b"lo":
@@ -141,8 +142,8 @@ def test_a_port_that_cannot_be_kept_to_loopback(monkeypatch):
     (port,) = free_ports(1)
     message = rf"chief 0 \(127\.0\.0\.1:{port}\) could not be kept to the loopback"
     with pytest.raises(RuntimeError, match=rf"{message}.*no socket of this process listens"):
-        listening.require_loopback(_alone_on(port))
-    with pytest.raises(RuntimeError, match=message), listening.kept_to_loopback(_alone_on(port)):
+        listening.require_address(_alone_on(port))
+    with pytest.raises(RuntimeError, match=message), listening.kept_to_address(_alone_on(port)):
         pass
 
     def refuse(port):
@@ -150,25 +151,38 @@ def test_a_port_that_cannot_be_kept_to_loopback(monkeypatch):
 
     monkeypatch.setattr(listening, "keep_to_loopback", refuse)
     with pytest.raises(RuntimeError, match=rf"{message}.*not permitted"):
-        listening.require_loopback(_alone_on(port))
-    with listening.kept_to_loopback(_alone_on(port, "10.0.0.7")):  # meant for a network
-        listening.require_loopback(_alone_on(port, "10.0.0.7"))
+        listening.require_address(_alone_on(port))
 
 
-@pytest.mark.parametrize(("peer", "ended"), [("10.0.0.7", True), ("::ffff:127.0.0.1", False)])
-def test_who_got_in_before_is_cut_off(peer, ended):
-    class Connection:
-        down = False
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_port_answers_on_one_address_of_the_machine(version):
+    """Connections to another one that were there before are ended."""
+    one, other = ("127.0.0.2", "127.0.0.3") if version == 4 else ("::1", "127.0.0.3")
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6")
+    server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    port = server.getsockname()[1]
+    with server, socket.create_connection((other, port)) as early, socket.create_connection((one, port)):
+        accepted = [server.accept()[0] for _ in range(2)]
+        assert listening.keep_to_addresses(port, [ipaddress.ip_address(one)]) == 1
+        assert early.recv(1) == b""  # ended
+        for connection in accepted:
+            connection.close()
+        socket.create_connection((one, port), timeout=PATIENCE).close()
+        with pytest.raises(TimeoutError):
+            socket.create_connection((other, port), timeout=0.3)
 
-        def getpeername(self):
-            return peer, 1
 
-        def shutdown(self, how):
-            self.down = True
+def test_addresses_of_this_machine():
+    assert ipaddress.ip_address("127.0.0.1") in listening.addresses_here("localhost")
+    assert listening.addresses_here("192.0.2.1") == listening.addresses_here("no.such.host.invalid") == []
 
-    connection = Connection()
-    listening._end_unless_loopback(connection)
-    assert connection.down is ended
+
+def test_a_port_that_cannot_be_kept_to_its_address(caplog):
+    """An address of a gateway that forwards it, such as that of a container's machine."""
+    (port,) = free_ports(1)
+    listening.require_address(_alone_on(port, "192.0.2.1"))
+    assert "answers on every interface" in caplog.text and "192.0.2.1" in caplog.text
 
 
 def test_a_port_in_use_is_named():

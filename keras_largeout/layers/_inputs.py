@@ -5,9 +5,10 @@ import tensorflow as tf
 
 from keras_largeout._keras import is_symbolic_in_tf_keras, training_layer_of_tf_keras
 from keras_largeout.distribute.replicas._tensorflow import check_no_tangents
+from keras_largeout.ops.embedding.kinds import values_of, with_values
 
 # Up to here a floating point type holds every integer.
-_EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
+_EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 
 
 def check_keras_3(layer, inputs):
@@ -67,11 +68,45 @@ def categories(inputs):
     return inputs
 
 
-def check_categories(dtype):
-    """Raise TypeError where `dtype`, of TensorFlow or a str, is neither string nor integer."""
+def check_categories(dtype, floats=False):
+    """Raise TypeError where `dtype`, of TensorFlow or a str, is neither string nor integer.
+
+    Args:
+        floats: bool, whether floating point numbers will do, too.
+    """
     dtype = tf.as_dtype(dtype)
-    if dtype != tf.string and not dtype.is_integer:
+    if dtype != tf.string and not dtype.is_integer and not (floats and dtype.is_floating):
         raise TypeError(f"`inputs` must be strings or integers. Received: dtype={dtype.name}")
+
+
+def whole_ids(inputs):
+    """Return ids of any type and kind as strings, int32 or int64, where any id may come.
+
+    Keras gives a Sequential model without an Input floating point ids. Small ones are exact.
+
+    Raises:
+        TypeError: they are no numbers and no strings.
+        tf.errors.InvalidArgumentError: a floating point number that is not whole, or so large that its type
+            has not all integers up to it.
+    """
+    if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
+        inputs = tf.convert_to_tensor(inputs)
+    check_categories(inputs.dtype, floats=True)
+    if not inputs.dtype.is_floating:
+        return as_ids(inputs)
+    values = values_of(inputs)
+    limit = tf.constant(_EXACT[inputs.dtype.name], values.dtype)
+    known = tf.debugging.Assert(
+        tf.reduce_all((tf.abs(values) < limit) & (tf.floor(values) == values)),
+        [
+            "`inputs` must be integers: floating point ids are exact below",
+            limit,
+            "only. Begin the model with keras.Input(..., dtype='int64'). Received:",
+            values,
+        ],
+    )
+    with tf.control_dependencies([] if known is None else [known]):
+        return with_values(inputs, tf.cast(values, tf.int64))
 
 
 def check_exact(dtype, rows):

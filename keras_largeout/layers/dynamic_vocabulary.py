@@ -19,7 +19,7 @@ from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.plain_weight import PlainWeight
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
-from keras_largeout.layers._inputs import as_ids, categories, check_categories
+from keras_largeout.layers._inputs import check_categories, whole_ids
 from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.layers._steps import calls_of_step
 from keras_largeout.layers._vocabulary_placing import place_anew
@@ -171,7 +171,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self._resets.append(weakref.ref(reset))
 
     def call(self, inputs, training=None):
-        given = [as_ids(categories(ids)) for ids in (inputs if isinstance(inputs, tuple) else (inputs,))]
+        given = [whole_ids(ids) for ids in (inputs if isinstance(inputs, tuple) else (inputs,))]
         rows = self._rows([values_of(ids) for ids in given], training)
         rows = [with_values(ids, found) for ids, found in zip(given, rows)]
         return rows if isinstance(inputs, tuple) else rows[0]
@@ -254,7 +254,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     def compute_output_spec(self, inputs, training=None):
         if isinstance(inputs, tuple):
             return [self.compute_output_spec(ids) for ids in inputs]
-        check_categories(inputs.dtype)
+        check_categories(inputs.dtype, floats=True)
         kind = {"ragged": getattr(inputs, "ragged", False), "sparse": getattr(inputs, "sparse", False)}
         return keras.KerasTensor(inputs.shape, dtype="int64", **{k: v for k, v in kind.items() if v})
 

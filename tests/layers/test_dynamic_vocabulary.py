@@ -333,9 +333,15 @@ def test_an_optimizer_that_would_carry_one_ids_state_over_to_another_is_refused(
         np.testing.assert_array_equal(table.array.numpy()[row], [-1, -1])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
-def test_ids_of_types_that_cannot_hold_every_id_are_refused(dtype):
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 2**24), ("float64", 2**53), ("bfloat16", 2**8)])
+def test_floating_point_ids_are_exact_or_refused(dtype, limit):
     items = kl.layers.DynamicVocabulary(16)
-    for ids in (tf.cast([1, 2], dtype), keras.Input((2,), dtype=dtype)):
-        with pytest.raises(TypeError, match=rf"must be strings or integers\. Received: dtype={dtype}"):
+    items(tf.cast([1, limit - 1], dtype), training=True)
+    assert set(items.get_vocabulary().values()) == {1, limit - 1}
+    for wrong in (limit, 0.5):
+        for call in (items, tf.function(items)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="`inputs` must be integers"):
+                call(tf.cast([1, wrong], dtype))
+    for ids in (tf.constant([True]), keras.Input((2,), dtype="bool")):
+        with pytest.raises(TypeError, match=r"must be strings or integers\. Received: dtype=bool"):
             items(ids)

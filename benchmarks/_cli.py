@@ -32,7 +32,7 @@ def arguments(description):
 
 
 def _load():
-    """Other processes that want a processor now, and a warning where they would spoil the figures."""
+    """Return other processes that want a processor now, and a warning where they would spoil the figures."""
     load = os.getloadavg()[0]
     if load > 0.3 * (os.cpu_count() or 1):
         print(

@@ -57,7 +57,7 @@ class Case:
         return f"{self.problem}/{self.library}"
 
     def but(self, **changes):
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
 
@@ -116,7 +116,9 @@ class Result:
 
 
 def matches(case, patterns):
-    """Whether a case is asked for: without patterns all are, else those in whose name one of them occurs."""
+    """Return whether a case is asked for: without patterns all are, else those in whose name one of them
+    occurs.
+    """
     name = case.name.lower()
     return not patterns or any(fnmatch.fnmatch(name, f"*{pattern.lower()}*") for pattern in patterns)
 

@@ -13,7 +13,7 @@ _ACKED = 120  # where `tcpi_bytes_acked` stands in `struct tcp_info`
 
 
 def processor_seconds():
-    """Processor time of each process of this one's cluster: a dict of job to a list of seconds."""
+    """Return processor time of each process of this one's cluster: a dict of job to a list of seconds."""
     found = {job: [] for job in _JOBS}
     own = json.loads(os.environ["TF_CONFIG"])["cluster"]
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
@@ -31,7 +31,7 @@ def processor_seconds():
 
 
 def bytes_sent(ports):
-    """Bytes that TCP connections of this machine to or from the ports have carried, both ways.
+    """Return bytes that TCP connections of this machine to or from the ports have carried, both ways.
 
     The payload alone, of the connections that are open. What other processes send is not in it.
     """
@@ -44,7 +44,7 @@ def bytes_sent(ports):
 
 
 def _connections(family):
-    """`(port, port of the other end, struct tcp_info)` of every established connection."""
+    """Yield `(port, port of the other end, struct tcp_info)` of every established connection."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:  # NETLINK_SOCK_DIAG
         body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), 0, 1 << 1) + bytes(48)
         diagnosis.send(struct.pack("=IHHII", 16 + len(body), _BY_FAMILY, _DUMP, 1, 0) + body)

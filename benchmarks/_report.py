@@ -90,7 +90,7 @@ class LimitReach:
 
 
 def floors(notes, machine):
-    """The least seconds a step could take by each of the machine's limits: `{name: seconds}`."""
+    """Return the least seconds a step could take by each of the machine's limits: `{name: seconds}`."""
     found = {}
     if "bytes" in notes and "copy_all_gb_s" in machine:
         found["bytes"] = notes["bytes"] / (machine["copy_all_gb_s"] * 1e9)
@@ -108,7 +108,7 @@ def floors(notes, machine):
 
 
 def table(results, references, baseline=None):
-    """Header and rows.
+    """Return header and rows.
 
     Args:
         results: One a row.
@@ -146,7 +146,7 @@ def table(results, references, baseline=None):
 
 
 def limit_lines(results, machine):
-    """How far each of our steps is from what the machine could do."""
+    """Return how far each of our steps is from what the machine could do."""
     lines = []
     for result in results:
         if not result.case.ours or result.median is None:
@@ -183,7 +183,7 @@ def reach_lines(reaches, results, machine):
 
 
 def reach_rows(lines):
-    """Header and rows of the goals."""
+    """Return header and rows of the goals."""
     rows = []
     for line in lines:
         if line.get("gb") is not None:

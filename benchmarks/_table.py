@@ -9,7 +9,9 @@ def _cells(rows):
 
 
 def aligned(header, rows):
-    """Text columns: the first two to the left, numbers to the right. The end of a short row may run over."""
+    """Return text columns: the first two to the left, numbers to the right. The end of a short row may run
+    over.
+    """
     cells = _cells([header, *rows])
     full = [row for row in cells if len(row) == len(header)]
     widths = [max(len(row[i]) for row in full) for i in range(len(header))]
@@ -25,7 +27,7 @@ def aligned(header, rows):
 
 
 def markdown(header, rows):
-    """A Markdown table, as it stands in README.md."""
+    """Return a Markdown table, as it stands in README.md."""
     padded = [[*row, *[""] * (len(header) - len(row))] for row in _cells([header, *rows])]
     lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("---" if i < 2 else "---:" for i in range(len(header))) + "|")
@@ -33,7 +35,7 @@ def markdown(header, rows):
 
 
 def milliseconds(seconds):
-    """Three figures and no more: 0.123, 1.23, 12.3, 123, 1234."""
+    """Return three figures and no more: 0.123, 1.23, 12.3, 123, 1234."""
     if seconds is None:
         return "-"
     value = 1e3 * seconds

@@ -20,7 +20,7 @@ _CHECKED_STEPS = 4
 
 
 def _memory():
-    """Resident bytes: the peak, now, and now without pages of files.
+    """Return resident bytes: the peak, now, and now without pages of files.
 
     VmHWM, not ru_maxrss: that one is inherited from the parent.
     """
@@ -33,7 +33,7 @@ def _memory():
 
 
 def measure(step, seconds, min_steps, max_steps):
-    """The times of a step: checked and warmed up first, then timed until the budget is spent.
+    """Return the times of a step: checked and warmed up first, then timed until the budget is spent.
 
     Beside them the mean time of the processor, of all threads together: other processes disturb it less.
     """

@@ -44,7 +44,7 @@ BYTES_OVER_BOUND = 1.05
 
 
 def measure(quick, only=(), verbose=False):
-    """One dict a line of the table, or with an "error" a case."""
+    """Return one dict a line of the table, or with an "error" a case."""
     lines = []
     for what, placement in CASES:
         if only and not any(pattern in f"{what}/{placement}" for pattern in only):
@@ -61,7 +61,7 @@ def measure(quick, only=(), verbose=False):
 
 
 def table(lines):
-    """Header and rows."""
+    """Return header and rows."""
     header = ["", "placement", "max/mean", "MB between", "of bound", "ms", "work of each device in a step"]
     rows = []
     for line in lines:
@@ -83,7 +83,7 @@ def table(lines):
 
 
 def reaches(lines):
-    """`(text, wanted, found, reached)` of every goal whose case was run."""
+    """Return `(text, wanted, found, reached)` of every goal whose case was run."""
     found = {(line["what"], line.get("problem"), line["placement"]): line for line in lines}
     goals = []
     for text, what, problem, placement, bound, least in REACHES:

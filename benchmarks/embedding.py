@@ -49,7 +49,7 @@ REACHES = [
 
 
 def traffic(unique, dim, outputs, ids, slots):
-    """Bytes that must move in a step, and the random rows behind them.
+    """Return bytes that must move in a step, and the random rows behind them.
 
     Each touched row is read once forward; the row and each of its slots are read and written once backward.
     """
@@ -78,7 +78,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches, the same for all of one table size, and the traffic of a step."""
+    """Return the cases with their batches, the same for all of one table size, and the traffic of a step."""
     grad = 0.01 * np.random.default_rng(2).standard_normal((BATCH, DIM), dtype=np.float32)
     arrays, unique = {"grad": grad}, {}
     for rows in {case.config["rows"] for case in cases}:

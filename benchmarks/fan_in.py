@@ -98,7 +98,9 @@ REACHES = list(_reaches())
 
 
 def traffic(function, dtype, labels, batch):
-    """What a step moves: bytes to and from memory, bytes of inputs gathered, of their gradients added to."""
+    """Return what a step moves: bytes to and from memory, bytes of inputs gathered, of their gradients
+    added to.
+    """
     connections = labels * FAN_IN
     moved = connections * _BYTES[function][dtype]
     if function == "logits":
@@ -128,7 +130,7 @@ def _ours(size, what, library, labels, inputs, options):
 
 
 def make_cases(quick):
-    """The baseline, all of the main size, and fused training of the other sizes."""
+    """Return the baseline, all of the main size, and fused training of the other sizes."""
     options = {"rounds": 1, "seconds": 0.2} if quick else {"rounds": 3, "seconds": 4.0}
     main_size, sizes = (QUICK_MAIN, QUICK_SIZES) if quick else (MAIN, SIZES)
     inputs, dense = (QUICK_INPUTS, QUICK_DENSE_INPUTS) if quick else (INPUTS, DENSE_INPUTS)
@@ -148,7 +150,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches: inputs as a relu leaves them, and labels of each example."""
+    """Return the cases with their batches: inputs as a relu leaves them, and labels of each example."""
     widths, sizes = ({case.config[name] for case in cases} for name in ("inputs", "labels"))
     hidden = {width: _data.save(folder, **{f"hidden_{width}": _hidden(width)}) for width in widths}
     targets = {size: _data.save(folder, **{f"targets_{size}": _targets(size)}) for size in sizes}

@@ -49,7 +49,7 @@ PREFIX = "[chief] RESULT "
 
 
 def measure(config, workers, servers):
-    """What the chief of one cluster reports, or a dict with "error"."""
+    """Return what the chief of one cluster reports, or a dict with "error"."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     script = str(ROOT / "benchmarks/peers/ours_cluster.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +63,13 @@ def measure(config, workers, servers):
 
 
 def title(workers, servers, by_workers, per_call, dtype):
-    """A case in words."""
+    """Return a case in words."""
     source = "workers" if by_workers else "the chief"
     return f"{workers} workers, {servers} servers, batches of {source}, {per_call} per call, {dtype}"
 
 
 def limits(measured, options, workers, servers):
-    """Steps a second that each part of a cluster allows: a dict."""
+    """Return steps a second that each part of a cluster allows: a dict."""
     wire = measured["wire_bytes"]
     imbalance = max(measured["planned"].values())
     byte_rate = options.gbit / 8 * 1e9

@@ -73,7 +73,9 @@ REACHES = [
 
 
 def rows_of_features(quick):
-    """The rows of the 26 tables: from 10 on, each table larger than the one before by the same factor."""
+    """Return the rows of the 26 tables: from 10 on, each table larger than the one before by the same
+    factor.
+    """
     return np.geomspace(10, QUICK_ROWS if quick else MOST_ROWS, FEATURES).round().astype(int).tolist()
 
 
@@ -122,7 +124,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches: ids by Zipf's law, spread over the tables."""
+    """Return the cases with their batches: ids by Zipf's law, spread over the tables."""
     count = QUICK_BATCHES if quick else BATCHES
     arrays = {}
     for rows in {case.config["rows"] for case in cases if isinstance(case.config["rows"], int)}:

@@ -45,7 +45,7 @@ def batches(steps):
 
 
 def train(devices, optimizer, tree, steps):
-    """Losses of all steps, and the tables with their slots by name."""
+    """Return losses of all steps, and the tables with their slots by name."""
     keras.utils.set_random_seed(3)
     with kl.distribute.strategy(devices).scope():
         tokens = keras.Input((LENGTH,), dtype="int32")
@@ -65,7 +65,7 @@ def train(devices, optimizer, tree, steps):
 
 
 def difference(got, want):
-    """The largest difference, relative to the largest value of each array."""
+    """Return the largest difference, relative to the largest value of each array."""
     return max(
         (float(np.abs(got[key] - want[key]).max() / max(np.abs(want[key]).max(), 1e-12)) for key in want),
         default=0.0,

@@ -93,7 +93,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches."""
+    """Return the cases with their batches."""
     hidden = 0.5 * np.random.default_rng(2).standard_normal((2, TOKENS, DIM), np.float32)
     paths = _data.save(folder, hidden=hidden)
     for classes in {case.config["classes"] for case in cases}:

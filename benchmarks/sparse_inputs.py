@@ -49,7 +49,7 @@ FEW = f"{FEW_ROWS} rows"
 
 
 def pass_over(spread):
-    """The problem's name."""
+    """Return the problem's name."""
     return f"one pass, {spread}"
 
 
@@ -92,7 +92,7 @@ def make_cases(quick):
 
 
 def sparse_rows(rows, features, exponent, seed=0):
-    """Ids and values `[rows, NON_ZEROS]`, and labels of a logistic model of them."""
+    """Return ids and values `[rows, NON_ZEROS]`, and labels of a logistic model of them."""
     rng = np.random.default_rng(seed)
     shape = (rows, NON_ZEROS)
     if exponent:
@@ -109,7 +109,7 @@ def sparse_rows(rows, features, exponent, seed=0):
 
 
 def _write_text(path, ids, values, labels):
-    """The rows as Vowpal Wabbit reads them."""
+    """Write the rows in the format of Vowpal Wabbit."""
     with open(path, "w") as file:
         for row, numbers, label in zip(ids.tolist(), values, labels):
             pairs = " ".join(f"{i}:{x:.4f}" for i, x in zip(row, numbers.tolist()))
@@ -117,7 +117,7 @@ def _write_text(path, ids, values, labels):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their strings or rows: the same for all of a problem."""
+    """Return the cases with their strings or rows: the same for all of a problem."""
     paths, made = {}, {}
     if any(case.problem == HASH for case in cases):
         rng = np.random.default_rng(1)

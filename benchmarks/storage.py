@@ -66,7 +66,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches, and a place for their files."""
+    """Return the cases with their batches, and a place for their files."""
     rng = np.random.default_rng(1)
     arrays = {"grad": 0.01 * rng.standard_normal((BATCH, DIM), dtype=np.float32)}
     batches = {"zipf": QUICK_BATCHES if quick else BATCHES, "uniform": COLD_BATCHES}
@@ -86,7 +86,9 @@ def with_data(quick, folder, cases):
 
 
 def _zipf(rng, rows, shape):
-    """By the continuous law, rounded down: the table of probabilities of 400 million rows takes long."""
+    """Return ranks by the continuous law, rounded down: the table of probabilities of 400 million rows takes
+    long.
+    """
     top = (rows + 1.0) ** (1 - ZIPF) - 1
     ranks = np.floor((1 + rng.random(shape) * top) ** (1 / (1 - ZIPF))).astype(np.int64) - 1
     return _data.spread(np.clip(ranks, 0, rows - 1), rows)

@@ -130,7 +130,7 @@ def make_cases(quick):
 
 
 def with_data(quick, folder, cases):
-    """The cases with their batches, and ours with the bytes and flops of their trees."""
+    """Return the cases with their batches, and ours with the bytes and flops of their trees."""
     data = {}
     for classes, tokens in {(case.config["classes"], case.config["tokens"]) for case in cases}:
         rotation = 4 if tokens <= TOKENS else 1  # 40 thousand vectors alone are more than any cache holds

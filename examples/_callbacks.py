@@ -111,7 +111,7 @@ class StepParts(keras.callbacks.Callback):
             self._recording, self._recorder = self._recorder.stop(), None
 
     def lines(self):
-        """The table, as lines of text."""
+        """Return the table, as lines of text."""
         if not self._recording:
             return [f"not enough steps for a profile: it begins at step {self.first}"]
         optimizer = self.model.optimizer.name

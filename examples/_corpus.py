@@ -43,7 +43,7 @@ class Corpus:
 
 
 def standard_library(seed=0, validation=0.05, share=1.0):
-    """The Python files of the running Python's standard library, without what was installed into it.
+    """Return the Python files of the running Python's standard library, without what was installed into it.
 
     Whether a file is for training or validation, or is left out when `share` is below 1, follows from a hash
     of its path and the seed.
@@ -63,7 +63,7 @@ def standard_library(seed=0, validation=0.05, share=1.0):
 
 
 def text_files(paths, validation_paths=(), validation=0.05, share=1.0):
-    """Text files, plain or .gz, one sentence a line; a file is one document, lines end in `END`.
+    """Return text files, plain or .gz, one sentence a line; a file is one document, lines end in `END`.
 
     Without validation files, the last lines of every file are held out.
     """
@@ -81,7 +81,9 @@ def text_files(paths, validation_paths=(), validation=0.05, share=1.0):
 
 
 def index(name, train, validation):
-    """A `Corpus` from documents that are iterables of words; the words of `train` are the vocabulary."""
+    """Return a `Corpus` from documents that are iterables of words; the words of `train` are the
+    vocabulary.
+    """
     order_seen = collections.defaultdict()
     order_seen.default_factory = order_seen.__len__
     first = [order_seen[word] for word in SPECIAL]
@@ -136,7 +138,7 @@ def windows(documents, steps):
 
 
 def batches(windows, batch, first_rare=None, seed=None):
-    """A `tf.data.Dataset` of (words read, words to predict), both int32 `[batch, steps]`.
+    """Return a `tf.data.Dataset` of (words read, words to predict), both int32 `[batch, steps]`.
 
     Args:
         windows: as made by `windows`.
@@ -160,7 +162,7 @@ def batches(windows, batch, first_rare=None, seed=None):
 
 
 def _draw(name):
-    """A number in [0, 1) that depends on the name only."""
+    """Return a number in [0, 1) that depends on the name only."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
 
 

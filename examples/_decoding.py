@@ -7,7 +7,7 @@ import numpy as np
 
 
 def _window(words, steps):
-    """The last of the words, int32 `[steps]`, filled up with 0 at the end; and how many there are."""
+    """Return the last of the words, int32 `[steps]`, filled up with 0 at the end; and how many there are."""
     words = words[-steps:]
     return np.pad(np.array(words, np.int32), (0, steps - len(words))), len(words)
 
@@ -17,7 +17,7 @@ def _words(context):
 
 
 def beam_search(predictor, context, length, beams=4, end=None):
-    """The continuations with the largest probability that a search with so many beams finds.
+    """Return the continuations with the largest probability that a search with so many beams finds.
 
     Each step asks the model for the best next words of every beam, and keeps the best of all. No step
     looks at more than `beams * k` words, however many the head has.
@@ -53,7 +53,7 @@ def beam_search(predictor, context, length, beams=4, end=None):
 
 
 def sample_text(model, head, context, length, end=None, **how):
-    """One continuation, every word of it drawn from what the model says.
+    """Return one continuation, every word of it drawn from what the model says.
 
     Args:
         model: tokens `[batch, steps]` -> hidden vectors `[batch, steps, units]` of `head`.

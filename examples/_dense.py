@@ -28,7 +28,7 @@ class DenseSoftmax(keras.layers.Dense):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **kwargs)
 
     def predictor(self, model, k=10, position="last"):
-        """From the inputs of `model` to the k most probable words after the last step."""
+        """Return a model from the inputs of `model` to the k most probable words after the last step."""
         if position != "last":
             raise ValueError(f'`position` must be "last". Received: position={position!r}')
         hidden = model.layers[-2].output

@@ -41,7 +41,7 @@ class Task:
 
 
 def standard_library(seed=0, test=0.1, share=1.0):
-    """The functions of the running Python's standard library, without what was installed into it.
+    """Return the functions of the running Python's standard library, without what was installed into it.
 
     Whether a file is for training or for the test, or is left out when `share` is below 1, follows from a
     hash of its path and the seed. A label is a name that occurs in the training files.
@@ -121,7 +121,7 @@ def _end(node, place):
 
 
 def _names(node):
-    """The labels that a node of the syntax tree stands for."""
+    """Return the labels that a node of the syntax tree stands for."""
     if isinstance(node, ast.Import):
         return [f"import {alias.name}" for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -138,7 +138,9 @@ def _names(node):
 
 
 def index(name, train, test):
-    """A `Task` from lists of (name, labels, text); the labels and words of `train` are all there are."""
+    """Return a `Task` from lists of (name, labels, text); the labels and words of `train` are all there
+    are.
+    """
     if not train or not test:
         raise ValueError(f"No functions to {'judge by' if train else 'learn from'} in: {name}")
     label_names = sorted(set().union(*(labels for _, labels, _ in train)))
@@ -162,5 +164,5 @@ def _multi_hot(label_sets, ids):
 
 
 def _draw(name):
-    """A number in [0, 1) that depends on the name only."""
+    """Return a number in [0, 1) that depends on the name only."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48

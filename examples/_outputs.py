@@ -49,7 +49,7 @@ SETTINGS = {
 
 
 def make_output(kind, args, counts):
-    """`(layers, head)`: what stands between the hidden vectors and the head, and the head.
+    """Return `(layers, head)`: what stands between the hidden vectors and the head, and the head.
 
     `counts`: int `[num_labels]`, how often each label occurs in training.
     """
@@ -83,7 +83,7 @@ def begin_with(head, counts, rows):
 
 
 def one_label(labels):
-    """One of each row's labels at random, and how many there are: a target and its weight.
+    """Return one of each row's labels at random, and how many there are: a target and its weight.
 
     The mean over epochs is then the sum of the cross-entropies of all labels of a row: the reduction
     "pick all labels" of Menon et al., 2019, "Multilabel reductions: what is my loss optimising?", section 3.
@@ -102,7 +102,8 @@ def one_label(labels):
 
 
 def memory(head, between=()):
-    """Bytes of the weights of a head and of the layers below it, and of what training them needs besides.
+    """Return bytes of the weights of a head and of the layers below it, and of what training them needs
+    besides.
 
     That is Adam's two moments, and the gradient where there is an array of it.
     """
@@ -154,7 +155,7 @@ def binary_crossentropy(y_true, logits):
 
 @keras.saving.register_keras_serializable(package="extreme_classification")
 def squared_hinge(y_true, logits):
-    """Likewise."""
+    """Return likewise."""
     negative = tf.reduce_sum(tf.square(tf.nn.relu(1 + logits)), -1)
     return negative + _sum_of_labels(
         y_true, logits, lambda z: tf.square(tf.nn.relu(1 - z)) - tf.square(tf.nn.relu(1 + z))

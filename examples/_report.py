@@ -55,7 +55,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def progress():
-    """What `fit` takes to say how far it is: `(verbose, callbacks)`, for a terminal or for a log."""
+    """Return what `fit` takes to say how far it is: `(verbose, callbacks)`, for a terminal or for a log."""
     return (1, []) if sys.stdout.isatty() else (2, [Progress()])
 
 
@@ -112,7 +112,9 @@ def export_and_serve(path, model, inputs, expected):
 
 
 def draws(strategy):
-    """Whether this process writes pictures and numbers: of several hosts in step, the first one does."""
+    """Return whether this process writes pictures and numbers: of several hosts in step, the first one
+    does.
+    """
     in_step = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     return not in_step or strategy.extended.should_checkpoint
 
@@ -124,14 +126,16 @@ def meet(strategy):
 
 
 def size(path):
-    """The size of a file, or of all files in a folder, for people."""
+    """Return the size of a file, or of all files in a folder, for people."""
     path = pathlib.Path(path)
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return f"{sum(p.stat().st_size for p in files) / 2**20:.0f} MB"
 
 
 def peak_memory():
-    """The most memory that this process has had, in bytes. (`ru_maxrss` would be the parent's, if larger.)"""
+    """Return the most memory that this process has had, in bytes. (`ru_maxrss` would be the parent's, if
+    larger.)
+    """
     status = pathlib.Path("/proc/self/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024

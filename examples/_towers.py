@@ -62,7 +62,7 @@ class TwoTower(kl.Model):
 
 
 def build(users, items, length, dim, kind="ours", temperature=1.0, first=0.1):
-    """A `TwoTower`: a user is a vector of its own and the mean of those of the items in its history.
+    """Return a `TwoTower`: a user is a vector of its own and the mean of those of the items in its history.
 
     Args:
         users, items: int, how many there are.
@@ -123,7 +123,9 @@ class Best(keras.layers.Layer):
 
 
 def recommender(model, items):
-    """What is served, `{"user", "history"}` to `{"ids", "scores"}`: the tower of queries and `BruteForce`."""
+    """Return what is served, `{"user", "history"}` to `{"ids", "scores"}`: the tower of queries and
+    `BruteForce`.
+    """
     query = model.query
     return keras.Model(
         query.input, Best(brute_force(model.item, items))(query.output, query.input["history"])
@@ -131,7 +133,7 @@ def recommender(model, items):
 
 
 def pairs(sequences, length, batch, seed):
-    """A dataset of what is known of the users, in batches: a pair of user and item in each row.
+    """Return a dataset of what is known of the users, in batches: a pair of user and item in each row.
 
     The history is the last items that the user has, at most `length` of them, without the item to be found.
     "share" is how often an item is the one to be found, of all pairs.
@@ -152,21 +154,21 @@ def pairs(sequences, length, batch, seed):
 
 
 def brute_force(item_tower, items, k=KS[-1], batch=8192):
-    """`BruteForce` over the vectors of items 0 .. items - 1, as they are now."""
+    """Return `BruteForce` over the vectors of items 0 .. items - 1, as they are now."""
     ids = tf.data.Dataset.range(items, output_type=tf.int32).batch(batch)
     vectors = tf.concat([item_tower(some, training=False) for some in ids], axis=0)
     return tfrs.layers.factorized_top_k.BruteForce(k=k).index(vectors, tf.range(items))
 
 
 def inputs_of(held_out, length):
-    """What the query tower takes for users whose next item was held out: a dict of arrays."""
+    """Return what the query tower takes for users whose next item was held out: a dict of arrays."""
     users, histories, _ = held_out
     history = padded([history[-length:] for history in histories], length)
     return {"user": np.array(users, np.int32), "history": history}
 
 
 def evaluate(model, held_out, length, items, most=2**25):
-    """Where the held-out item of each user is among all items.
+    """Return where the held-out item of each user is among all items.
 
     Args:
         model: a `TwoTower`.

@@ -107,7 +107,7 @@ def test(model, hashed, batches):
 
 
 def rows_moved(args, hashed, batches):
-    """Bytes of table rows that a step reads, and writes with their slots."""
+    """Return bytes of table rows that a step reads, and writes with their slots."""
     x, _ = next(iter(batches.train(mixed=False).map(hashed)))
     wide, deep = (len(np.unique(x[name])) for name in ("wide", "deep"))
     # A weight of the wide part has two slots; a row of the deep part is read, and its gradient written.
@@ -115,7 +115,9 @@ def rows_moved(args, hashed, batches):
 
 
 def save_and_reload(args, strategy, model, hashed, batches):
-    """The copy must predict the same, and so must the export. These get ids: hashing comes before."""
+    """Save and export the model: copy and export must predict the same. They get ids: hashing comes
+    before.
+    """
     with stage("Saving, loading back"), tempfile.TemporaryDirectory() as scratch, strategy.scope():
         path = args.save or pathlib.Path(scratch) / "model.keras"
         model.save(path)
@@ -129,7 +131,7 @@ def save_and_reload(args, strategy, model, hashed, batches):
 
 
 def compare_with_peers(table, batches, folder, labels, found, results):
-    """The same rows in one pass of scikit-learn and of Vowpal Wabbit."""
+    """Return the same rows in one pass of scikit-learn and of Vowpal Wabbit."""
     rows = {"this model": (scores.scores(labels, found), results["rows_per_second"])}
 
     def arrays(dataset):

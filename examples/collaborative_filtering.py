@@ -121,7 +121,7 @@ def fit(args, pairs, model, validation):
 
 
 def compare_storages(args, strategy, pairs, folder):
-    """The first steps with the rows in each memory: the losses must be the same to the last bit."""
+    """Take the first steps with the rows in each memory: the losses must be the same to the last bit."""
     steps = 8 if args.quick else 20
     with stage(f"The losses of the first {steps} steps, by where the rows are"):
         losses = {}

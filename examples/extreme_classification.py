@@ -97,7 +97,9 @@ def _precision(rows, ids, k):
 
 
 def batches(args, rows, shuffle=False, train=False):
-    """Batches of ragged features and of padded labels (-1); to train a softmax, of one label of each row."""
+    """Return batches of ragged features and of padded labels (-1); to train a softmax, of one label of
+    each row.
+    """
     dataset = rows.dataset(args.batch, shuffle=shuffle, seed=args.seed)
     if train and args.output in _outputs.SOFTMAX:
         return dataset.map(lambda inputs, labels: (inputs, *_outputs.one_label(labels)))
@@ -133,7 +135,7 @@ def make_model(args, task):
 
 
 def make_optimizer(args):
-    """LazyAdam, with a learning rate of its own for the vectors of the features.
+    """Return LazyAdam, with a learning rate of its own for the vectors of the features.
 
     Most features are rare. LazyAdam moves a feature's vector only when the feature occurs; Adam would go on
     moving it for some ten steps, by its momentum. A larger learning rate makes up for it, where the features
@@ -216,7 +218,7 @@ def save_and_reload(args, task, model):
 
 
 def run_apart(args, kind):
-    """The same with another output layer, in a process of its own so that its memory is its own."""
+    """Return the same with another output layer, in a process of its own so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
         own = ["--output", kind, "--results", str(path), "--save", str(pathlib.Path(scratch) / "model.keras")]

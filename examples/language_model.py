@@ -72,7 +72,7 @@ def read_corpus(args):
 
 
 def make_batches(args, corpus):
-    """Datasets for training (endless) and validation, words predicted in a step, steps in an epoch."""
+    """Return datasets for training (endless) and validation, words predicted in a step, steps in an epoch."""
     rows = _corpus.windows(corpus.train, args.steps)
     per_step = args.batch * np.count_nonzero(rows[:, 1:]) / len(rows)
     steps = max(1, int(min(len(rows) / args.batch, args.epoch_tokens / per_step)))
@@ -101,7 +101,7 @@ def make_model(args, corpus):
 
 
 def make_head(args, counts, documents=None):
-    """The output layer: a tree of the words, all words, some of them per step, or Keras's `Dense`."""
+    """Return the output layer: a tree of the words, all words, some of them per step, or Keras's `Dense`."""
     vocab = len(counts)
     if args.head == "full":
         return kl.layers.FullSoftmax(vocab, counts=counts)
@@ -131,7 +131,7 @@ def compiled(args, model, head):
 
 
 def over_devices(args, model, head, corpus):
-    """The model with its layers over the devices, and its head: `kl.distribute.parallelize`."""
+    """Return the model with its layers over the devices, and its head: `kl.distribute.parallelize`."""
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     devices = [f"{kind}:{i}" for i in range(args.devices)]
     parts = {"microbatches": 4} if args.parallel == "stages" else {}
@@ -172,7 +172,7 @@ def fit(args, model, head, train, validation, tokens_per_step, steps):
 
 
 def layers_of(model, head):
-    """The scopes of a training step, and the parts of the model that they belong to."""
+    """Return the scopes of a training step, and the parts of the model that they belong to."""
     kinds = {kl.layers.ShardedEmbedding: "embedding", keras.layers.GRU: "GRU"}
     parts = {layer.name: kinds[type(layer)] for layer in model.layers if type(layer) in kinds}
     return {**parts, head.name: "head", "compile_loss": "head"}

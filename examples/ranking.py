@@ -62,7 +62,9 @@ def main():
 
 
 def open_data(args):
-    """The features; what to train on, to test on and to measure on the way; how many rows to train on."""
+    """Return the features; what to train on, to test on and to measure on the way; how many rows to train
+    on.
+    """
     with stage("Opening the data"):
         truth = {}
         if args.data:
@@ -142,7 +144,7 @@ def export(args, model, sample, asked=256):
 
 
 def run_apart(args, model, stacking):
-    """The same with another model, in a process of its own so that its memory is its own."""
+    """Return the same with another model, in a process of its own so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
         given = [a for a in sys.argv[1:] if a != "--compare"]

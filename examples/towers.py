@@ -55,7 +55,8 @@ def devices_for(count):
 
 
 def make_data(args):
-    """Rows to train on and to validate, both `(x, y)`; what the best possible model has: `(rmse, nll)`.
+    """Return rows to train on and to validate, both `(x, y)`; what the best possible model has: `(rmse,
+    nll)`.
 
     The regime of a row is the largest of four linear functions of its inputs.
     """
@@ -78,7 +79,7 @@ def make_data(args):
 
 
 def make_models(width, devices):
-    """From names to `(model, number of devices)`."""
+    """Return a dict from names to `(model, number of devices)`."""
     count = len(devices)
     one = build(width)
     wide = build(width_for(count * one.count_params()))
@@ -98,7 +99,9 @@ def build(width):
 
 
 def width_for(weights):
-    """How wide `build` makes its layers for about so many weights: width^2 + (INPUTS + 3) width + 1."""
+    """Return how wide `build` makes its layers for about so many weights: width^2 + (INPUTS + 3) width +
+    1.
+    """
     half = (INPUTS + 3) / 2
     return round(math.sqrt(half**2 + weights - 1) - half)
 
@@ -130,7 +133,7 @@ def rmse_of(model, data):
 
 
 def gaussian(rmse, deviation):
-    """The mean of -log likelihood where errors are taken for gaussian, all of one deviation."""
+    """Return the mean of -log likelihood where errors are taken for gaussian, all of one deviation."""
     return 0.5 * math.log(2 * math.pi * deviation**2) + 0.5 * (rmse / deviation) ** 2
 
 
@@ -156,7 +159,7 @@ def print_table(results, best):
 
 
 def print_words(results, devices):
-    """What the table shows, whoever wins."""
+    """Print what the table shows, whichever model is better."""
     one, wide, *committees = results
     print("\nWhat the table shows, for this seed, with one learning rate for all:")
     for key, what in (("rmse", "RMSE"), ("nll", "-log likelihood")):

@@ -4,7 +4,7 @@ import operator
 
 
 def positive_int(name, value, minimum=1):
-    """`value` as an int (NumPy's integers are integers too).
+    """Return `value` as an int (NumPy's integers are integers too).
 
     Raises:
         ValueError: it is none, or below `minimum`.

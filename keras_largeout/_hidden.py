@@ -1,4 +1,4 @@
-"""What a head notes on the hidden vectors that it returns.
+"""The annotations that a head attaches to the hidden vectors that it returns.
 
 A loss and a metric are given tensors, and nothing else. So the notes lie on the tensor itself, as attributes:
 which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
@@ -48,7 +48,7 @@ def keep_notes(hidden, copy):
 
 
 def heads_of(hidden):
-    """The heads that a tensor went through, the last one last; empty where nobody knows."""
+    """Return the heads that a tensor went through, the last one last; empty where nobody knows."""
     heads = [reference() for reference in getattr(hidden, _HEADS, ())]
     return [head for head in heads if head is not None]
 
@@ -60,7 +60,7 @@ def note_training(hidden, training):
 
 
 def in_training(hidden):
-    """Whether a head returned `hidden` in training; False where nobody knows."""
+    """Return whether a head returned `hidden` in training; False where nobody knows."""
     return getattr(hidden, _TRAINING, False)
 
 
@@ -78,7 +78,7 @@ def note_scores(hidden, head, y_true, scored):
 
 
 def scores_of(hidden, head, y_true):
-    """The `Scored` that the loss of `head` made of just these tensors; None where it did not."""
+    """Return the `Scored` that the loss of `head` made of just these tensors; None where it did not."""
     for reference, targets, scored in getattr(hidden, _SCORES, ()):
         if reference() is head and targets is y_true:
             return scored
@@ -91,7 +91,7 @@ def note_best(hidden, head, ids):
 
 
 def best_known(hidden, head, k):
-    """The k best classes, `[..., k]`, where as many at least were noted; None where not."""
+    """Return the k best classes, `[..., k]`, where as many at least were noted; None where not."""
     for reference, ids in getattr(hidden, _BEST, ()):
         if reference() is head and ids.shape[-1] >= k:
             return ids[..., :k]

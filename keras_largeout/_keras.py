@@ -23,7 +23,7 @@ def _need(owner, name):
 
 
 def all_layers(model):
-    """A model, and every layer inside it or inside its layers, each once.
+    """Return a model, and every layer inside it or inside its layers, each once.
 
     Nothing private: Keras has `layers` for models alone, and layers too may hold layers. They are found where
     Keras itself finds them, in attributes and in the lists, tuples, sets and dicts there.
@@ -49,7 +49,7 @@ def all_layers(model):
 
 
 def outermost_layer(layer):
-    """The layer in whose call `layer` is being called: a model, most often, or `layer` itself.
+    """Return the layer in whose call `layer` is being called: a model, most often, or `layer` itself.
 
     Why: a layer of a plain `keras.Model` learns in no other way who calls it, and so by which optimizer it
     will be trained. (`kl.Model` looks at its layers itself, when it is compiled.)
@@ -62,7 +62,7 @@ def outermost_layer(layer):
 
 
 def is_training_call(layer):
-    """Whether the call in which `layer` is being called is one for training.
+    """Return whether the call in which `layer` is being called is one for training.
 
     Why: a layer whose `call` has no argument `training` is not told.
     """
@@ -70,7 +70,7 @@ def is_training_call(layer):
 
 
 def notes_of_call(layer):
-    """A dict that lasts as long as the call of the outermost layer in which `layer` is being called.
+    """Return a dict that lasts as long as the call of the outermost layer in which `layer` is being called.
 
     Why: nothing public tells two calls of a layer in one call of a model from calls in two.
     """
@@ -82,7 +82,7 @@ def _call_context(layer):
 
 
 def compiled_metrics(model):
-    """What a compiled model was given as `metrics` and as `weighted_metrics`.
+    """Return what a compiled model was given as `metrics` and as `weighted_metrics`.
 
     Why: `model.metrics` are there after the first batch only, when it is too late for an early error.
 
@@ -96,7 +96,7 @@ def compiled_metrics(model):
 
 
 def decline_xla(declines):
-    """From now on `jit_compile="auto"` means False for the models that `declines(model)` names.
+    """Have `jit_compile="auto"` mean False for the models that `declines(model)` names.
 
     Why: where there is a GPU, Keras compiles by XLA each model whose layers allow it. It does not ask the
     optimizer.
@@ -113,7 +113,7 @@ def decline_xla(declines):
 
 
 def optimizer_inside(multi, variable):
-    """The optimizer inside a `keras.optimizers.MultiOptimizer` that updates `variable`.
+    """Return the optimizer inside a `keras.optimizers.MultiOptimizer` that updates `variable`.
 
     Why: `MultiOptimizer.optimizers` is public, and which of them has a variable is not.
 
@@ -129,7 +129,7 @@ def optimizer_inside(multi, variable):
 
 
 def step_counter(optimizer):
-    """The variable in which an optimizer counts the batches that it has seen.
+    """Return the variable in which an optimizer counts the batches that it has seen.
 
     Nothing private: `optimizer.iterations` is this variable, but a quotient of it where gradients are
     accumulated. The counter is always the first of the optimizer's variables, also in every file that Keras
@@ -157,7 +157,8 @@ def forget(layer, inside):
 
 
 def made_from(tensor):
-    """The `KerasTensor`s from which an operation without weights has made one; those inside a nested model.
+    """Return the `KerasTensor`s from which an operation without weights has made one; those inside a nested
+    model.
 
     Why: public is which layers a functional model has, and not how they are joined.
 
@@ -172,7 +173,7 @@ def made_from(tensor):
 
 
 def mask_of(tensor):
-    """The mask that a tensor carries from the layer that made it; None where there is none.
+    """Return the mask that a tensor carries from the layer that made it; None where there is none.
 
     Why: Keras hands masks to layers, and its losses look for them; it hands none to a loss.
     """
@@ -180,7 +181,7 @@ def mask_of(tensor):
 
 
 def with_mask(tensor, mask):
-    """`tensor`, marked as masked: Keras's losses and metrics leave out where `mask` is False.
+    """Return `tensor`, marked as masked: Keras's losses and metrics leave out where `mask` is False.
 
     Why: a loss gives Keras its values, and in no public way says which of them count.
 
@@ -195,7 +196,7 @@ def with_mask(tensor, mask):
 
 
 def is_symbolic():
-    """Whether Keras is building a model symbolically: nothing is computed then.
+    """Return whether Keras is building a model symbolically: nothing is computed then.
 
     Why: `keras.SymbolicScope` is public, and whether one is open is not. Tensors are copies there, which have
     lost what was noted on them.
@@ -242,7 +243,7 @@ def losses_given(model, losses):
 
 
 def uncast(variable):
-    """The `tf.Variable` of a `keras.Variable`, also inside a layer of mixed precision.
+    """Return the `tf.Variable` of a `keras.Variable`, also inside a layer of mixed precision.
 
     Why: `value` is a cast of it there, and gradients are asked of the variable.
     """
@@ -251,7 +252,8 @@ def uncast(variable):
 
 
 def is_made(variable):
-    """Whether a `keras.Variable` has its `tf.Variable`, which it has not in a symbolic build of a model.
+    """Return whether a `keras.Variable` has its `tf.Variable`, which it has not in a symbolic build of a
+    model.
 
     Why: the backend decides when it is made, and nothing public says whether it was.
     """
@@ -259,7 +261,7 @@ def is_made(variable):
 
 
 def note_made(kind, note):
-    """From now on `note(layer)` is called for each new layer of the class `kind` of Keras's.
+    """Have `note(layer)` called for each new layer of the Keras class `kind`.
 
     Nothing private, but a class of Keras's is changed: no layer says where copies of it are made
     (`clone_model`, `load_model`), and a head has to find them by their names.
@@ -298,7 +300,7 @@ class GraphCall(NamedTuple):
 
 
 def graph_calls(model):
-    """The `GraphCall`s of a functional model, in an order in which they can be made.
+    """Return the `GraphCall`s of a functional model, in an order in which they can be made.
 
     Why: public is which layers a functional model has, and not which of them hands what to which.
     """
@@ -337,7 +339,8 @@ def compute_graph_by(model, compute):
 
 
 def place_of(store):
-    """Where in its file the mapping lies that Keras hands to `save_own_variables`: "layers/dense", say.
+    """Return where in its file the mapping lies that Keras hands to `save_own_variables`: "layers/dense",
+    say.
 
     Why: Keras loads what it finds under that name, and goes on without where a damaged file has another one.
 
@@ -348,7 +351,7 @@ def place_of(store):
 
 
 def is_symbolic_in_tf_keras(value):
-    """Whether `value` is a symbolic tensor of tf_keras, which is Keras 2, `tf.keras` with
+    """Return whether `value` is a symbolic tensor of tf_keras, which is Keras 2, `tf.keras` with
     TF_USE_LEGACY_KERAS=1.
 
     Why: a layer of Keras 3 takes it for a tensor. tf_keras then makes layers of its own of the ops that it
@@ -359,7 +362,7 @@ def is_symbolic_in_tf_keras(value):
 
 
 def training_layer_of_tf_keras():
-    """The innermost layer of tf_keras in whose call for training we are; None where there is none.
+    """Return the innermost layer of tf_keras in whose call for training we are; None where there is none.
 
     Why: a layer of Keras 3 learns in no other way that tf_keras trains the model in which it is called. A
     version of tf_keras without these names is one that nobody is warned of.
@@ -437,7 +440,7 @@ class SelfMadeVariable(keras.Variable):
 
     @property
     def _unique_id(self):
-        """What an optimizer of tf_keras asks for first, and nobody else. It cannot train this variable."""
+        """The id that only optimizers of tf_keras read, and read first. They cannot train this variable."""
         raise AttributeError(
             f"`optimizer` must be one of Keras 3 to train {self.path!r}, a table of keras_largeout. In a "
             "model of tf_keras (a tfrs.Model is one) give the layer an optimizer of its own, such as "
@@ -447,7 +450,7 @@ class SelfMadeVariable(keras.Variable):
 
 
 def _never_called(shape, dtype=None):
-    """The initializer that Keras is given by a `SelfMadeVariable`."""
+    """Return the initializer that Keras is given by a `SelfMadeVariable`."""
     raise ImportError(
         "keras_largeout needs `keras.Variable._initialize_with_initializer`, which Keras "
         f"{keras.__version__} does not call. It is known to work with Keras {KNOWN}: install one of these."
@@ -471,7 +474,9 @@ class LoopHooks:
         build(iterator=iterator, data_batch=data_batch)
 
     def after_last_step(self, logs):
-        """The logs of the last step, from what its function returned; metrics have their state after it."""
+        """Return the logs of the last step, from what its function returned; metrics have their state
+        after it.
+        """
         return logs
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -493,7 +498,7 @@ class GradientSums:
         _need(super(), "_all_reduce_sum_gradients")
 
     def sum_gradients(self, gradients):
-        """The sums over the replicas of a list of tensors."""
+        """Return the sums over the replicas of a list of tensors."""
         raise NotImplementedError
 
     def _all_reduce_sum_gradients(self, grads_and_vars):

@@ -5,7 +5,7 @@ import sys
 
 
 def private(owner, name, library, version, known):
-    """`owner.name`, a private name of another library.
+    """Return `owner.name`, a private name of another library.
 
     Private names come and go without a notice. Their users are `_keras.py` and
     `distribute/replicas/_tensorflow.py`, which say why each is needed.

@@ -90,7 +90,7 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True, tabl
 
 @contextlib.contextmanager
 def stock_ops():
-    """Within it our layers take their path of stock ops: what is traced there leaves cleanly.
+    """A context in which layers of this package use TensorFlow's own ops, so that others can export them.
 
     For what saves models in other ways than `export_saved_model` does: `model.export`,
     `keras.export.ExportArchive`, `tf.saved_model.save`, a converter. Functions that were traced before keep
@@ -107,7 +107,7 @@ def stock_ops():
 
 
 def _in_every_way(core, specs):
-    """A function that takes what `core` takes in order, in a list, or in a dict by names."""
+    """Return a function that takes what `core` takes in order, in a list, or in a dict by names."""
     names = [spec.name for spec in specs]
 
     def serve(*inputs):
@@ -125,7 +125,7 @@ def _in_every_way(core, specs):
 
 
 def _input_specs(serving, input_signature):
-    """The structure of the model's inputs, and one named spec for each."""
+    """Return the structure of the model's inputs, and one named spec for each."""
     if input_signature is None:
         if not getattr(serving, "inputs", None):
             raise ValueError(
@@ -185,7 +185,7 @@ def _fail_large(what, size):
 
 
 def _captured_state(serving, concrete):
-    """The variables and lookup tables that the graph reads: what the SavedModel must own."""
+    """Return the variables and lookup tables that the graph reads: what the SavedModel must own."""
     needed = {id(tensor): tensor for tensor in concrete.captured_inputs if tensor.dtype == tf.resource}
     state = []
 

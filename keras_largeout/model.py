@@ -45,7 +45,7 @@ class _Checked(ValuesOfWeights):
             )
 
     def summary(self, line_length=None, positions=None, print_fn=None, **kwargs):
-        """As Keras's, with a line below the table for each layer whose numbers want one."""
+        """Print Keras's summary, and below it a line for each layer whose numbers need an explanation."""
         super().summary(line_length, positions, print_fn, **kwargs)
         for layer in all_layers(self):
             note = layer.summary_note() if hasattr(layer, "summary_note") and layer.built else None
@@ -53,7 +53,7 @@ class _Checked(ValuesOfWeights):
                 (print_fn or print)(f" {layer.name}: {note}")
 
     def get_state_tree(self, value_format="backend_tensor"):
-        """Keras's tree, with the variables of layers' own optimizers, and without weights that hold no value.
+        """Return Keras's tree, with the variables of layers' own optimizers and without empty weights.
 
         Those of the optimizers of a layer are in `tree["optimizer_variables"][layer.name]`.
         """
@@ -93,7 +93,7 @@ class _Checked(ValuesOfWeights):
 
 
 def _own_optimizers(layer):
-    """The optimizers that train a layer, or tables of it, in the place of the model's."""
+    """Return the optimizers that train a layer, or tables of it, in the place of the model's."""
     if isinstance(layer, keras.Model):
         return []
     given = getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())
@@ -101,7 +101,7 @@ def _own_optimizers(layer):
 
 
 def _without_empty(tree):
-    """A tree of dicts without arrays that have no element: Orbax does not save them."""
+    """Return a tree of dicts without arrays that have no element: Orbax does not save them."""
     kept = {k: _without_empty(v) if isinstance(v, dict) else v for k, v in tree.items()}
     return {k: v for k, v in kept.items() if isinstance(v, dict) or math.prod(v.shape)}
 
@@ -180,7 +180,7 @@ class Sequential(_Pickled, _Checked, ClusterTraining, keras.Sequential):
 
 
 def _is_functional(args, kwargs):
-    """Whether these are the arguments of a functional model: its input and output tensors.
+    """Return whether these are the arguments of a functional model: its input and output tensors.
 
     (Numbers in their place are arguments of a subclass.)
     """
@@ -193,14 +193,14 @@ def _is_functional(args, kwargs):
 
 @functools.cache
 def _functional_class():
-    """Keras's class of functional models, which has no public name."""
+    """Return Keras's class of functional models, which has no public name."""
     x = keras.Input((1,))
     return type(keras.Model(x, keras.layers.Identity()(x)))
 
 
 @functools.cache
 def _functional_twin(cls):
-    """`cls`, as a functional model.
+    """Return `cls`, as a functional model.
 
     Keras would change the bases of `cls`, and of all classes above, for good: then no other subclass of
     `Model` could be anything but functional.

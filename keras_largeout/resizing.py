@@ -30,7 +30,8 @@ _ROWS = {
 
 
 def resize(model, rows=None, custom_objects=None, into=None):
-    """A copy of a model in which tables have other numbers of rows, and heads other numbers of classes.
+    """Return a copy of a model in which tables have other numbers of rows, and heads other numbers of
+    classes.
 
     Rows that both have keep their values, and those of their optimizer slots. New rows, from the old number
     on, begin as the rows of a new table do. Everything else is as it was: other weights, the optimizer, what
@@ -101,7 +102,7 @@ def resize(model, rows=None, custom_objects=None, into=None):
 
 
 def _saved(model, save, folder, name):
-    """The path of a file that `save` writes of a model, on every host."""
+    """Return the path of a file that `save` writes of a model, on every host."""
     path, hosts = os.path.join(folder, name), hosts_of_model(model)
     save(path)
     if hosts is not None:
@@ -172,7 +173,7 @@ def _change(config, rows):
 
 
 def _of_vocabularies(rows, tables):
-    """The numbers of rows of the tables whose vocabularies are in `rows`."""
+    """Return the numbers of rows of the tables whose vocabularies are in `rows`."""
     found = {}
     for table in tables:
         vocabulary = (table.get("vocabulary") or {"config": {"name": None}})["config"]
@@ -185,7 +186,7 @@ def _of_vocabularies(rows, tables):
 
 
 def _tied_too(rows, tables):
-    """`rows` with the embeddings and heads that share a table with one that it names."""
+    """Return `rows` with the embeddings and heads that share a table with one that it names."""
     rows, sharing = dict(rows), {}
     for table in tables:
         if isinstance(table.get("kernel"), str):
@@ -219,12 +220,14 @@ def _check(table, model):
 
 
 def _configs(config, kind):
-    """The configs of all objects of a registered name in a nested config. One may come several times."""
+    """Return the configs of all objects of a registered name in a nested config. One may come several
+    times.
+    """
     return [part["config"] for part in _parts(config) if part.get("registered_name") == kind]
 
 
 def _parts(config):
-    """All dicts in a nested config."""
+    """Yield all dicts in a nested config."""
     if isinstance(config, dict):
         yield config
         config = config.values()

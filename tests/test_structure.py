@@ -280,3 +280,31 @@ def test_every_op_has_a_shape_function():
     for path in OPS.rglob("*_op.cc"):
         text = path.read_text()
         assert text.count("REGISTER_OP(") == text.count("SetShapeFn("), path
+
+
+#: A docstring of a function begins with a verb: what it does, in the imperative or the third person.
+_NO_VERB = re.compile(
+    r"[^A-Z]|(The|An?|All|Both|Each|Every|None|One|Those|These|What|Which|Whether|Where|Who|How|As|At|For|From"
+    r"|In|Of|On|With)\b"
+)
+#: Properties and contexts are things, and so are classes and modules.
+_THINGS = ("property", "setter", "contextmanager")
+_CLAUSE = re.compile(r"(What|Which|Whether|Where|Who|How|From|As)\b")
+
+
+@pytest.mark.parametrize("folder", ["keras_largeout", "benchmarks", "examples"])
+def test_docstrings_begin_with_a_verb_or_a_noun(folder):
+    wrong = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                continue
+            decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+            is_function = isinstance(node, ast.FunctionDef) and not any(
+                thing in decorator for thing in _THINGS for decorator in decorators
+            )
+            text = ast.get_docstring(node) or "X"
+            rule = _NO_VERB if is_function else _CLAUSE
+            if (is_function or folder == "keras_largeout") and rule.match(text):
+                wrong.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
+    assert not wrong, "\n".join(wrong)

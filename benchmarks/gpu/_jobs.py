@@ -63,7 +63,7 @@ class _Running:
 
 
 def _own_group():
-    """In a new program: its group can be ended as a whole, and it ends with us, even if we are killed."""
+    """Start a new process group: it can be ended as a whole, and it ends with us, even if we are killed."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -97,7 +97,7 @@ class Runner:
         return self._logs / f"{job.step}-{job.name}.log"
 
     def run(self, *jobs, at_once=1):
-        """Their records, as they end."""
+        """Return their records, as they end."""
         waiting, running, records = collections.deque(jobs), [], []
         try:
             while waiting or running:
@@ -139,7 +139,7 @@ class Runner:
         return _Running(job, process, now, now + min(job.limit, left))
 
     def _look(self, one):
-        """The record of a job that has ended, or None."""
+        """Return the record of a job that has ended, or None."""
         job, code = one.job, one.process.poll()
         took = time.monotonic() - one.began
         if code is None and time.monotonic() < one.until:

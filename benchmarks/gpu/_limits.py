@@ -13,7 +13,7 @@ class Limits:
 
     @classmethod
     def of(cls, rows):
-        """The best of the rows that every bench and compare_torch.py begin with."""
+        """Return the best of the rows that every bench and compare_torch.py begin with."""
 
         def best(key):
             return max((row.get(key, 0.0) for row in rows), default=0.0)
@@ -25,13 +25,13 @@ class Limits:
         return cls(best("copy_bytes_per_s"), best("fma_flops_per_s"), gemm)
 
     def rate(self, dtype):
-        """Flops a second that products of this type can reach. One of float32 may be three of TF32."""
+        """Return flops a second that products of this type can reach. One of float32 may be three of TF32."""
         if dtype == "bfloat16":
             return max(self.fma, self.gemm.get("bfloat16", 0.0))
         return max(self.fma, self.gemm.get("tf32", 0.0) / 3)
 
     def of_row(self, row):
-        """Its `share` of the copy bandwidth, its time `over` the bound, and what bounds it: `by`."""
+        """Return its `share` of the copy bandwidth, its time `over` the bound, and what bounds it: `by`."""
         short = "bfloat16" in row["case"] or "mixed" in row["case"]
         rate = self.rate("bfloat16" if short else "float32")
         bytes_ms = 1e3 * row.get("bytes", 0.0) / self.copy if self.copy else 0.0

@@ -17,7 +17,7 @@ _FIELDS = (
 
 
 def _output(*command):
-    """What a command prints, or None where there is no such command or it fails."""
+    """Return what a command prints, or None where there is no such command or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -30,7 +30,7 @@ def has_gpu():
 
 
 def sources_digest(root):
-    """Of everything below custom_ops: the same for the same kernels, with or without Git."""
+    """Return of everything below custom_ops: the same for the same kernels, with or without Git."""
     digest = hashlib.sha256()
     for path in sorted(p for p in (root / "custom_ops").rglob("*") if p.is_file()):
         digest.update(f"{path.relative_to(root)}\0".encode())
@@ -39,7 +39,7 @@ def sources_digest(root):
 
 
 def describe(root):
-    """A dict of strings. COMMIT names the commit where a copy of the sources has no history."""
+    """Return a dict of strings. COMMIT names the commit where a copy of the sources has no history."""
     query = _output("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader") or ""
     values = [value.strip() for value in query.splitlines()[0].split(",")] if query else []
     card = dict(zip(_FIELDS, values)) if len(values) == len(_FIELDS) else {}
@@ -65,7 +65,9 @@ def describe(root):
 
 
 def same_run(one, other):
-    """Whether the results of two machines' descriptions may stand in one table: same card, same kernels."""
+    """Return whether the results of two machines' descriptions may stand in one table: same card, same
+    kernels.
+    """
     return all(one.get(key) == other.get(key) for key in ("card", "sources"))
 
 

@@ -22,7 +22,8 @@ def _number(text):
 
 
 def parse(log):
-    """One dict a kernel: kernel, launches, ms in all, registers, and the means of the shares, in percent.
+    """Return one dict a kernel: kernel, launches, ms in all, registers, and the means of the shares, in
+    percent.
 
     The first line after the header has the units. Columns that a version of ncu does not have are None.
     """

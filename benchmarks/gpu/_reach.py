@@ -9,7 +9,7 @@ REACHED, MISSED, NOT_MEASURED = "reached", "MISSED", "not measured"
 
 
 def _verdict(text, wanted, measured, reached):
-    """measured: what people read; None: nothing was measured."""
+    """Return measured: what people read; None: nothing was measured."""
     verdict = NOT_MEASURED if measured is None else REACHED if reached else MISSED
     return {"goal": text, "wanted": wanted, "measured": measured, "verdict": verdict}
 
@@ -27,7 +27,7 @@ class _Case:
         return f"{self.case}: {self.part}"
 
     def found(self, results, cards=("",)):
-        """Our row, if it was measured on one of these cards."""
+        """Return our row, if it was measured on one of these cards."""
         fits = any(card in results.machine.get("card", "") for card in cards)
         return results.row(self.bench, self.case, self.part) if fits else None
 

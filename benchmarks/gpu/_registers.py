@@ -10,7 +10,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse(log):
-    """A dict for each kernel and architecture: registers, and bytes of stack, spills and shared memory."""
+    """Return a dict for each kernel and architecture: registers, and bytes of stack, spills and shared
+    memory.
+    """
     found, current = [], None
     for line in log.splitlines():
         if match := _ENTRY.search(line):
@@ -42,7 +44,7 @@ def _demangled(names):
 
 
 def _short(name):
-    """`void largeout::(anonymous namespace)::Fill<float>(float*, long)` becomes `Fill<float>`."""
+    """Return `void largeout::(anonymous namespace)::Fill<float>(float*, long)` becomes `Fill<float>`."""
     name = name.replace("(anonymous namespace)::", "").replace("largeout::", "").removeprefix("void ")
     depth = 0
     for at, letter in enumerate(name):
@@ -57,7 +59,7 @@ def spilling(kernels):
 
 
 def text(kernels):
-    """A table, the kernels that spill first."""
+    """Return a table, the kernels that spill first."""
     lines = [f"{'registers':>9} {'stack':>6} {'spilled':>8} {'reloaded':>8} {'shared':>7} arch    kernel"]
     for one in sorted(kernels, key=lambda k: (-k["spill_stores"], -k["registers"], k["kernel"])):
         lines.append(

@@ -36,7 +36,7 @@ class Results:
         return [row for row in self.rows if row["case"] != "machine" and bool(row.get("quick")) == quick]
 
     def row(self, bench, case, part, library=OURS):
-        """The one of this key at its full size, measured or published; or None."""
+        """Return the one of this key at its full size, measured or published; or None."""
         for row in [*self.measured(), *_published.ROWS]:
             if (row["bench"], row["case"], row["part"], row["library"]) == (bench, case, part, library):
                 return row
@@ -52,7 +52,7 @@ def _is_row(found):
 
 
 def _lines(path):
-    """The rows of a file. A program that was killed may have left half of one."""
+    """Yield the rows of a file. A program that was killed may have left half of one."""
     for line in path.read_text(errors="replace").splitlines():
         try:
             found = json.loads(line)
@@ -67,7 +67,7 @@ def _json(path, otherwise):
 
 
 def collect(work):
-    """The results in the work folder of a run."""
+    """Return the results in the work folder of a run."""
     rows = []
     for path in sorted((work / "raw").glob("*.jsonl")):
         rows += [{**row, "quick": ".quick." in path.name} for row in _lines(path)]
@@ -83,7 +83,7 @@ def collect(work):
 
 
 def merge(several):
-    """One of several: of a program that ran more than once, what it wrote last."""
+    """Return one of several: of a program that ran more than once, what it wrote last."""
     machine = several[-1].machine
     for one in several:
         if not _machine.same_run(one.machine, machine):
@@ -103,7 +103,7 @@ def merge(several):
 
 
 def read(folder):
-    """The results of an OUT folder."""
+    """Return the results of an OUT folder."""
     found = json.loads((folder / "results.json").read_text())
     return Results(*(found[key] for key in ("machine", "steps", "rows", "profile", "spills")))
 

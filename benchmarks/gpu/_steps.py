@@ -47,7 +47,7 @@ class Folders:
         return self.work / "logs"
 
     def programs(self, kind):
-        """Those of a kind, "test" or "bench"; the most important ones first."""
+        """Return those of a kind, "test" or "bench"; the most important ones first."""
 
         def order(path):
             name = path.name.removesuffix(f"_{kind}_cuda")
@@ -70,7 +70,7 @@ class Steps:
         getattr(self, name.replace("-", "_"))()
 
     def _missing(self, step, *tools):
-        """Whether a tool is not on the PATH, which is recorded as a failure."""
+        """Return whether a tool is not on the PATH, which is recorded as a failure."""
         absent = [tool for tool in tools if shutil.which(tool) is None]
         if absent:
             self._note(step, step, FAILED, f"{', '.join(absent)} not on the PATH")
@@ -115,7 +115,7 @@ class Steps:
         return None
 
     def ctest(self):
-        """Every test of a CUDA kernel. One that finds no GPU has failed: there is one."""
+        """Return every test of a CUDA kernel. One that finds no GPU has failed: there is one."""
         folders, step = self._folders, "ctest"
         if not (folders.build / "CTestTestfile.cmake").exists() or folders.prebuilt:
             jobs = [Job(step, p.name, (p,), limit=300, needs=5) for p in self._programs(step, "test")]
@@ -160,7 +160,7 @@ class Steps:
         self._runner.run(Job("torch", "torch", command, limit=400, needs=30, skips=skips))
 
     def sanitizers(self):
-        """The first program tells whether the tool runs on this host at all."""
+        """Return the first program tells whether the tool runs on this host at all."""
         step = "sanitizers"
         if shutil.which("compute-sanitizer") is None:
             return self._note(step, step, SKIPPED, "compute-sanitizer is not on the PATH")
@@ -186,7 +186,7 @@ class Steps:
                 self._runner.run(*jobs[1:], at_once=self._at_once)
 
     def ncu(self):
-        """Each call of a bench once, at full size; of all of its kernels the first hundred."""
+        """Return each call of a bench once, at full size; of all of its kernels the first hundred."""
         step = "ncu"
         if shutil.which("ncu") is None:
             return self._note(step, step, SKIPPED, "ncu is not on the PATH")
@@ -200,4 +200,4 @@ class Steps:
         return None
 
     def report(self):
-        """The report is renewed after every program anyway."""
+        """Return the report is renewed after every program anyway."""

@@ -7,7 +7,7 @@ ADAGRAD_EPSILON = 1e-7
 
 
 def power_law(n, rows, power, generator, spread):
-    """Ids of a power law over [0, rows), drawn as the C++ benches draw them."""
+    """Return ids of a power law over [0, rows), drawn as the C++ benches draw them."""
     top = (rows + 1.0) ** (1.0 - power)
     u = torch.rand(n, generator=generator, dtype=torch.float64)
     ids = (((top - 1.0) * u + 1.0) ** (1.0 / (1.0 - power))).long().sub(1).clamp(0, rows - 1)
@@ -15,7 +15,9 @@ def power_law(n, rows, power, generator, spread):
 
 
 def ids_of(kind, n, rows, generator):
-    """power-law (spread over the table), uniform, or tables: of TABLES, the frequent rows of each first."""
+    """Return power-law (spread over the table), uniform, or tables: of TABLES, the frequent rows of each
+    first.
+    """
     if kind == "uniform":
         return torch.randint(rows, (n,), generator=generator)
     if kind == "power-law":

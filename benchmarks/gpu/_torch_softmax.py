@@ -51,6 +51,6 @@ def chunked(hidden, weight, bias, targets, size=8192):
 
 
 def whole(hidden, weight, bias, targets):
-    """What `torch.compile` gets, and what runs as it stands: all logits are in memory."""
+    """Return what `torch.compile` gets, and what runs as it stands: all logits are in memory."""
     logits = (hidden @ weight.T).float() + bias
     return torch.nn.functional.cross_entropy(logits, targets)

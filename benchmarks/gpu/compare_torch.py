@@ -47,7 +47,7 @@ class Clock:
         return start.elapsed_time(stop)
 
     def __call__(self, call, repeats):
-        """Median, first and last decile of `call(i)`, in milliseconds."""
+        """Return median, first and last decile of `call(i)`, in milliseconds."""
         for i in range(3):
             call(i)
         times = sorted(self._once(call, i) for i in range(repeats))
@@ -87,7 +87,7 @@ class Peers:
         self.clock, self.repeats = Clock(device), 3 if quick else 20
 
     def products(self):
-        """Flops a second of a large matrix product in each type."""
+        """Print the flops per second of a large matrix product in each type."""
         size = 256 if self.quick else 8192
         rates = {}
         for name, dtype, tf32 in (
@@ -148,7 +148,7 @@ class Peers:
         self.report("full_softmax", case, "terms + gradient", library, self.clock(both, repeats))
 
     def adaptive(self, words, tokens, cutoffs):
-        """Loss, gradients and SGD.
+        """Return loss, gradients and SGD.
 
         The logits of a cluster are one matrix [tokens in it, words in it]: tokens pass in as few pieces as
         memory allows.

@@ -19,12 +19,12 @@ _KERNELS = 8  # of a bench, in the table of ncu
 
 
 def _order(rows):
-    """(bench, case, part) in the order in which they were measured, each once."""
+    """Return (bench, case, part) in the order in which they were measured, each once."""
     return list(dict.fromkeys((row["bench"], row["case"], row["part"]) for row in rows))
 
 
 def _ours(row, limits):
-    """Cells: milliseconds, deciles, share of the copy bandwidth, times the bound."""
+    """Return cells: milliseconds, deciles, share of the copy bandwidth, times the bound."""
     if row is None:
         return ["-", "", "", ""]
     at = limits.of_row(row)
@@ -35,7 +35,7 @@ def _ours(row, limits):
 
 
 def times(results, quick=False):
-    """Header and rows: our times, those of the peers, and how far ours are from the card's limits.
+    """Return header and rows: our times, those of the peers, and how far ours are from the card's limits.
 
     A line has one peer, the fastest first; ours stand in the first line of a case.
     """
@@ -112,14 +112,14 @@ def markdown(results):
 
 
 def _write(path, content):
-    """All of it or nothing: who is killed while writing leaves the old file."""
+    """Write a file atomically: a kill during the write leaves the old one."""
     fresh = path.with_name(f".{path.name}")
     fresh.write_bytes(content)
     os.replace(fresh, path)
 
 
 def _archive(work):
-    """logs/ and raw/, the end of each file."""
+    """Return logs/ and raw/, the end of each file."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=5) as tar:
         for path in sorted([*(work / "logs").iterdir(), *(work / "raw").iterdir()]):

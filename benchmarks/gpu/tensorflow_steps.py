@@ -58,7 +58,7 @@ def _options(argv):
 
 
 def _bags(keras_layer):
-    """8192 bags of 8 out of 10 million rows, and a regression on them."""
+    """Add the steps of 8192 bags of 8 out of 10 million rows, and a regression on them."""
 
     def make(quick):
         rows, batch, dim = (2_000, 64, 16) if quick else (10_000_000, 8192, 128)
@@ -79,7 +79,7 @@ def _bags(keras_layer):
 
 
 def _text(words, head, dtype="float32"):
-    """256 x 20 words: an embedding, a GRU, and a head over all words."""
+    """Add the steps of 256 x 20 words: an embedding, a GRU, and a head over all words."""
 
     def make(quick):
         vocabulary, units, batch = (1_000, 16, 8) if quick else (words, 256, 256)
@@ -115,7 +115,7 @@ def _dense(words, dtype):
 
 
 def _labels(quick):
-    """670 thousand classes of 32 connections each to 1024 units."""
+    """Add the steps of 670 thousand classes of 32 connections each to 1024 units."""
     classes, units, batch = (1_000, 64, 8) if quick else (670_091, 1024, 256)
     rng = np.random.default_rng(0)
     x = keras.Input((units,))
@@ -142,7 +142,7 @@ MODELS = {
 
 
 def _measured(name, problem, options):
-    """Lines of text about a step."""
+    """Return lines of text about a step."""
     model, x, y, batch = problem
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch, drop_remainder=True).cache().repeat()
     batches = iter(data.prefetch(4))
@@ -172,7 +172,7 @@ def _measured(name, problem, options):
 
 
 def told(file):
-    """Lines of text about a recording of `_RECORDED` steps."""
+    """Return lines of text about a recording of `_RECORDED` steps."""
     kernels, waits, ops = (collections.defaultdict(list) for _ in range(3))
     for plane, line, name, event in events(file):
         on_gpu = plane.name.startswith("/device:GPU")

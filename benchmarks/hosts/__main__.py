@@ -52,7 +52,7 @@ _SECONDS = 600
 
 
 def measure(what, count, config):
-    """What the first process of a case reports, or a dict with "error"."""
+    """Return what the first process of a case reports, or a dict with "error"."""
     own = {"parts": 1, "per_call": 1, **config}
     if what == SERVERS:  # a worker takes a part of the batch, and four of them a call
         own |= {"parts": count, "per_call": 4}
@@ -78,7 +78,7 @@ def measure(what, count, config):
 
 
 def work_of(config, hosts, gpus, batch, exchanges):
-    """The `Work` of a configuration with `batch` examples a GPU, the tree cut as the head cuts it."""
+    """Return the `Work` of a configuration with `batch` examples a GPU, the tree cut as the head cuts it."""
     from keras_largeout import trees
     from keras_largeout.distribute.planning.tree_cut import TreeCut
     from keras_largeout.distribute.planning.tree_estimator import class_nodes, node_owners
@@ -108,7 +108,9 @@ def work_of(config, hosts, gpus, batch, exchanges):
 
 
 def padding_of(blocks):
-    """Of the blocks of a report: bytes needed, if all were as large as the largest, and sent: `[3]`."""
+    """Return of the blocks of a report: bytes needed, if all were as large as the largest, and sent:
+    `[3]`.
+    """
     width = np.array([b[0] * np.dtype(b[1]).itemsize for b in blocks])
     return width @ np.array([b[3:] for b in blocks])
 

@@ -70,13 +70,13 @@ class Cluster:
 
 @functools.cache
 def unique_rows(rows, exponent, draws):
-    """The expected number of distinct rows among draws by Zipf's law."""
+    """Return the expected number of distinct rows among draws by Zipf's law."""
     weights = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
     return float(-np.expm1(draws * np.log1p(-weights / weights.sum())).sum())
 
 
 def padding(mean, hosts):
-    """Rows sent over rows needed, where a block holds `mean` rows on average.
+    """Return rows sent over rows needed, where a block holds `mean` rows on average.
 
     All blocks are as large as the largest of the hosts x hosts ones, whose sizes vary like those of random
     subsets; that is rounded up by at most a quarter, 12% on average.
@@ -90,7 +90,7 @@ def padding(mean, hosts):
 
 
 def bytes_between(work, batch, hosts, gpus=1, padded=True):
-    """What one host sends to others in a step: a dict.
+    """Return what one host sends to others in a step: a dict.
 
     "rows": positions, rows and gradients of the tables; "hidden": vectors of tokens to the subtrees of their
     targets, losses back, and the gradients of both; "top": gradients of the rows that all hosts have. A row
@@ -118,7 +118,7 @@ def bytes_between(work, batch, hosts, gpus=1, padded=True):
 
 
 def step_seconds(work, batch, cluster):
-    """The parts of a step: a dict of "compute", "within", "between", "waits" and "all-reduce".
+    """Return the parts of a step: a dict of "compute", "within", "between", "waits" and "all-reduce".
 
     "between" is what is bound by the network's rate, "waits" the latencies of the exchanges.
 
@@ -144,7 +144,9 @@ def step_seconds(work, batch, cluster):
 
 
 def predicted(work, batch, cluster):
-    """The parts of a step, "seconds", "examples_per_second", and "efficiency" beside one GPU: a dict."""
+    """Return the parts of a step, "seconds", "examples_per_second", and "efficiency" beside one GPU: a
+    dict.
+    """
     parts = step_seconds(work, batch, cluster)
     one = sum(step_seconds(work, batch, dataclasses.replace(cluster, hosts=1, gpus=1)).values())
     seconds, devices = sum(parts.values()), cluster.hosts * cluster.gpus

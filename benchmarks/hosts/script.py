@@ -91,7 +91,8 @@ class _Clock(keras.callbacks.Callback):
 
 
 def _exchanged(hosts, model, data, config):
-    """What the blocks between hosts hold in a step, and the time of sending such blocks and nothing else.
+    """Return what the blocks between hosts hold in a step, and the time of sending such blocks and nothing
+    else.
 
     For each kind of rows: width, dtype, how many times all exchange some, and of all hosts together the rows
     needed, the rows if all blocks were as large as the largest, and the rows sent.

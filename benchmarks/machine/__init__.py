@@ -37,7 +37,7 @@ def _compiled(buffer_mib, row_floats, gather_rows):
 
 
 def matmul(config, data):
-    """The worker's side of the GEMM rate: `tf.matmul` of two square float32 matrices."""
+    """Return the worker's side of the GEMM rate: `tf.matmul` of two square float32 matrices."""
     import tensorflow as tf
 
     size = config["size"]
@@ -53,7 +53,7 @@ def cpu_name():
 
 
 def limits(row_floats, quick=False, gather_rows=0):
-    """A dict of rates in GB/s, GFLOP/s and ns a row of `row_floats` float32, all measured here.
+    """Return a dict of rates in GB/s, GFLOP/s and ns a row of `row_floats` float32, all measured here.
 
     With `gather_rows`, also of gathers from a small table of as many rows.
     """
@@ -68,7 +68,7 @@ def limits(row_floats, quick=False, gather_rows=0):
 
 
 def describe(found):
-    """One line for people."""
+    """Return one line for people."""
     parts = [f"{found['cpu']}, {found['cores']} cores"]
     if "copy_all_gb_s" in found:
         parts += [
@@ -89,7 +89,7 @@ def describe(found):
 
 
 def page_read_seconds(folder, gigabytes=2.0, reads=20_000, threads=32):
-    """Seconds per page, when many random pages of a file in `folder` are asked for at a time."""
+    """Return seconds per page, when many random pages of a file in `folder` are asked for at a time."""
     path, pages = os.path.join(folder, "pages"), int(gigabytes * 2**30) // PAGE
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:

@@ -14,7 +14,9 @@ OPTIMIZERS = {
 
 
 def train_step(layer, optimizer, data, combine, jit_compile=None):
-    """The step of any Keras layer of one table: also used for ours, so that both take the same path."""
+    """Return the step of any Keras layer of one table: also used for ours, so that both take the same
+    path.
+    """
     grad = tf.constant(load(data, "grad"))
     ids = tf_common.batches(data, "ids")
     layer.build(ids[0].shape)
@@ -44,5 +46,7 @@ def step(config, data, jit_compile=None):
 
 
 def jit_step(config, data):
-    """Compiled by XLA. Keras's own choice (`jit_compile="auto"`) is not to, on a machine without a GPU."""
+    """Return compiled by XLA. Keras's own choice (`jit_compile="auto"`) is not to, on a machine without a
+    GPU.
+    """
     return step(config, data, jit_compile=True)

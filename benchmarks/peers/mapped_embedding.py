@@ -9,7 +9,7 @@ from benchmarks._step import Step
 
 
 def torch_step(config, data):
-    """The rows in the file, SparseAdam's moments in memory."""
+    """Return the rows in the file, SparseAdam's moments in memory."""
     import torch
 
     from benchmarks.peers import torch_embedding

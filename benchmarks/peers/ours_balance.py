@@ -16,7 +16,7 @@ ZIPF_EXPONENT = 1.1
 
 
 def counted(config, data):
-    """Not timed as a step: trains on every problem, and notes what was counted."""
+    """Train on every problem, and note what was counted. It is not timed as a step."""
     strategy = kl.distribute.strategy(config["devices"])
     bench = (_Output if config["what"] == TREE else _Embedding)(config)
     with strategy.scope():
@@ -73,7 +73,7 @@ class _Bench:
         self.config, self.devices, self.dim = config, config["devices"], config["dim"]
 
     def ids(self, problem, steps, seed):
-        """int64 `[steps, batch]`: by Zipf's law, or all over what one device has when contiguous."""
+        """Return int64 `[steps, batch]`: by Zipf's law, or all over what one device has when contiguous."""
         shape = (steps, self.devices * self.each)
         if problem == ZIPF:
             return _data.zipf_ranks(self.size, ZIPF_EXPONENT, shape, seed)
@@ -127,12 +127,14 @@ class _Output(_Bench):
         return np.random.default_rng(0).normal(size=(ids.size, self.dim)).astype("float32")
 
     def check(self, load, ids):
-        """The counted pairs are those of the arithmetic."""
+        """Check that the counted pairs are those of the arithmetic."""
         owned, replicated = count_pairs(self.tree, self.placed.placement, ids)
         assert load.owned.tolist() == owned.tolist() and load.replicated == replicated
 
     def bound(self, batch):
-        """Bytes of the hidden vectors that leave their device, of the rows of the top, and of gradients."""
+        """Return bytes of the hidden vectors that leave their device, of the rows of the top, and of
+        gradients.
+        """
         owner = node_owners(self.tree, self.placed.placement)
         replicas = batch.reshape(self.devices, -1)
         vectors, touched, here = 0, np.zeros(self.tree.num_nodes, bool), 0
@@ -178,13 +180,13 @@ class _Embedding(_Bench):
         return ids.reshape(-1)
 
     def check(self, load, ids):
-        """The counted rows are the unique ones."""
+        """Check that the counted rows are the unique ones."""
         assert load.owned.sum() + load.replicated == sum(
             len(np.unique(part)) for batch in ids for part in batch.reshape(self.devices, -1)
         )
 
     def bound(self, batch):
-        """Bytes of the unique rows that come from other devices, and of their gradients."""
+        """Return bytes of the unique rows that come from other devices, and of their gradients."""
         placement, rows = self.placed.placement, 0
         hot, here = [], 0
         for replica, ids in enumerate(batch.reshape(self.devices, -1)):

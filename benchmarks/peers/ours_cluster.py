@@ -66,7 +66,9 @@ def main():
 
 
 def _file(config, folder):
-    """The batches, one after the other, as int32 `[count, batch, steps + 1]`: the path of a file of them."""
+    """Return the batches, one after the other, as int32 `[count, batch, steps + 1]`: the path of a file of
+    them.
+    """
     shape = (config["count"], config["batch"], config["steps"] + 1)
     path = f"{folder}/batches"
     _data.zipf_ranks(config["words"], ZIPF_EXPONENT, shape, seed=1).astype("<i4").tofile(path)
@@ -118,7 +120,9 @@ def _loads(model, data):
 
 
 def _spent(function, *args):
-    """What `function(*args)` returns; the processor time of this cluster's processes by job; the seconds."""
+    """Return what `function(*args)` returns; the processor time of this cluster's processes by job; the
+    seconds.
+    """
     before, start = _processor_seconds(), time.perf_counter()
     result = function(*args)
     seconds = time.perf_counter() - start
@@ -126,12 +130,12 @@ def _spent(function, *args):
 
 
 def _processor_seconds():
-    """Processor time of this cluster's processes so far, by job: of all of a job's together."""
+    """Return processor time of this cluster's processes so far, by job: of all of a job's together."""
     return {job: sum(seconds) for job, seconds in processor_seconds().items()}
 
 
 def _bytes_on_the_wire():
-    """What the loopback interface has sent."""
+    """Return what the loopback interface has sent."""
     fields = re.search(r"^\s*lo:(.*)$", pathlib.Path("/proc/net/dev").read_text(), re.M).group(1).split()
     return int(fields[8])
 

@@ -7,7 +7,9 @@ from benchmarks.peers.ours_heads import head_step, initializer, rotation
 
 
 def full_ops(config, data):
-    """full_softmax_terms, its gradients and row_update in a tf.function: no layer, no optimizer object."""
+    """Return full_softmax_terms, its gradients and row_update in a tf.function: no layer, no optimizer
+    object.
+    """
     from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
     from keras_largeout.ops.row_update import row_update, sgd_hyper
@@ -42,7 +44,7 @@ def full(config, data):
 
 
 def sampled(config, data):
-    """Its log-uniform candidates: classes are sorted by frequency."""
+    """Return its log-uniform candidates: classes are sorted by frequency."""
     from keras_largeout import layers
 
     head = layers.SampledSoftmax(

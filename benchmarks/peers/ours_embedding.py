@@ -22,7 +22,9 @@ RULES = {  # name: (rule of the op, (name, fill, one value per row) of each slot
 
 
 def ops_step(config, data):
-    """embedding_lookup, its gradient and row_update in a tf.function: no layer, no optimizer object."""
+    """Return embedding_lookup, its gradient and row_update in a tf.function: no layer, no optimizer
+    object.
+    """
     from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops import row_update as rows
     from keras_largeout.ops.embedding.wrapper import embedding_lookup
@@ -54,12 +56,14 @@ def ops_step(config, data):
 
 
 def keras_step(config, data):
-    """ShardedEmbedding(combiner="sum") and an optimizer of ours, in the same step function as Keras's own."""
+    """Return ShardedEmbedding(combiner="sum") and an optimizer of ours, in the same step function as
+    Keras's own.
+    """
     return keras_embedding.train_step(*_layer_and_optimizer(config), data, lambda combined: combined)
 
 
 def cold_step(config, data):
-    """The same of rows in a file, none of which is in memory: asked for, then trained."""
+    """Return the same of rows in a file, none of which is in memory: asked for, then trained."""
     layer, optimizer = _layer_and_optimizer(config)
     step = keras_embedding.train_step(layer, optimizer, data, lambda combined: combined)
     (part,) = layer.table.shards

@@ -14,7 +14,9 @@ def _rotation(data):
 
 
 def _weights(config):
-    """The weights that the layer below would have: the ops and the layer must come to the same losses."""
+    """Return the weights that the layer below would have: the ops and the layer must come to the same
+    losses.
+    """
     from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 
     shape = config["labels"], config["fan_in"], config["inputs"]
@@ -36,7 +38,7 @@ def _loss(weights, hidden, targets, **options):
 
 
 def logits(config, data):
-    """All logits, [batch, labels]. One of them is read back."""
+    """Return all logits, [batch, labels]. One of them is read back."""
     from keras_largeout.ops.fan_in.wrapper import fan_in_logits
 
     (part,) = _weights(config).parts()
@@ -44,7 +46,7 @@ def logits(config, data):
 
 
 def loss(config, data):
-    """The loss of a batch, forward only: no logits are kept."""
+    """Return the loss of a batch, forward only: no logits are kept."""
     weights = _weights(config)
     return tf_common.rotate(lambda hidden, targets: _loss(weights, hidden, targets), *_rotation(data))
 
@@ -59,7 +61,7 @@ def top_k(config, data):
 
 
 def _slots(weights):
-    """Two float32 variables for the kernel and two for the bias."""
+    """Return two float32 variables for the kernel and two for the bias."""
     return [
         [table.shards[0].new_slot(name, 0.0).value for name in ("m", "v")]
         for table in (weights.kernel, weights.bias)
@@ -67,7 +69,7 @@ def _slots(weights):
 
 
 def gradients_ops(config, data):
-    """Gradients [labels, fan_in] by the tape, then TensorFlow's own op of Adam: no layer."""
+    """Return gradients [labels, fan_in] by the tape, then TensorFlow's own op of Adam: no layer."""
     weights = _weights(config)
     (part,) = weights.parts()
     slots, steps = _slots(weights), tf.Variable(0, dtype=tf.int64)
@@ -99,7 +101,7 @@ def gradients_ops(config, data):
 
 
 def fused_ops(config, data):
-    """The step in the backward pass of the op: Adam, and for bfloat16 weights SGD."""
+    """Return the step in the backward pass of the op: Adam, and for bfloat16 weights SGD."""
     from keras_largeout.ops import row_update as rows
     from keras_largeout.ops.fan_in.wrapper import FanInUpdate
 
@@ -124,14 +126,14 @@ def fused_ops(config, data):
 
 
 def gradients_keras(config, data):
-    """`SparseOutput` and `LazyAdam`, which gets its gradients whole."""
+    """Return `SparseOutput` and `LazyAdam`, which gets its gradients whole."""
     from keras_largeout import optimizers
 
     return _keras_step(config, data, optimizers.LazyAdam(config["lr"], epsilon=EPSILON), fused=False)
 
 
 def fused_keras(config, data):
-    """`SparseOutput(optimizer=...)`: Adam, and for bfloat16 weights SGD."""
+    """Return `SparseOutput(optimizer=...)`: Adam, and for bfloat16 weights SGD."""
     adam = config["dtype"] == "float32"
     make = keras.optimizers.Adam if adam else keras.optimizers.SGD
     return _keras_step(config, data, make(config["lr"]), fused=True)

@@ -7,7 +7,7 @@ from benchmarks.peers import tf_common
 
 
 def initializer():
-    """Seeded, so that the op and the layer must come to the same losses."""
+    """Return a seeded initializer, so that the op and the layer must have the same losses."""
     return keras.initializers.RandomUniform(-0.05, 0.05, seed=1)
 
 
@@ -16,7 +16,9 @@ def rotation(data):
 
 
 def head_step(config, data, head, **call):
-    """A head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: arguments of its call."""
+    """Return a head, `head.loss` and `optimizers.SGD`, as `fit` would run them. `call`: arguments of its
+    call.
+    """
     from keras_largeout import optimizers
 
     head.build((None, config["dim"]))

@@ -20,8 +20,9 @@ def _tree(config, data):
 
 
 def tree_notes(config, data):
-    """Not timed: what the tree is, and the bytes and flops of a step by `trees.TreeCost`. In its own process,
-    because the arrays that it takes would count as memory of the step."""
+    """Return the facts of the tree, untimed, and the bytes and flops of a step by `trees.TreeCost`. In its
+    own process, because the arrays that it takes would count as memory of the step.
+    """
     start = time.perf_counter()
     tree = _tree(config, data)
     seconds = time.perf_counter() - start
@@ -39,7 +40,9 @@ def tree_notes(config, data):
 
 
 def ops_step(config, data):
-    """tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer object."""
+    """Return tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer
+    object.
+    """
     from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops.row_update import row_update, sgd_hyper
     from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_loss
@@ -63,7 +66,7 @@ def ops_step(config, data):
 
 
 def keras_step(config, data, optimizer=None):
-    """HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
+    """Return HierarchicalSoftmax, `head.loss` and `optimizers.SGD`, as `fit` would run them."""
     from keras_largeout import layers
 
     head = layers.HierarchicalSoftmax(
@@ -73,7 +76,7 @@ def keras_step(config, data, optimizer=None):
 
 
 def fused_step(config, data):
-    """The same with an SGD of the head's own, which is a part of its backward pass."""
+    """Return the same with an SGD of the head's own, which is a part of its backward pass."""
     from keras_largeout import optimizers
 
     return keras_step(config, data, optimizers.SGD(config["lr"]))

@@ -8,12 +8,12 @@ from benchmarks._step import Step
 
 
 def batches(data, name, dtype=None):
-    """The rotation of batches as a list of tensors, already in TensorFlow's memory."""
+    """Return the rotation of batches as a list of tensors, already in TensorFlow's memory."""
     return [tf.constant(x, dtype=dtype) for x in load(data, name)]
 
 
 def rotate(function, *inputs, notes=None, jit_compile=None):
-    """A Step that calls `tf.function(function)` on the i-th of each list of inputs."""
+    """Return a Step that calls `tf.function(function)` on the i-th of each list of inputs."""
     compiled = tf.function(function, jit_compile=jit_compile)
 
     def run(i):
@@ -23,5 +23,5 @@ def rotate(function, *inputs, notes=None, jit_compile=None):
 
 
 def filled(shape, value, dtype="float32"):
-    """A variable whose memory is written, so that no page fault falls into a measured step."""
+    """Return a variable whose memory is written, so that no page fault falls into a measured step."""
     return tf.Variable(np.full(shape, value, dtype))

@@ -11,7 +11,7 @@ from benchmarks.peers import tf_common
 
 
 def squared_hinge(logits, targets):
-    """Mean over the examples of `logits` [batch, labels]; `targets` [batch, n] are label ids."""
+    """Return mean over the examples of `logits` [batch, labels]; `targets` [batch, n] are label ids."""
     of_labels = tf.gather(logits, targets, batch_dims=1)
     terms = tf.square(tf.nn.relu(1 - of_labels)) - tf.square(tf.nn.relu(1 + of_labels))
     losses = tf.reduce_sum(tf.square(tf.nn.relu(1 + logits)), -1) + tf.reduce_sum(terms, -1)
@@ -19,7 +19,7 @@ def squared_hinge(logits, targets):
 
 
 def _train(config, data, weights, logits_of):
-    """Loss, gradients of the weights and of the inputs, Keras's Adam."""
+    """Return loss, gradients of the weights and of the inputs, Keras's Adam."""
     optimizer = keras.optimizers.Adam(config["lr"])
     optimizer.build(weights)
 
@@ -36,7 +36,9 @@ def _train(config, data, weights, logits_of):
 
 
 def baseline(config, data):
-    """A small layer and a step of it: what a process with TensorFlow and Keras takes, whatever it does."""
+    """Return a small layer and a step of it: what a process with TensorFlow and Keras takes, whatever it
+    does.
+    """
     return dense_train(config, data)
 
 
@@ -52,7 +54,7 @@ def _dense(config):
 
 
 def dense_forward(config, data):
-    """All logits. One of them is read back."""
+    """Return all logits. One of them is read back."""
     kernel, bias = _dense(config)
     return tf_common.rotate(
         lambda hidden: (tf.matmul(hidden, kernel.value) + bias.value)[0, 0], tf_common.batches(data, "hidden")
@@ -73,7 +75,7 @@ def dense_train(config, data):
 
 
 def _sparse(config):
-    """Connections [labels * fan_in, 2], ascending, the values of the weights, and the bias."""
+    """Return connections [labels * fan_in, 2], ascending, the values of the weights, and the bias."""
     labels, fan_in, inputs = config["labels"], config["fan_in"], config["inputs"]
     columns = np.sort(np.random.default_rng(3).integers(0, inputs - fan_in, (labels, fan_in)), -1)
     columns += np.arange(fan_in)  # no two alike in a row
@@ -100,6 +102,6 @@ def sparse_forward(config, data):
 
 
 def sparse_train(config, data):
-    """The gradient of the values gathers [labels * fan_in, batch] twice: gigabytes."""
+    """Return the gradient of the values gathers [labels * fan_in, batch] twice: gigabytes."""
     values, bias, logits = _sparse(config)
     return _train(config, data, [values, bias], logits)

@@ -15,7 +15,7 @@ def _weights(*shape):
 
 
 def _descend(variable, gradient, rate):
-    """variable -= rate * gradient, in place; by rows where the gradient is one of rows."""
+    """Subtract `rate * gradient` from a variable in place; by rows if the gradient is sparse."""
     if isinstance(gradient, tf.IndexedSlices):
         tf.raw_ops.ResourceScatterSub(
             resource=variable.handle, indices=gradient.indices, updates=rate * gradient.values
@@ -25,7 +25,7 @@ def _descend(variable, gradient, rate):
 
 
 def _train_step(config, data, loss_of, weights, notes=None):
-    """The gradient of the hidden vectors is taken too: it is what a model below would need."""
+    """Return the gradient of the hidden vectors is taken too: it is what a model below would need."""
 
     def step(hidden, targets):
         with tf.GradientTape() as tape:
@@ -43,7 +43,7 @@ def _train_step(config, data, loss_of, weights, notes=None):
 
 
 def full(config, data):
-    """logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy on float32."""
+    """Return logits [tokens, classes] by a matmul, then sparse_softmax_cross_entropy on float32."""
     kernel, bias = _weights(config["dim"], config["classes"]), tf_common.filled([config["classes"]], 0.0)
     dtype = tf.bfloat16 if config.get("bfloat16") else tf.float32
 
@@ -56,7 +56,7 @@ def full(config, data):
 
 
 def sampled(config, data):
-    """tf.nn.sampled_softmax_loss with its log-uniform sampler (classes are sorted by frequency)."""
+    """Return tf.nn.sampled_softmax_loss with its log-uniform sampler (classes are sorted by frequency)."""
     kernel, bias = _weights(config["classes"], config["dim"]), tf_common.filled([config["classes"]], 0.0)
 
     def loss_of(hidden, targets):
@@ -69,7 +69,7 @@ def sampled(config, data):
 
 
 def _products(config, data, columns):
-    """The three matrix products of a softmax over `columns` classes, and nothing else."""
+    """Return the three matrix products of a softmax over `columns` classes, and nothing else."""
     table, of_logits = _weights(columns, config["dim"]), _weights(config["tokens"], columns)
 
     def step(hidden, targets):
@@ -92,7 +92,7 @@ def sampled_products(config, data):
 
 
 def table_and_gradient(config, data):
-    """Memory that every exact softmax needs: its table, a gradient like it, and the batches."""
+    """Return memory that every exact softmax needs: its table, a gradient like it, and the batches."""
     kernel, bias = _weights(config["classes"], config["dim"]), tf_common.filled([config["classes"]], 0.0)
 
     def step(hidden, targets):
@@ -104,7 +104,8 @@ def table_and_gradient(config, data):
 
 
 def two_level_gather(config, data):
-    """sqrt(classes) groups; the words of a token's group are gathered for it: [tokens, group size, dim].
+    """Return sqrt(classes) groups; the words of a token's group are gathered for it: [tokens, group size,
+    dim].
 
     Tokens go through in chunks of at most `gather_bytes` of gathered weights, each with its own update.
     """

@@ -13,7 +13,7 @@ OPTIMIZERS = {
 
 
 def step(config, data, bag=None):
-    """`bag`: an `EmbeddingBag` with weights; None: a new one in memory."""
+    """Return `bag`: an `EmbeddingBag` with weights; None: a new one in memory."""
     if bag is None:
         bag = torch.nn.EmbeddingBag(config["rows"], config["dim"], mode="sum", sparse=True)
         torch.nn.init.constant_(bag.weight, config["init"])

@@ -48,7 +48,7 @@ class Product(torch.autograd.Function):
 
 
 def train(config, data):
-    """The gradient of the weights at the connections alone, by `torch.sparse.sampled_addmm`."""
+    """Return the gradient of the weights at the connections alone, by `torch.sparse.sampled_addmm`."""
     rows, columns, values, shape = _matrix(config)
     values.requires_grad_()
     bias = torch.zeros(config["labels"], 1, requires_grad=True)

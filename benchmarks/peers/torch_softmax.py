@@ -34,6 +34,9 @@ def full(config, data):
 
 
 def adaptive(config, data):
-    """Grave et al. 2017. Its tail clusters have the widths dim / 4, / 16, ...: fewer weights than ours."""
+    """Return the adaptive softmax of Grave et al. 2017.
+
+    Its tail clusters have the widths dim / 4, / 16, ...: fewer weights than ours.
+    """
     layer = torch.nn.AdaptiveLogSoftmaxWithLoss(config["dim"], config["classes"], config["cutoffs"])
     return _train_step(config, data, layer, lambda x, y: layer(x, y).loss)

@@ -39,7 +39,7 @@ CASES = {
 
 
 def chosen(name, quick, patterns):
-    """The cases of a benchmark whose steps are recorded."""
+    """Return the cases of a benchmark whose steps are recorded."""
     profiled = CASES[name]
     own = [case for case in profiled.benchmark.make_cases(quick) if case.library in profiled.libraries]
     if patterns:
@@ -50,7 +50,7 @@ def chosen(name, quick, patterns):
 
 
 def _record(case, options):
-    """What `recorded.py` found, with the notes of the case; or `{"error": ...}`."""
+    """Return what `recorded.py` found, with the notes of the case; or `{"error": ...}`."""
     config = {"target": case.target, "config": case.config, "seconds": 0.3 if options.quick else 5.0}
     target = "benchmarks.profile.recorded:record"
     report = _harness.run_worker(

@@ -28,7 +28,7 @@ def with_data(quick, folder, cases):
 
 
 def step(config, data):
-    """A step as `fit` takes it, with its dataset and its metric, without its callbacks."""
+    """Return a step as `fit` takes it, with its dataset and its metric, without its callbacks."""
     import keras
     import tensorflow as tf
 
@@ -54,7 +54,7 @@ def step(config, data):
 
 
 def _notes(rows, cost, tokens):
-    """Bytes and flops of a step. LazyAdam reads and writes two slots of each row."""
+    """Return bytes and flops of a step. LazyAdam reads and writes two slots of each row."""
     unique = float(np.mean([len(np.unique(batch[:, :-1])) for batch in rows]))
     embedding = traffic(unique, DIM, tokens, tokens, slots=2)["bytes"]
     slots = 4 * 4 * UNITS * cost.rows_touched

@@ -16,7 +16,7 @@ _SHOWN_KINDS = 3
 
 
 def part_of(kind):
-    """The part that an op belongs to, by its type."""
+    """Return the part that an op belongs to, by its type."""
     if kind.startswith("Largeout>"):
         return OURS + kind.removeprefix("Largeout>")
     if kind in _INPUT:
@@ -28,7 +28,7 @@ def part_of(kind):
 
 
 def summary(recording):
-    """What is kept of a recording: JSON-able.
+    """Return what is kept of a recording: JSON-able.
 
     The slower half of its steps is left out: other processes disturb these more.
 
@@ -57,7 +57,7 @@ def summary(recording):
 
 
 def table(found):
-    """Header and rows of a summary."""
+    """Return header and rows of a summary."""
     rows = [
         [
             part["part"],
@@ -73,7 +73,7 @@ def table(found):
 
 
 def lines(found, floors):
-    """What there is to say beside the table: the step without the profiler, and its bounds."""
+    """Return what there is to say beside the table: the step without the profiler, and its bounds."""
     own = sum(part["milliseconds"] for part in found["parts"] if part["part"].startswith(OURS))
     said = [
         f"without the profiler {_table.milliseconds(1e-3 * found['plain_ms'])} ms (median of "

@@ -53,7 +53,7 @@ def table(folder, most_rows):
 
 
 def _rows_of_file(file):
-    """The dotted name of a module, and its rows."""
+    """Return the dotted name of a module, and its rows."""
     root, path = map(pathlib.Path, file)
     module = ".".join(path.relative_to(root).with_suffix("").parts)
     if path.stat().st_size > _MOST_BYTES:
@@ -67,7 +67,7 @@ def _rows_of_file(file):
 
 
 def rows_of(text, module):
-    """The rows of a module's text, each a list of values in the order of the columns."""
+    """Return the rows of a module's text, each a list of values in the order of the columns."""
     rows = []
     for function, owner in _functions(ast.parse(text), ""):
         found = list(_assignments(function.body, (), ""))
@@ -100,7 +100,7 @@ def rows_of(text, module):
 
 
 def _functions(node, owner):
-    """All functions below a node, with the class that each is in."""
+    """Yield all functions below a node, with the class that each is in."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield child, owner
@@ -108,7 +108,7 @@ def _functions(node, owner):
 
 
 def _assignments(body, inside, before):
-    """`(name, statement, the blocks around it, the statement before it)` in the order of the source."""
+    """Yield `(name, statement, the blocks around it, the statement before it)` in the order of the source."""
     for node in body:
         if isinstance(node, _NESTED):
             before = type(node).__name__
@@ -125,7 +125,7 @@ def _assignments(body, inside, before):
 
 
 def _names(node):
-    """The local names that a statement assigns."""
+    """Return the local names that a statement assigns."""
     if isinstance(node, ast.Assign):
         targets = node.targets
     elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
@@ -139,7 +139,7 @@ def _names(node):
 
 
 def _called(value):
-    """What is called for the value: at most the last two parts of its dotted name."""
+    """Return what is called for the value: at most the last two parts of its dotted name."""
     if not isinstance(value, ast.Call):
         return ""
     parts, node = [], value.func
@@ -152,7 +152,7 @@ def _called(value):
 
 
 def _operand(value):
-    """The name that the value reads, the outermost of several."""
+    """Return the name that the value reads, the outermost of several."""
     if value is None:
         return ""
     return next((node.id for node in ast.walk(value) if isinstance(node, ast.Name)), "")

@@ -91,7 +91,7 @@ class Speed(keras.callbacks.Callback):
 
 
 def predict(model, hashed, batches):
-    """`(labels, probabilities)` of all rows."""
+    """Return `(labels, probabilities)` of all rows."""
     labels, probabilities, _ = Predictions(model)(_hashed(hashed, batches))
     return labels[:, 0], probabilities
 

@@ -38,7 +38,7 @@ class Hashed:
 
 
 def build(hashed, crosses, dim=16, units=(64, 32), wide_rate=0.05, deep_rate=2e-3, l1=1e-6):
-    """A compiled model from the inputs of `Hashed` to the probability of a 1, `[batch, 1]`.
+    """Return a compiled model from the inputs of `Hashed` to the probability of a 1, `[batch, 1]`.
 
     Args:
         hashed: a `Hashed`.

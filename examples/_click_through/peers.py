@@ -13,7 +13,7 @@ BITS = 22
 
 
 def sklearn(table, train, test):
-    """`(labels, probabilities, rows per second)`. Hashing is a part of the time, reading is not."""
+    """Return `(labels, probabilities, rows per second)`. Hashing is a part of the time, reading is not."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.linear_model import SGDClassifier
 
@@ -30,7 +30,7 @@ def sklearn(table, train, test):
 
 
 def _pairs(table, columns):
-    """For each row its features as pairs of a name and a number."""
+    """Return for each row its features as pairs of a name and a number."""
     words = {name: [v.decode("utf-8", "replace") for v in columns[name]] for name in table.categories}
     named = [[(f"{name}={value}", 1.0) for value in values] for name, values in words.items()]
     for parts in table.crosses:
@@ -47,7 +47,7 @@ def _scaled(numbers):
 
 
 def vowpal_wabbit(table, train, test, folder):
-    """`(labels, probabilities, rows per second)`. Writing its text is not a part of the time."""
+    """Return `(labels, probabilities, rows per second)`. Writing its text is not a part of the time."""
     import vowpalwabbit
 
     paths = [pathlib.Path(folder) / f"{side}.vw" for side in ("train", "test")]
@@ -69,7 +69,7 @@ def _run(vowpalwabbit, options):
 
 
 def _letter(i):
-    """The first letter of a namespace, by which crosses name it."""
+    """Return the first letter of a namespace, by which crosses name it."""
     return chr(ord("a") + i) if i < 26 else chr(ord("A") + i - 26)
 
 

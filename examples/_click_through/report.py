@@ -11,7 +11,7 @@ WORKERS = 8
 
 
 def print_features(batches, hashed, most_rows):
-    """Of each feature: its values, the buckets that they use, and how many have no bucket of their own."""
+    """Print of each feature its values, the buckets that they use, and how many share a bucket."""
     names, crosses = hashed.categories, hashed.wide.crosses
     held, rows = {name: [] for name in names}, 0
     for columns, _ in batches:
@@ -55,7 +55,7 @@ def _print(name, hashed, wide, deep=None):
 
 
 def _shared(ids, possible):
-    """Collisions, and their expected number for a hash that is perfectly even."""
+    """Return collisions, and their expected number for a hash that is perfectly even."""
     n = len(ids)
     found = n - len(np.unique(ids, axis=0))
     expected = n + possible * math.expm1(n * math.log1p(-1 / possible))
@@ -63,7 +63,7 @@ def _shared(ids, possible):
 
 
 def print_extrapolation(rate, batch, moved):
-    """What the text's data would take.
+    """Print what the text's data would take.
 
     Args:
         rate: rows per second.

@@ -47,7 +47,7 @@ class Writer:
             writer.writerow(columns)
 
     def __call__(self, group, rows):
-        """All rows of a group go to one side, by a hash of the group's name."""
+        """Send all rows of a group to one side, by a hash of the group's name."""
         test = hashlib.blake2b(group.encode(), digest_size=1).digest()[0] < 26
         self._writers[test].writerows(rows)
 
@@ -64,7 +64,7 @@ LATE = 15  # minutes, as the Bureau of Transportation Statistics counts
 
 
 def flights(folder):
-    """All flights from New York in 2013 that arrived: which ones came 15 minutes late, or later?
+    """Return all flights from New York in 2013 that arrived: which ones came 15 minutes late, or later?
 
     Known is what is known a day before. A tenth of the days is for the test.
     """
@@ -99,7 +99,7 @@ def flights(folder):
 
 
 def given(path, label, categories, numbers, crosses):
-    """CSV or Parquet files: `path/train*` and `path/test*`, or a tenth of all for the test.
+    """Return CSV or Parquet files: `path/train*` and `path/test*`, or a tenth of all for the test.
 
     Where neither categories nor numbers are named, columns of whole numbers and text are categories, and
     those of fractions are numbers.

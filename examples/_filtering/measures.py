@@ -55,7 +55,9 @@ class Measure:
 
 @tf.function(reduce_retracing=True)
 def best(scores, seen, k=K):
-    """int32 `[users, k]`: the best items by `scores` without those in `seen`, which is filled up with -1."""
+    """Return int32 `[users, k]`: the best items by `scores` without those in `seen`, which is filled up
+    with -1.
+    """
     places = tf.where(seen >= 0)
     cells = tf.stack([places[:, 0], tf.cast(tf.gather_nd(seen, places), tf.int64)], axis=1)
     lowest = tf.fill([tf.shape(cells)[0]], scores.dtype.min)
@@ -63,7 +65,7 @@ def best(scores, seen, k=K):
 
 
 def of_model(model, pairs):
-    """`scores` of a model as it is now."""
+    """Return `scores` of a model as it is now."""
     tables = [model.get_layer(name) for name in ("users", "items")]
     users, items = tables[0], tables[1](tf.range(pairs.items))
     score = model.get_layer("score")
@@ -71,6 +73,6 @@ def of_model(model, pairs):
 
 
 def of_counts(pairs):
-    """`scores` of the most popular items: for every user how many have each in training."""
+    """Return `scores` of the most popular items: for every user how many have each in training."""
     counts = tf.constant(pairs.counts, tf.float32)[None]
     return lambda some: tf.repeat(counts, tf.shape(some)[0], axis=0)

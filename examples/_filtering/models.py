@@ -19,7 +19,7 @@ OPTIMIZERS = {
 
 
 def place(storage, folder, cache_rows):
-    """What a `ShardedEmbedding` is told of where its rows are.
+    """Return what a `ShardedEmbedding` is told of where its rows are.
 
     Args:
         storage: one of `STORAGES`.
@@ -33,7 +33,7 @@ def place(storage, folder, cache_rows):
 
 
 def build(kind, rows, dim, places, first=None):
-    """From `{"user", "item"}` to a score, the logarithm of the odds that the user has the item.
+    """Return a model from `{"user", "item"}` to a score: the log odds that the user has the item.
 
     Args:
         kind: one of `NAMES`.
@@ -62,7 +62,9 @@ def first_rows(rows, dim, seed, scale=0.1):
 
 
 def score(kind, dim):
-    """What stands above the two tables: a `keras.Model` from the vectors of a user and an item to a score."""
+    """Return what stands above the two tables: a `keras.Model` from the vectors of a user and an item to a
+    score.
+    """
     vectors = [keras.Input((dim,)), keras.Input((dim,))]
     if kind == "factorisation":
         return keras.Model(vectors, keras.layers.Dot(axes=-1)(vectors), name="score")
@@ -73,13 +75,13 @@ def score(kind, dim):
 
 
 def hidden_layers(score):
-    """Its dense layers, the last one too: a factorisation has none."""
+    """Return its dense layers, the last one too: a factorisation has none."""
     return [layer for layer in score.layers if isinstance(layer, keras.layers.Dense)]
 
 
 @tf.function(reduce_retracing=True)
 def all_scores(score, users, items):
-    """`[users, items]`: the scores of every item for every user, of their vectors.
+    """Return `[users, items]`: the scores of every item for every user, of their vectors.
 
     Args:
         score: what `score` returned.
@@ -99,7 +101,7 @@ def all_scores(score, users, items):
 
 
 def optimizer(name, learning_rate=None, two=False, kind="neural"):
-    """The optimizer of a model: one for everything, or Adagrad for tables and Adam for the rest.
+    """Return the optimizer of a model: one for everything, or Adagrad for tables and Adam for the rest.
 
     Args:
         name: one of `OPTIMIZERS`; learning_rate: float or None, its own.

@@ -23,13 +23,13 @@ class Negatives:
         self._keys = np.sort(train[:, 0] * self._items + train[:, 1])
 
     def owned(self, users, items):
-        """bool `[n]`: whether each user has the item in training."""
+        """Return bool `[n]`: whether each user has the item in training."""
         keys = users * self._items + items
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return self._keys[places] == keys
 
     def __call__(self, users, rng):
-        """int64 `[n]`: an item for each of the users, which it does not have."""
+        """Return int64 `[n]`: an item for each of the users, which it does not have."""
         drawn = rng.integers(0, self._items, len(users))
         wrong = np.flatnonzero(self.owned(users, drawn))
         while len(wrong):
@@ -61,7 +61,7 @@ class Batches:
 
     @classmethod
     def of(cls, pairs, args):
-        """Those that the options of the example ask for."""
+        """Return those that the options of the example ask for."""
         return cls(pairs, args.batch, args.negatives, args.seed)
 
     def epoch(self, number):
@@ -78,7 +78,7 @@ class Batches:
             yield {"user": user, "item": np.concatenate([item, others])}, label.copy()
 
     def dataset(self):
-        """A `tf.data.Dataset` of all epochs, without an end."""
+        """Return a `tf.data.Dataset` of all epochs, without an end."""
         ids = tf.TensorSpec([self.size], tf.int32)
         return tf.data.Dataset.from_generator(
             lambda: itertools.chain.from_iterable(map(self.epoch, itertools.count())),

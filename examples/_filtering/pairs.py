@@ -49,7 +49,9 @@ class Pairs:
         return np.bincount(self.train[:, 1], minlength=self.items)
 
     def some_users(self, side, most=None, seed=0):
-        """The users who have anything on a side ("valid", "test") and in training, sorted; `most` of them."""
+        """Return the users who have anything on a side ("valid", "test") and in training, sorted; `most`
+        of them.
+        """
         users = np.intersect1d(getattr(self, side)[:, 0], self.train[:, 0])
         if most is not None and most < len(users):
             users = np.sort(np.random.default_rng(seed).choice(users, most, replace=False))
@@ -57,13 +59,13 @@ class Pairs:
 
 
 def items_of(pairs, users):
-    """A list of arrays: the items of each of `users` in sorted pairs, `[pairs, 2]`."""
+    """Return a list of arrays: the items of each of `users` in sorted pairs, `[pairs, 2]`."""
     begin, end = (np.searchsorted(pairs[:, 0], users, side) for side in ("left", "right"))
     return [pairs[a:b, 1] for a, b in zip(begin, end)]
 
 
 def read(args):
-    """The `Pairs` that the options of the example ask for; it prints what they are."""
+    """Return the `Pairs` that the options of the example ask for; it prints what they are."""
     with stage("Reading the data"):
         pairs = text_files(args.data, args.seed) if args.data else standard_library(args.seed, args.share)
         print(f"   {pairs.name}")
@@ -78,7 +80,9 @@ _SIDES = {"train": "to learn from", "valid": "for the validation", "test": "for 
 
 
 def standard_library(seed=0, share=1.0):
-    """Functions of the running Python's standard library, or of a share of it, and the names they call."""
+    """Return functions of the running Python's standard library, or of a share of it, and the names they
+    call.
+    """
     names, calls, files = [], [], 0
     for file, path in library_files(seed, share):
         try:
@@ -128,7 +132,8 @@ def hold_out(pairs, shares, seed):
 
 
 def text_files(path, seed=0):
-    """Lines `user item item ...` of numbers: train.txt, valid.txt and test.txt of a folder, plain or `.gz`.
+    """Return lines `user item item ...` of numbers: train.txt, valid.txt and test.txt of a folder, plain or
+    `.gz`.
 
     A user may have several lines. A pair that comes again, on the same side or on a later one, is left out.
     Without a valid.txt a tenth of each user's items in train.txt is drawn for the validation.
@@ -160,7 +165,7 @@ def text_files(path, seed=0):
 
 
 def read_lines(file):
-    """int64 `[pairs, 2]` of a file of lines `user item item ...`.
+    """Return int64 `[pairs, 2]` of a file of lines `user item item ...`.
 
     Raises:
         ValueError: a line is something else, or the file ends in the midst of it; it names file and line.

@@ -10,7 +10,7 @@ POPULAR = "most popular"
 
 
 def print_scores(scores, users, items):
-    """`scores`: dict from names to what a `Measure` returned."""
+    """Print `scores`, a dict from names to what a `Measure` returned."""
     print(f"\nThe test: {users:,} users, all {items:,} items but those known of the user, in percent")
     print(f"\n{'':26}{RECALL:>11}{NDCG:>11}{'ms/step':>11}")
     for name, row in scores.items():
@@ -24,7 +24,7 @@ def print_scores(scores, users, items):
 
 
 def print_losses(losses):
-    """A table of the losses of each step, by storage.
+    """Return a table of the losses of each step, by storage.
 
     Args:
         losses: dict from names of storages to lists of float.

@@ -44,7 +44,7 @@ def print_table(args, strategy, folder):
 
 
 def draw(rows, pairs, batches, seed):
-    """int32 `[2, batches, pairs]`: users and items, some of them far more often than others."""
+    """Return int32 `[2, batches, pairs]`: users and items, some of them far more often than others."""
     return (rows * np.random.default_rng(seed).random((2, batches, pairs)) ** 3).astype(np.int32)
 
 
@@ -70,7 +70,7 @@ class Rounds(keras.callbacks.Callback):
         return statistics.median(self.speeds) if self.speeds else None
 
     def step(self):
-        """To be called after each step; returns whether it was the last one."""
+        """Count a step, and return whether it was the last one."""
         now = time.perf_counter()
         self._steps += 1
         if self._begun is None:

@@ -38,13 +38,17 @@ class LeaveOneOut:
         )
 
     def inputs(self, histories):
-        """What the predictor takes, of a list of histories: the last items to read, and all as seen."""
+        """Return what the predictor takes, of a list of histories: the last items to read, and all as
+        seen.
+        """
         read = [history[-self.length :] for history in histories]
         arrays = (padded(rows, max(map(len, rows))) for rows in (read, histories))
         return dict(zip(("items", "seen"), map(tf.constant, arrays)))
 
     def __call__(self, best=None, batches=None):
-        """The scores; of another function than the predictor, `best`, and of the first `batches` alone."""
+        """Return the scores; of another function than the predictor, `best`, and of the first `batches`
+        alone.
+        """
         for metric in self.metrics:
             metric.reset_state()
         for inputs, items in self.batches[:batches]:

@@ -34,7 +34,8 @@ class Positions(keras.layers.Layer):
 
 
 def build(head, num_items, length, dim, blocks=2, attention_heads=2, dropout=0.2, seed=0):
-    """A model from items, int `[batch, time]` padded with -1, to the hidden vectors that `head` scores.
+    """Return a model from items, int `[batch, time]` padded with -1, to the hidden vectors that `head`
+    scores.
 
     Args:
         head: a head of `keras_largeout`.
@@ -86,7 +87,7 @@ NAMES = {
 
 
 def make_head(kind, counts, samples):
-    """The head of that kind.
+    """Return the head of that kind.
 
     Args:
         kind: one of `NAMES`.

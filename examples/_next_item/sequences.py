@@ -46,7 +46,7 @@ class Sequences:
     user_names: list = None
 
     def rows(self, length):
-        """Training rows: int32 `[rows, length + 1]`, padded with -1, without what is held out.
+        """Return training rows: int32 `[rows, length + 1]`, padded with -1, without what is held out.
 
         Long sequences are cut, from their end on. A row begins with the item that the row before it ends
         with: it is predicted there, and read here.
@@ -59,7 +59,7 @@ class Sequences:
         return padded(rows, length + 1)
 
     def held_out(self, last, most=None, seed=0):
-        """The histories and next items of the validation (`last=2`) or of the test (`last=1`).
+        """Return the histories and next items of the validation (`last=2`) or of the test (`last=1`).
 
         Args:
             last: int, which item from the end on is the one to predict; the history is what is before it.
@@ -79,7 +79,7 @@ class Sequences:
 
 
 def padded(rows, width):
-    """int32 `[rows, width]`, filled up with -1."""
+    """Return int32 `[rows, width]`, filled up with -1."""
     out = np.full((len(rows), width), -1, np.int32)
     for filled, row in zip(out, rows):
         filled[: len(row)] = row
@@ -87,7 +87,7 @@ def padded(rows, width):
 
 
 def batches(rows, batch, seed):
-    """An endless dataset of (items, next items), each batch as long as its longest row."""
+    """Return an endless dataset of (items, next items), each batch as long as its longest row."""
 
     def split(rows):
         longest = tf.reduce_max(tf.reduce_sum(tf.cast(rows >= 0, tf.int32), axis=1))
@@ -100,7 +100,7 @@ def batches(rows, batch, seed):
 
 
 def read(args):
-    """The `Sequences` that the options of an example ask for; it prints what they are.
+    """Return the `Sequences` that the options of an example ask for; it prints what they are.
 
     Args:
         args: its `data` is a path, or None for the standard library by `least`, `seed` and `share`.
@@ -120,7 +120,9 @@ def read(args):
 
 
 def most_frequent(held_out, k=10):
-    """Recall@k of the same k items for everyone: the most frequent ones that the user does not have yet."""
+    """Return recall@k of the same k items for everyone: the most frequent ones that the user does not have
+    yet.
+    """
     _, histories, items = held_out
     first = np.arange(k + max(map(len, histories)))  # items are sorted by their frequency
     hits = [item in first[~np.isin(first, history)][:k] for history, item in zip(histories, items)]
@@ -150,7 +152,7 @@ def show_best(title, sequences, best, seed, examples=5, shown=5):
 
 
 def standard_library(least=2, seed=0, share=1.0):
-    """The functions of the running Python's standard library, and the names that they use.
+    """Return the functions of the running Python's standard library, and the names that they use.
 
     Args:
         least: int, how many functions must use a name.
@@ -177,7 +179,7 @@ def standard_library(least=2, seed=0, share=1.0):
 
 
 def functions_of(tree):
-    """A list of `(name, line, names that it uses)` of all functions in a syntax tree."""
+    """Return a list of `(name, line, names that it uses)` of all functions in a syntax tree."""
     functions, nodes = [], [(tree, [])]
     while nodes:
         node, used = nodes.pop()
@@ -207,7 +209,7 @@ def functions_of(tree):
 
 
 def text_files(path):
-    """Lines `user item item ...` of numbers, in one file or in a folder, plain or `.gz`.
+    """Return lines `user item item ...` of numbers, in one file or in a folder, plain or `.gz`.
 
     Of a folder it reads `train`, `valid` and `test`, those that it has. What a user has in several files or
     lines is one sequence, in this order; an item that comes again is left out.
@@ -233,7 +235,7 @@ def text_files(path):
 
 
 def index(name, found):
-    """`Sequences` from a dict of users and their lists of items; short ones are left out."""
+    """Return `Sequences` from a dict of users and their lists of items; short ones are left out."""
     kept = {user: items for user, items in found.items() if len(items) >= SHORTEST}
     if not kept:
         raise ValueError(f"No user with {SHORTEST} items in: {name}")

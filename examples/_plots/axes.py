@@ -31,7 +31,7 @@ _PLACES = [
 
 
 def new_figure(columns, title):
-    """A figure, and a list of as many axes side by side."""
+    """Return a figure, and a list of as many axes side by side."""
     figure, grid = plt.subplots(
         1, columns, figsize=(10.4 if columns > 1 else 7.6, 4.8), dpi=150, layout="constrained", squeeze=False
     )
@@ -50,12 +50,12 @@ def dress(axes, title, x, y):
 
 
 def time_unit(seconds):
-    """`(unit, seconds in it)` for times of up to so many seconds."""
+    """Return `(unit, seconds in it)` for times of up to so many seconds."""
     return ("minutes", 60) if seconds >= 120 else ("seconds", 1)
 
 
 def legend(figure, axes, columns):
-    """The legend of `axes`, below everything that is drawn: it hides no point."""
+    """Draw the legend of `axes` below everything else, so that it hides no point."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 

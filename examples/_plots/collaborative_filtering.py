@@ -14,7 +14,7 @@ _STYLES = {
 
 
 def course(folder, scores, popular):
-    """`collaborative_filtering.png`: validation by epoch of both models, beside the most popular items.
+    """Draw `collaborative_filtering.png`: validation by epoch of both models, beside the most popular items.
 
     Args:
         folder: where to.

@@ -20,7 +20,7 @@ _STYLES = {
 
 
 def outputs(folder, kind, results):
-    """`outputs.png`: P@1 by time of training and by memory; outputs drawn here before are in it too."""
+    """Draw `outputs.png`: P@1 by time of training and by memory; outputs drawn here before are in it too."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"outputs-{kind}.json").write_text(json.dumps(results))

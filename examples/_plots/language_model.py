@@ -30,7 +30,7 @@ _MOST_LOGITS = 1.6e9
 
 
 def training(folder, head, history):
-    """`training.png`: perplexity by time and by epoch; heads drawn here before are in it too."""
+    """Draw `training.png`: perplexity by time and by epoch; heads drawn here before are in it too."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"training-{head}.json").write_text(json.dumps(history))
@@ -61,7 +61,7 @@ def training(folder, head, history):
 
 
 def speed(folder, make_model, sizes, batch, steps):
-    """`speed.png`: words per second in training against the size of the vocabulary, on made-up text.
+    """Draw `speed.png`: words per second in training against the size of the vocabulary, on made-up text.
 
     Args:
         folder: where to.
@@ -97,7 +97,7 @@ def speed(folder, make_model, sizes, batch, steps):
 
 
 def _speed(make_model, head, size, shape, seconds=2.0):
-    """Words per second, after one step to warm up."""
+    """Return words per second, after one step to warm up."""
     keras.backend.clear_session()
     counts = 1.0 / np.arange(1, size + 1)
     model = make_model(head, counts)

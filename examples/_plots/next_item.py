@@ -21,7 +21,7 @@ _STYLES = {
 
 
 def course(folder, kind, points, clock="training"):
-    """`next_item.png`: validation by time of training; heads drawn here before are in it too.
+    """Draw `next_item.png`: validation by time of training; heads drawn here before are in it too.
 
     Args:
         folder: where to.

@@ -14,7 +14,7 @@ _STYLES = {
 
 
 def ranking(folder, kind, results):
-    """`ranking.png`: calibration, and AUC by rows trained on; models drawn here before are in it too.
+    """Draw `ranking.png`: calibration, and AUC by rows trained on; models drawn here before are in it too.
 
     Args:
         folder: where to.

@@ -11,7 +11,7 @@ _STYLES = {"ours": {"color": "#0072B2", "marker": "o"}, "keras": {"color": "#D55
 
 
 def course(folder, kind, scores):
-    """`two_tower.png`: validation by epoch; layers drawn here before are in it too.
+    """Draw `two_tower.png`: validation by epoch; layers drawn here before are in it too.
 
     Args:
         folder: where to.

@@ -65,7 +65,7 @@ class Recorder:
 
 
 def read(file):
-    """The Recording in a file of the profiler."""
+    """Return the Recording in a file of the profiler."""
     found = Recording([], [], [])
     for _, line, name, event in events(file):
         reads_data = line.name.startswith("tf_data_")
@@ -82,7 +82,9 @@ def read(file):
 
 
 def events(file):
-    """The plane (a device), the line (a thread or stream), the name and the event, of all in such a file."""
+    """Yield the plane (a device), the line (a thread or stream), the name and the event, of all in such a
+    file.
+    """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(pathlib.Path(file).read_bytes())

@@ -11,7 +11,7 @@ PYTHON = "Python"
 
 
 def shares(recording, part):
-    """Seconds of all steps together, by part. They sum to the time of the steps.
+    """Return seconds of all steps together, by part. They sum to the time of the steps.
 
     Where several ops run at once, each of them gets its part of that time: with two at work, a half.
 
@@ -51,7 +51,7 @@ def shares(recording, part):
 
 
 def _innermost(spans):
-    """(begin, end, span) of each stretch in which a thread is in that span, and in none within it."""
+    """Yield (begin, end, span) of each stretch in which a thread is in that span, and in none within it."""
     threads = {}
     for span in spans:
         threads.setdefault(span.thread, []).append(span)
@@ -77,7 +77,7 @@ def _stretch(begin, end, span):
 
 
 def by_scope(parts, otherwise):
-    """A function of a span: the part of the first scope of its op that has one.
+    """Return a function of a span: the part of the first scope of its op that has one.
 
     Args:
         parts: `{scope: part}`; a scope is the name of a layer, for instance. A number that TensorFlow has

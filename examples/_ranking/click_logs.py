@@ -20,13 +20,15 @@ _LATENT = 4
 
 
 def default_features(most_rows=5_000_000):
-    """26 `Feature`s of 10 to `most_rows` rows; each is larger than the one before by the same factor."""
+    """Return 26 `Feature`s of 10 to `most_rows` rows; each is larger than the one before by the same
+    factor.
+    """
     rows = np.geomspace(10, most_rows, 26).round().astype(int).tolist()
     return [Feature(f"c{i + 1}", n, _BAGS.get(i, 1)) for i, n in enumerate(rows)]
 
 
 def zipf_ranks(uniform, rows, exponent):
-    """Ranks `0 .. rows - 1` from numbers in 0 .. 1: rank r has the probability `zipf_shares(...)[r]`.
+    """Return ranks `0 .. rows - 1` from numbers in 0 .. 1: rank r has the probability `zipf_shares(...)[r]`.
 
     The continuous law x^-exponent on 1 .. rows + 1, rounded down: it needs no table of probabilities.
     """
@@ -36,7 +38,7 @@ def zipf_ranks(uniform, rows, exponent):
 
 
 def zipf_shares(rows, exponent):
-    """float64 `[rows]`: the probabilities of the ranks."""
+    """Return float64 `[rows]`: the probabilities of the ranks."""
     below = np.arange(1, rows + 2, dtype=np.float64) ** (1 - exponent)
     return np.diff(below) / (below[-1] - 1)
 
@@ -77,7 +79,7 @@ class ClickLogs:
         self._dense_vectors = rng.normal(0, 1 / math.sqrt(DENSE), (DENSE, _LATENT))
 
     def dataset(self, rows, batch, side="train", truth=False):
-        """A `tf.data.Dataset` of batches `(inputs, labels)`, made while they are read.
+        """Return a `tf.data.Dataset` of batches `(inputs, labels)`, made while they are read.
 
         Args:
             rows: int, how many rows.
@@ -106,7 +108,7 @@ class ClickLogs:
         return data.prefetch(tf.data.AUTOTUNE)
 
     def _block(self, number, side):
-        """`BLOCK` rows: `(inputs, labels, probabilities)`."""
+        """Return `BLOCK` rows: `(inputs, labels, probabilities)`."""
         draw = iter(range(10))
 
         def uniform(*shape):
@@ -134,13 +136,15 @@ class ClickLogs:
         return inputs, labels, probabilities
 
     def _ids(self, uniform):
-        """Ids of all columns. Ranks are scattered over the rows, as hashing would do it, by a bijection."""
+        """Return ids of all columns. Ranks are scattered over the rows, as hashing would do it, by a
+        bijection.
+        """
         rows, steps, first = (a[self._owner] for a in (self._rows, self._steps, self._first))
         ranks = zipf_ranks(uniform, rows.astype(np.float64), self.exponents[self._owner])
         return first + ranks * steps % rows
 
     def _log_odds(self, dense, ids, shares):
-        """float32 `[rows]`. `shares`: what each column counts in its feature, `[rows, columns]`."""
+        """Return float32 `[rows]`. `shares`: what each column counts in its feature, `[rows, columns]`."""
         vectors = _hashed(ids, self._salts[self._owner])  # [rows, columns, 4]
         effects = tf.einsum("rc,rck,ck->r", shares, vectors, _float32(self._effects[self._owner]))
         centred = dense - _float32(np.log1p(np.exp(self._place)))
@@ -158,7 +162,7 @@ def _float32(values):
 
 
 def _coprime(rows):
-    """A step of about 0.62 `rows` that meets every row before it meets one again."""
+    """Return a step of about 0.62 `rows` that meets every row before it meets one again."""
     step = max(1, round(0.618 * rows))
     while math.gcd(step, rows) > 1:
         step += 1
@@ -166,7 +170,7 @@ def _coprime(rows):
 
 
 def _hashed(ids, salts):
-    """float32 `[..., 4]`: numbers of mean 0 and variance 1, from an id and the salt of its feature.
+    """Return float32 `[..., 4]`: numbers of mean 0 and variance 1, from an id and the salt of its feature.
 
     The bits are mixed as by SplitMix64 (Steele, Lea and Flood, 2014).
     """

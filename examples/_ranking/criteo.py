@@ -68,7 +68,7 @@ class Criteo:
         self.rows = {"train": train, "test": held_out}
 
     def dataset(self, rows, batch, side="train"):
-        """A `tf.data.Dataset` of batches `(inputs, labels)`, like that of `ClickLogs`.
+        """Return a `tf.data.Dataset` of batches `(inputs, labels)`, like that of `ClickLogs`.
 
         Args:
             rows: int, at most so many lines; None: all.
@@ -86,7 +86,7 @@ class Criteo:
         return data.prefetch(tf.data.AUTOTUNE)
 
     def parse(self, lines):
-        """`(inputs, labels)` of lines, a string tensor `[batch]`.
+        """Return `(inputs, labels)` of lines, a string tensor `[batch]`.
 
         Raises:
             tf.errors.InvalidArgumentError: a line without 40 fields, or one whose numbers are none.
@@ -101,7 +101,7 @@ class Criteo:
 
 
 def count_lines(path):
-    """How many lines a file has, compressed or not. The last one may lack its end."""
+    """Return how many lines a file has, compressed or not. The last one may lack its end."""
     lines, last = 0, b"\n"
     with _open(path) as file:
         while block := file.read(_BLOCK):
@@ -114,7 +114,7 @@ def _open(path):
 
 
 def _lines(files):
-    """The lines of files, one after the other."""
+    """Return the lines of files, one after the other."""
     sets = [tf.data.TextLineDataset(str(f), "GZIP" if f.suffix == ".gz" else "") for f in files]
     first, *others = sets
     for other in others:

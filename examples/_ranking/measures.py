@@ -6,7 +6,7 @@ import numpy as np
 
 
 def auc(labels, scores):
-    """The probability that a row of label 1 scores above one of label 0; equal scores count a half."""
+    """Return the probability that a row of label 1 scores above one of label 0; equal scores count a half."""
     labels, scores = _checked(labels, scores)
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2  # from 1 on; equal scores share the mean of theirs
@@ -18,7 +18,7 @@ def auc(labels, scores):
 
 
 def log_loss(labels, probabilities):
-    """The mean of -log of the probability that a row's label was given."""
+    """Return the mean of -log of the probability that a row's label was given."""
     labels, probabilities = _checked(labels, probabilities)
     said = np.where(labels == 1, probabilities, 1 - probabilities)
     return float(-np.log(np.clip(said, 1e-7, None)).mean())
@@ -52,7 +52,7 @@ class Bin(NamedTuple):
 
 
 def calibration(labels, probabilities, bins=10):
-    """`(all, list)`: a `Bin` of all rows, and `bins` of equally many, by their predictions."""
+    """Return `(all, list)`: a `Bin` of all rows, and `bins` of equally many, by their predictions."""
     labels, probabilities = _checked(labels, probabilities)
     if not 1 <= bins <= len(labels):
         raise ValueError(f"`bins` must be 1 to the number of rows, {len(labels)}. Received: bins={bins}")

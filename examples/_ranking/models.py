@@ -26,7 +26,7 @@ class Feature(NamedTuple):
 
 
 def build(kind, features, dense, dim=16, learning_rate=0.02, stacking="auto"):
-    """A compiled model from a dict of inputs to the probability of a click, `[batch, 1]`.
+    """Return a compiled model from a dict of inputs to the probability of a click, `[batch, 1]`.
 
     Args:
         kind: "dcn" or "dlrm".
@@ -53,7 +53,7 @@ def build(kind, features, dense, dim=16, learning_rate=0.02, stacking="auto"):
 
 
 def embedding(features, dim, learning_rate, stacking="auto"):
-    """One layer for all features. Each table is updated in the backward pass, by a row-wise Adagrad.
+    """Return one layer for all features. Each table is updated in the backward pass, by a row-wise Adagrad.
 
     The first values of a table are in +-1 / sqrt(rows), as in DLRM: a row that is never seen says little.
     The gradient of a mean over a batch is small. So are the constants that Adagrad adds to its square.
@@ -76,7 +76,7 @@ def embedding(features, dim, learning_rate, stacking="auto"):
 
 
 def dcn(values, vectors, layers=2, rank=32, units=(128, 64)):
-    """Cross layers and a deep tower side by side (Wang et al., 2021, "DCN V2", figure 1 b)."""
+    """Return cross layers and a deep tower side by side (Wang et al., 2021, "DCN V2", figure 1 b)."""
     first = keras.layers.Concatenate(name="first")([values, *vectors])
     crossed = deep = first
     for i in range(layers):
@@ -87,7 +87,9 @@ def dcn(values, vectors, layers=2, rank=32, units=(128, 64)):
 
 
 def dlrm(values, vectors, dim, bottom=(64,), top=(128, 64)):
-    """Dot products of all pairs of features (Naumov et al., 2019, "Deep Learning Recommendation Model")."""
+    """Return dot products of all pairs of features (Naumov et al., 2019, "Deep Learning Recommendation
+    Model").
+    """
     below = values
     for i, width in enumerate((*bottom, dim)):
         below = keras.layers.Dense(width, activation="relu", name=f"bottom_{i + 1}")(below)

@@ -5,7 +5,7 @@ from _ranking.models import NAMES
 
 
 def scores(labels, probabilities):
-    """A dict of all that is said of predictions."""
+    """Return a dict of all that is said of predictions."""
     return {
         "auc": measures.auc(labels, probabilities),
         "log_loss": measures.log_loss(labels, probabilities),
@@ -15,7 +15,7 @@ def scores(labels, probabilities):
 
 
 def print_scores(rows, tested):
-    """`rows`: dict from names to what `scores` returned."""
+    """Print `rows`, a dict from names to what `scores` returned."""
     print(f"   {f'of {tested:,} rows':26}{'AUC':>8}{'log loss':>10}{'entropy':>9}{'calibration':>13}")
     for name, row in rows.items():
         numbers = f"{row['auc']:>8.4f}{row['log_loss']:>10.4f}{row['entropy']:>9.4f}"
@@ -36,7 +36,7 @@ def print_calibration(labels, probabilities):
 
 
 def print_row_use(features):
-    """`features`: those of a `kl.callbacks.FeatureReport`."""
+    """Print `features`, those of a `kl.callbacks.FeatureReport`."""
     print(f"   {'feature':9}{'rows':>12}{'ids':>14}{'different':>12}{'never touched':>15}{'top 10':>8}")
     for name, use in sorted(features.items(), key=lambda item: item[1].rows):
         sizes = f"{use.rows:>12,}{use.ids:>14,}{use.unique:>12,}{use.untouched:>15.1%}"
@@ -50,7 +50,7 @@ def run_name(model, stacking):
 
 
 def print_runs(results):
-    """`results`: list of what the runs of `ranking.py` found."""
+    """Print `results`, a list of what the runs of `ranking.py` found."""
     print("\nWhat the columns say:")
     print("   build     seconds of the processor for building the model, its tables included")
     print("   rows/s    rows trained per second of the clock; CPU: of the processor, all cores together")

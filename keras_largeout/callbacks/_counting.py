@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def counted_training(model):
-    """The `CountedTraining` of a model, one for all its callbacks."""
+    """Return the `CountedTraining` of a model, one for all its callbacks."""
     if not hasattr(model, "_counted_training"):
         model._counted_training = CountedTraining(model)
     return model._counted_training
@@ -38,7 +38,7 @@ class CountedTraining:
             self._model.train_function = self._plain
 
     def ensure(self):
-        """At the beginning of an epoch: makes the function, where there is none for these counters."""
+        """Make the function at the beginning of an epoch, unless there is one for these counters."""
         if not self._counters:
             return
         model, now = self._model, self._model.train_function
@@ -57,7 +57,7 @@ class CountedTraining:
 
 
 def _counted(step, counters):
-    """The training step `step` of one replica, with `counters` counting."""
+    """Return the training step `step` of one replica, with `counters` counting."""
     counters = list(counters)
 
     def end_step(strategy):

@@ -71,5 +71,5 @@ def _draw_history(axes, load, values, epochs, most):
 
 
 def _remote(load):
-    """Whether the devices are parameter servers: what workers ask of them has no senders."""
+    """Return whether the devices are parameter servers: what workers ask of them has no senders."""
     return len(load.bytes) < len(load.work)

@@ -21,7 +21,7 @@ class WholeFiles:
 
     @contextlib.contextmanager
     def whole_files(self):
-        """What the callback does inside may save the model."""
+        """Within this context the callback may save the model."""
         self._saves = True
         try:
             yield

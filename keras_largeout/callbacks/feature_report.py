@@ -74,7 +74,7 @@ class FeatureReport(keras.callbacks.Callback):
         counted_training(self.model).remove(self._uses)
 
     def __str__(self):
-        """The table: a line per feature."""
+        """Return the table: a line per feature."""
         width = max([len("feature"), *map(len, self.features)])
         lines = [f"{'feature':{width}} {'rows':>11} {'ids':>13} {'unique':>11} outside untouched   top"]
         for name, use in self.features.items():

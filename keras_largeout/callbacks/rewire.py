@@ -169,7 +169,7 @@ class Rewire(keras.callbacks.Callback):
 
 
 def _until(until):
-    """The constructor's argument as an int, a float or None."""
+    """Return the constructor's argument as an int, a float or None."""
     if until is None:
         return None
     whole = isinstance(until, numbers.Integral)
@@ -182,7 +182,9 @@ def _until(until):
 
 
 def gini(degrees):
-    """The Gini coefficient of non-negative numbers: 0 where all are equal, near 1 where one has all."""
+    """Return the Gini coefficient of non-negative numbers: 0 where all are equal, near 1 where one has
+    all.
+    """
     degrees = np.sort(np.asarray(degrees, np.float64))
     total, n = degrees.sum(), len(degrees)
     if not total:

@@ -118,7 +118,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     # The projector.
 
     def _embeddings(self):
-        """`{name: function from row numbers to rows, how many rows}` of the model's embeddings."""
+        """Return `{name: function from row numbers to rows, how many rows}` of the model's embeddings."""
         found = {}
         for layer in all_layers(self.model):
             if isinstance(layer, ShardedEmbedding) and layer.built:

@@ -27,7 +27,7 @@ def check_pyarrow():
 
 
 def reader(file, rows):
-    """The reader of a file: iterate over it for dictionaries of NumPy columns."""
+    """Return the reader of a file: iterate over it for dictionaries of NumPy columns."""
     return (_Parquet if file.endswith(_PARQUET) else _Csv)(file, rows)
 
 
@@ -47,11 +47,11 @@ class _Reader:
         self._before = 0  # rows of the blocks before this one
 
     def position(self):
-        """How many bytes of the file have been read, about."""
+        """Return how many bytes of the file have been read, about."""
         raise NotImplementedError
 
     def place(self, row):
-        """Where the row is that came as number `row`, counted from 0, for people."""
+        """Return where the row is that came as number `row`, counted from 0, for people."""
         raise NotImplementedError
 
     def require(self, names):
@@ -61,7 +61,7 @@ class _Reader:
             raise ValueError(f"{self.file} must have the columns {missing}. Received: {list(names)}")
 
     def numbers(self, column):
-        """An Arrow column as float32, where there are numbers for all of it.
+        """Return an Arrow column as float32, where there are numbers for all of it.
 
         Raises:
             pyarrow.ArrowInvalid: there are not.
@@ -69,7 +69,7 @@ class _Reader:
         raise NotImplementedError
 
     def block(self, batch):
-        """The columns of an Arrow batch. Malformed rows are left out, or refused."""
+        """Return the columns of an Arrow batch. Malformed rows are left out, or refused."""
         floats, bad = {}, {}
         for name in (*self.rows.numbers, self.rows.target):
             if name is not None:
@@ -85,7 +85,7 @@ class _Reader:
         return {name: column[good] for name, column in columns.items()}
 
     def malformed(self, why, place):
-        """A row is left out, or refused. `place()` says where it is: finding that may take time."""
+        """Skip or refuse a row. `place()` says where it is: finding that may take time."""
         if self.skipped:
             self.skipped += 1
             return
@@ -95,7 +95,7 @@ class _Reader:
         self.skipped, self.first_skipped = 1, text
 
     def _floats(self, name, column):
-        """float32 with NaN for what is missing; and `{row: what is wrong}`."""
+        """Return float32 with NaN for what is missing; and `{row: what is wrong}`."""
         import pyarrow as pa
 
         wrong = {}
@@ -133,7 +133,7 @@ class _Csv(_Reader):
         return self._line(row)
 
     def _line(self, row):
-        """Where row `row` of the file is. Empty lines are no rows, and what is named is the line."""
+        """Return where row `row` of the file is. Empty lines are no rows, and what is named is the line."""
         import pyarrow as pa
 
         following = row + self._header
@@ -198,7 +198,7 @@ class _Csv(_Reader):
         return "skip"
 
     def _check_end(self):
-        """A last value that is quoted must end with the quote: the parser would take what there is."""
+        """Check that a quoted last value ends with its quote: the parser would accept it without one."""
         with open(self.file, "rb") as file:
             file.seek(max(0, os.path.getsize(self.file) - _TAIL))
             tail = file.read()
@@ -253,7 +253,7 @@ class _Parquet(_Reader):
             raise ValueError(f"{self.file} cannot be read as Parquet: {error}") from None
 
     def check_columns(self):
-        """As that of CSV files."""
+        """Check the columns, as for CSV files."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -293,7 +293,7 @@ def _missing():
 
 
 def _strings(column):
-    """A column of strings or integers as an array of bytes objects."""
+    """Return a column of strings or integers as an array of bytes objects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -55,7 +55,7 @@ def open_text(path):
 
 
 def read_header(path):
-    """The `Header` of a file.
+    """Return the `Header` of a file.
 
     Raises:
         ValueError: it has none.
@@ -118,7 +118,7 @@ def _parse_lines(path, text, line, header):
 
 
 def parse(text, header):
-    """The `Block` of some lines.
+    """Return the `Block` of some lines.
 
     Args:
         text: bytes that end in a newline.

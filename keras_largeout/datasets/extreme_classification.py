@@ -44,14 +44,15 @@ class ExtremeClassification:
             yield LabeledRows(*block, self.num_features, self.num_labels)
 
     def load(self):
-        """All rows in memory: `LabeledRows`."""
+        """Return all rows in memory: `LabeledRows`."""
         return LabeledRows.concatenate([self._no_rows(), *self.blocks()])
 
     def _no_rows(self):
         return LabeledRows([0], [], [0], [], [], self.num_features, self.num_labels)
 
     def dataset(self, batch_size, shuffle=0, seed=None, layout="ragged"):
-        """A `tf.data.Dataset` of batches `({"ids", "values"}, labels)`, read from the file in every pass.
+        """Return a `tf.data.Dataset` of batches `({"ids", "values"}, labels)`, read from the file in every
+        pass.
 
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
@@ -86,7 +87,7 @@ class ExtremeClassification:
 
 
 def _regrouped(blocks, size):
-    """The same rows in groups of `size`, the last one smaller."""
+    """Yield the same rows in groups of `size`, the last one smaller."""
     waiting, count = [], 0
     for block in blocks:
         waiting.append(block)

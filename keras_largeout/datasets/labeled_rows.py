@@ -40,7 +40,8 @@ class LabeledRows:
 
     @classmethod
     def from_scipy(cls, features, labels):
-        """From SciPy sparse matrices `[rows, num_features]` and `[rows, num_labels]` (labels: what is not 0).
+        """Return the rows of SciPy sparse matrices `[rows, num_features]` and `[rows, num_labels]` (labels:
+        what is not 0).
 
         Raises:
             ValueError: they have different numbers of rows.
@@ -67,7 +68,7 @@ class LabeledRows:
 
     @classmethod
     def concatenate(cls, blocks):
-        """The rows of several `LabeledRows` (at least one), in order."""
+        """Return the rows of several `LabeledRows` (at least one), in order."""
         blocks = list(blocks)
         return cls(
             _joined([b.label_splits for b in blocks]),
@@ -83,7 +84,7 @@ class LabeledRows:
         return len(self.label_splits) - 1
 
     def take(self, rows):
-        """The rows of these numbers (int array), in that order."""
+        """Return the rows of these numbers (int array), in that order."""
         rows = np.asarray(rows)
         label_splits, labels = _picked(self.label_splits, rows)
         feature_splits, features = _picked(self.feature_splits, rows)
@@ -98,20 +99,22 @@ class LabeledRows:
         )
 
     def label_counts(self):
-        """How many rows have each label: int64 `[num_labels]`. (A label given twice in a row counts once.)"""
+        """Return how many rows have each label: int64 `[num_labels]`. (A label given twice in a row counts
+        once.)
+        """
         row = np.repeat(np.arange(len(self)), np.diff(self.label_splits))
         pairs = np.unique(row * self.num_labels + self.labels)
         return np.bincount(pairs % max(1, self.num_labels), minlength=self.num_labels)
 
     def batch(self, layout="ragged"):
-        """All rows as one batch: `({"ids", "values"}, labels)`, see `dataset`."""
+        """Return all rows as one batch: `({"ids", "values"}, labels)`, see `dataset`."""
         ids = tf.RaggedTensor.from_row_splits(self.features, self.feature_splits)
         values = tf.RaggedTensor.from_row_splits(self.values, self.feature_splits)
         labels = tf.RaggedTensor.from_row_splits(self.labels, self.label_splits)
         return in_layout(layout)({"ids": ids, "values": values}, labels)
 
     def dataset(self, batch_size, shuffle=False, seed=None, layout="ragged"):
-        """A `tf.data.Dataset` of batches `({"ids": features, "values": values}, labels)`.
+        """Return a `tf.data.Dataset` of batches `({"ids": features, "values": values}, labels)`.
 
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
@@ -140,7 +143,7 @@ class LabeledRows:
 
 
 def in_layout(layout):
-    """The function that brings a ragged batch into a layout.
+    """Return the function that brings a ragged batch into a layout.
 
     Raises:
         ValueError: there is no such layout.
@@ -159,12 +162,12 @@ def _ids(ids, count):
 
 
 def _joined(splits):
-    """Row splits of several blocks after each other."""
+    """Return row splits of several blocks after each other."""
     return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(s) for s in splits]))])
 
 
 def _picked(splits, rows):
-    """The row splits of some rows, and where their elements lie."""
+    """Return the row splits of some rows, and where their elements lie."""
     lengths = np.diff(splits)[rows]
     picked = np.concatenate([[0], np.cumsum(lengths)])
     return picked, np.repeat(splits[rows] - picked[:-1], lengths) + np.arange(picked[-1])

@@ -88,7 +88,7 @@ class SparseRows:
         return self.shape[0]
 
     def dataset(self, batch_size, shuffle=False, seed=None, layout="sparse"):
-        """A `tf.data.Dataset` of batches `(x, targets)`, or of `x` alone where there are no targets.
+        """Return a `tf.data.Dataset` of batches `(x, targets)`, or of `x` alone where there are no targets.
 
         Args:
             batch_size: int, the rows of a batch; the last one may be smaller.

@@ -88,11 +88,12 @@ class TabularFiles:
         self.bytes_read = self.rows_read = self.rows_skipped = 0
 
     def wanted(self):
-        """The names of all columns that are read, in the order of a block."""
+        """Return the names of all columns that are read, in the order of a block."""
         return [*self.categories, *self.numbers, *([] if self.target is None else [self.target])]
 
     def dataset(self, batch_size, shuffle=0, seed=None, shard=None, keep=None):
-        """A `tf.data.Dataset` of one pass: batches `(x, target)`, or `x` alone where there is no target.
+        """Return a `tf.data.Dataset` of one pass: batches `(x, target)`, or `x` alone where there is no
+        target.
 
         Args:
             batch_size: int, the rows of a batch; the last one may be smaller.
@@ -190,7 +191,7 @@ def _names(names):
 
 
 def _found(files):
-    """The paths of all files, in order."""
+    """Return the paths of all files, in order."""
     found = []
     for given in [files] if isinstance(files, (str, os.PathLike)) else files:
         path = os.fspath(given)

@@ -108,7 +108,7 @@ class Launcher:
             self._start_child(job, index, f"{job} {index}", server, hidden_until=_READY, **no_gpu)
 
     def _start_child(self, job, index, name, arguments, hidden_until=None, **environment):
-        """A Python process with these arguments, which is `index` of `job` in the cluster."""
+        """Start a Python process with these arguments as `index` of `job` in the cluster."""
         own = self.cluster.task(job, index)
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
         environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
@@ -118,7 +118,7 @@ class Launcher:
         self.console.add(child)
 
     def _reap(self):
-        """The children that ended since, each named; servers are started again where that is asked."""
+        """Return the children that ended since, each named; servers are started again where that is asked."""
         ended = [item for item in self.children.items() if item[1].process.poll() is not None]
         for (job, index), child in ended:
             self.console.remove(child)
@@ -216,7 +216,7 @@ class HostLauncher(Launcher):
 
 
 def free_ports(count):
-    """`count` different ports that nothing listens on now.
+    """Return `count` different ports that nothing listens on now.
 
     They lie below the range that the system takes for outgoing connections (from 32768 on, where nobody
     changed it), so that none of those takes one before its server does.

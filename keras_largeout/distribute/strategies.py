@@ -7,7 +7,7 @@ from keras_largeout.distribute.replicas.exchange_dtype import check_exchange_dty
 
 
 def strategy(devices=None, exchange_dtype=None):
-    """The strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
+    """Return the strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
 
     There it serves its chief until the process is told to end. So one script can be the command of every
     process of a cluster, and what follows the call runs in the chief alone.

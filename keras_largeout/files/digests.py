@@ -43,7 +43,7 @@ class _Digested:
 
 
 def saved_shapes(store):
-    """dict from the keys of the arrays in `store` to their shapes; {} where it has no digests."""
+    """Return dict from the keys of the arrays in `store` to their shapes; {} where it has no digests."""
     if KEY not in store:
         return {}
     return {key: tuple(shape) for key, (_, _, shape) in _read(store[KEY])["arrays"].items()}
@@ -104,6 +104,6 @@ def _crc32(array):
 
 
 def _dtype(array):
-    """A str. (HDF5 has no bfloat16, and gives back bytes.)"""
+    """Return a str. (HDF5 has no bfloat16, and gives back bytes.)"""
     dtype = np.dtype(array.dtype)
     return f"{dtype.itemsize} bytes" if dtype.kind == "V" else dtype.str

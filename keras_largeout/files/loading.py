@@ -41,13 +41,13 @@ def load_pass(only_checks):
 
 
 def only_checking():
-    """Whether `load_own_variables` must check what it is given, and change nothing."""
+    """Return whether `load_own_variables` must check what it is given, and change nothing."""
     return bool(_only_checks.get())
 
 
 @contextlib.contextmanager
 def other_rows():
-    """In this context a table takes the rows that it has from a file with fewer or more of them."""
+    """A context in which a table loads its rows from a file with fewer or more rows."""
     token = _other_rows.set(True)
     try:
         yield
@@ -56,7 +56,7 @@ def other_rows():
 
 
 def may_have_other_rows():
-    """Whether we are inside `other_rows`."""
+    """Return whether we are inside `other_rows`."""
     return _other_rows.get()
 
 
@@ -141,7 +141,7 @@ def _verify_archive(archive):
 
 
 def _weight_map(path):
-    """The groups that a `.weights.json` names, and the names of the files that have a part of each."""
+    """Return the groups that a `.weights.json` names, and the names of the files that have a part of each."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -158,13 +158,13 @@ def _weight_map(path):
 
 
 def files_of_groups(content):
-    """Of the content of a `.weights.json`: group -> the names of the files that have a part of it."""
+    """Return of the content of a `.weights.json`: group -> the names of the files that have a part of it."""
     groups = content["weight_map"].items()
     return {group: {names} if isinstance(names, str) else set(names) for group, names in groups}
 
 
 def digest_of_map(content):
-    """The CRC-32 of the content of a `.weights.json`, an int."""
+    """Return the CRC-32 of the content of a `.weights.json`, an int."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 

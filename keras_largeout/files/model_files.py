@@ -1,4 +1,4 @@
-"""What Keras writes for a model, complete or not there: one file, or a map and the files that it names."""
+"""Atomic writes of what Keras saves for a model: one file, or a map and the files that it names."""
 
 import contextlib
 import contextvars
@@ -113,7 +113,7 @@ def _map_file(path):
 
 
 def _named(path):
-    """The files that a map names; none where there is no map that can be read."""
+    """Return the files that a map names; none where there is no map that can be read."""
     try:
         with open(path, encoding="utf-8") as file:
             groups = files_of_groups(json.load(file))

@@ -59,7 +59,7 @@ def check_seal(path):
 
 
 def note_of(path):
-    """The note in the seal of a file, whatever the file's own bytes are; {} where there is no seal.
+    """Return the note in the seal of a file, whatever the file's own bytes are; {} where there is no seal.
 
     Raises:
         OSError: the seal is damaged.
@@ -69,7 +69,7 @@ def note_of(path):
 
 
 def _read_seal(path):
-    """What the seal says, and the number of bytes before it; None, 0 where there is no seal."""
+    """Return what the seal says, and the number of bytes before it; None, 0 where there is no seal."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))
@@ -90,7 +90,9 @@ def _read_seal(path):
 
 
 def _digests(path, size, piece):
-    """The CRC-32 of each `piece` bytes, some at a time: reading and `crc32` do not hold Python's lock."""
+    """Return the CRC-32 of each `piece` bytes, some at a time: reading and `crc32` do not hold Python's
+    lock.
+    """
     descriptor = os.open(path, os.O_RDONLY)
 
     def digest(start):

@@ -15,7 +15,9 @@ _SUFFIX = ".partial"
 
 
 def is_local(path):
-    """Whether `path` names something on a file system: it is a path, and no address such as "gs://..."."""
+    """Return whether `path` names something on a file system: it is a path, and no address such as
+    "gs://...".
+    """
     return isinstance(path, (str, os.PathLike)) and "://" not in os.fspath(path)
 
 
@@ -115,7 +117,7 @@ def _remove(path):
 
 
 def _runs(process):
-    """Whether there is such a process on this machine; True where that cannot be known."""
+    """Return whether there is such a process on this machine; True where that cannot be known."""
     if os.name != "posix":
         return True
     try:

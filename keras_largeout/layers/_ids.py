@@ -11,7 +11,7 @@ from keras_largeout.ops.embedding.kinds import values_of, with_values
 
 
 class IdsOfTable:
-    """How one table takes ids: those it has a row for, and the others.
+    """The ids of one table: those with a row, and the others.
 
     Args:
         rows: int, of the table.
@@ -65,13 +65,13 @@ class IdsOfTable:
 
     @property
     def shares_rows(self):
-        """Whether an id without a row of its own gets one that others have too."""
+        """True if ids without a row share the rows of others."""
         if self.vocabulary is not None:
             return self.vocabulary.num_oov_indices > 0
         return self.in_op != self.out_of_range
 
     def own_rows(self, ids, rows):
-        """Which flat ids have a row of their own: bool `[n]`. `rows` are what they got.
+        """Return which flat ids have a row of their own: bool `[n]`. `rows` are what they got.
 
         Strings that are hashed count as such.
         """
@@ -82,13 +82,13 @@ class IdsOfTable:
         return (ids >= 0) & (ids < self.rows)
 
     def together(self, several, training=None):
-        """The same for ids of several features, which a vocabulary sees as one."""
+        """Return the same for ids of several features, which a vocabulary sees as one."""
         if self.vocabulary is None:
             return [self(ids, training) for ids in several]
         return self.vocabulary(tuple(several), training=training)
 
     def is_token(self, ids, length=None):
-        """Which ids (sparse ones made dense) are no padding, a bool tensor; symbolic ids too.
+        """Return which ids (sparse ones made dense) are no padding, a bool tensor; symbolic ids too.
 
         Args:
             length: None (the shape of the ids) or the int of `FeatureConfig.max_sequence_length`.
@@ -109,7 +109,7 @@ def vocabulary_config(vocabulary):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class IsToken(keras.Operation):
-    """Which ids are no padding: the mask, which a functional model computes of the ids of each call.
+    """The mask of ids that are not padding, which a functional model computes from the ids of each call.
 
     Args:
         padding: int or str, the id that is padding. 0 means "" where ids are strings.

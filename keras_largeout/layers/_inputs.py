@@ -41,7 +41,7 @@ def _fail_in_tf_keras(layer, received):
 
 
 def as_ids(inputs, rows=None):
-    """`inputs`, a tensor of any kind, as int32 or int64; strings as they are.
+    """Return `inputs`, a tensor of any kind, as int32 or int64; strings as they are.
 
     Raises:
         NotImplementedError: `inputs` are of a type that cannot hold every id below `rows`.
@@ -123,7 +123,7 @@ def check_exact(dtype, rows):
 
 
 def hidden_length(input_shape):
-    """The length of the hidden vectors that a head of this input shape is built for.
+    """Return the length of the hidden vectors that a head of this input shape is built for.
 
     Raises:
         ValueError: it is not known, or these are no `[..., dim]`.
@@ -137,7 +137,7 @@ def hidden_length(input_shape):
 
 
 def hidden_vectors(head, hidden):
-    """`hidden` in a type that the ops take.
+    """Return `hidden` in a type that the ops take.
 
     Raises:
         ValueError: `head` is not built, or `hidden` is not `[..., head.dim]`.

@@ -53,7 +53,7 @@ class OneTable(OwnOptimizer):
         self.build_optimizer([self.table])
 
     def whole_table(self, name):
-        """The table as a `keras.Variable`, where it lies in one piece. `name`: how the layer calls it.
+        """Return the table as a `keras.Variable`, where it lies in one piece. `name`: how the layer calls it.
 
         Raises:
             AttributeError: the layer is not built, or the table lies in several pieces or memories.
@@ -74,7 +74,7 @@ class OneTable(OwnOptimizer):
         return self.table.shards[0]
 
     def look_up(self, ids, weights, combiner, out_of_range, regularizer):
-        """`ops.embedding_lookup` in the table, under every strategy, in exports, and symbolically.
+        """Return `ops.embedding_lookup` in the table, under every strategy, in exports, and symbolically.
 
         Args:
             ids, weights, combiner, out_of_range: as in `ops.embedding_lookup`.
@@ -100,11 +100,13 @@ class OneTable(OwnOptimizer):
         return rows
 
     def table_shape(self):
-        """`(rows, dim)` of the table."""
+        """Return `(rows, dim)` of the table."""
         raise NotImplementedError
 
     def table_specs(self):
-        """What a planner (`kl.distribute.plan`) has to know of the layer: a list of one `TableSpec`."""
+        """Return what a planner (`kl.distribute.plan`) has to know of the layer: a list of one
+        `TableSpec`.
+        """
         rows, dim = self.table_shape()
         return [
             TableSpec(self.name, rows, dim, dtype=self.variable_dtype, storage=storage_of_spec(self.storage))
@@ -135,7 +137,7 @@ class OneTable(OwnOptimizer):
             variable.assign(store[name][...])
 
     def own_weights(self):
-        """`{name in files: keras.Variable}` of what is trained beside the table."""
+        """Return `{name in files: keras.Variable}` of what is trained beside the table."""
         return {}
 
     @classmethod
@@ -143,7 +145,7 @@ class OneTable(OwnOptimizer):
         return super().from_config({**config, "storage": of_a_copy(config.get("storage", "device"))})
 
     def place_config(self):
-        """The part of `get_config` that says where the table is and what trains it.
+        """Return the part of `get_config` that says where the table is and what trains it.
 
         A placement is saved by its name alone: others belong to a machine.
         """

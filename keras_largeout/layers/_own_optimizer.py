@@ -58,7 +58,8 @@ class OwnOptimizer(LayerState):
         return self._fused if self.trainable and not is_measuring() else None
 
     def with_own_step(self, function, *inputs, of_a_tree=False):
-        """`function(*inputs)`, whose backward pass takes a step of the layer's own optimizer, if it has one.
+        """Return `function(*inputs)`, whose backward pass takes a step of the layer's own optimizer, if it
+        has one.
 
         Args:
             function: from tensors to a structure of tensors.
@@ -78,7 +79,9 @@ class HeadOptimizer(OwnOptimizer):
         return super().call(inputs)
 
     def losses_with_own_step(self, hidden, losses_of):
-        """`losses_of(hidden)`, a tuple of tensors. The first are the losses; the others get no gradient."""
+        """Return `losses_of(hidden)`, a tuple of tensors. The first are the losses; the others get no
+        gradient.
+        """
 
         def first_and_others(hidden):
             losses, *others = losses_of(hidden)
@@ -97,7 +100,7 @@ def check_not_scaled(layer, optimizer):
 
 
 def add_trigger(layer):
-    """A weight without elements that the model's optimizer trains.
+    """Return a weight without elements that the model's optimizer trains.
 
     What depends on it has a gradient, although nothing else that the model trains may be below.
     """

@@ -4,14 +4,18 @@ import tensorflow as tf
 
 
 def cut(ids, length):
-    """Ids (or weights) `[batch, ids]` of any kind without those from `length` on; sparse ones as ragged."""
+    """Return ids (or weights) `[batch, ids]` of any kind without those from `length` on; sparse ones as
+    ragged.
+    """
     if isinstance(ids, tf.SparseTensor):
         ids = tf.RaggedTensor.from_sparse(ids)
     return ids[:, :length]
 
 
 def padded(rows, length):
-    """Rows `[batch, up to length, ...]`, ragged or not, as a tensor `[batch, length, ...]`: zeros follow."""
+    """Return rows `[batch, up to length, ...]`, ragged or not, as a tensor `[batch, length, ...]`: zeros
+    follow.
+    """
     if isinstance(rows, tf.RaggedTensor):
         return rows.to_tensor(shape=[None, length, *rows.shape[2:]])
     missing = length - tf.shape(rows)[1]

@@ -63,7 +63,8 @@ class Tied:
         return _EMBEDDINGS.get(self.name) if embedding is None else embedding
 
     def table(self, dim):
-        """The table of the embedding, which is built if it was not: a `ShardedTable` or a `KerasTable`.
+        """Return the table of the embedding, which is built if it was not: a `ShardedTable` or a
+        `KerasTable`.
 
         Raises:
             ValueError: there is no such embedding; its table has another width or a placement that mixes

@@ -10,7 +10,7 @@ from keras_largeout.ops.vocabulary.wrapper import update
 
 
 class Placed(NamedTuple):
-    """Where ids are in a vocabulary of another capacity.
+    """The slots of ids in a vocabulary of another capacity.
 
     Attributes:
         keys, scores: int64 arrays `[capacity]`.

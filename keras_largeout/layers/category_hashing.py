@@ -163,7 +163,7 @@ class CategoryHashing(keras.layers.Layer):
         return ids
 
     def _seeds(self, feature=None):
-        """The seeds of the hashes of a feature of a dictionary, or of a tensor by itself."""
+        """Return the seeds of the hashes of a feature of a dictionary, or of a tensor by itself."""
         if feature is None and self.seed is None and self.hash == "farmhash64":
             return [None, *range(1, self.num_hashes)]
         first = self.seed or 0
@@ -172,7 +172,7 @@ class CategoryHashing(keras.layers.Layer):
         return [(first + j) % 2**64 for j in range(self.num_hashes)]
 
     def _ids(self, parts, seeds):
-        """`[..., num_hashes]` ids of values, or of the cross of several of one shape."""
+        """Return `[..., num_hashes]` ids of values, or of the cross of several of one shape."""
         shape, static = tf.shape(parts[0]), parts[0].shape
         flat = [tf.reshape(part, [-1]) for part in parts]
         first = int(self.mask_value is not None)
@@ -185,7 +185,7 @@ class CategoryHashing(keras.layers.Layer):
         return ids
 
     def _in_kind(self, inputs, ids):
-        """The ids as a tensor of the kind of the inputs. One id for each needs no axis."""
+        """Return the ids as a tensor of the kind of the inputs. One id for each needs no axis."""
         if self.num_hashes == 1:
             return with_values(inputs, tf.squeeze(ids, -1))
         if not isinstance(inputs, tf.SparseTensor):
@@ -211,7 +211,7 @@ class CategoryHashing(keras.layers.Layer):
         return parts
 
     def collisions(self, values):
-        """How many different categories got the ids of another one, beside what chance makes of it.
+        """Return how many different categories got the ids of another one, beside what chance makes of it.
 
         Args:
             values: strings or integers, a NumPy array or a list of any shape. Only different ones count.
@@ -271,7 +271,7 @@ class CategoryHashing(keras.layers.Layer):
 
 
 def cross_name(parts):
-    """What the cross of these features is called."""
+    """Return what the cross of these features is called."""
     return "_X_".join(parts)
 
 
@@ -284,7 +284,9 @@ def _checked_cross(cross):
 
 
 def _equal(values, mask_value):
-    """Which of flat values are the mask: bool `[n]`. 0 is "" among strings; else strings are no integers."""
+    """Return which of flat values are the mask: bool `[n]`. 0 is "" among strings; else strings are no
+    integers.
+    """
     strings = values.dtype == tf.string
     if strings and isinstance(mask_value, int) and mask_value == 0:
         mask_value = ""

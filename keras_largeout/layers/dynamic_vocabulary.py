@@ -36,7 +36,7 @@ _ROWS_PER_BLOCK = 4
 
 
 def whole_buckets(capacity):
-    """The capacity that a vocabulary has for an argument `capacity`."""
+    """Return the capacity that a vocabulary has for an argument `capacity`."""
     return -(-capacity // SLOTS) * SLOTS
 
 
@@ -128,7 +128,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self._resets, self._state, self._placed = [], None, None
 
     def vocabulary_size(self):
-        """The number of rows: of padding, of unknown ids, and of `capacity` others."""
+        """Return the number of rows: of padding, of unknown ids, and of `capacity` others."""
         return self.first_row + self.capacity
 
     @property
@@ -202,7 +202,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
 
     def _slots(self, given, sought, training):
-        """The slots of the ids of each tensor, those after the update in training; -1: none."""
+        """Return the slots of the ids of each tensor, those after the update in training; -1: none."""
         if is_exporting():
             return [stock_find(self._state["keys"].value, ids) for ids in sought]
         if not self.initialized:
@@ -220,7 +220,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return slots
 
     def _updated(self, ids, begins_step):
-        """The slots of flat ids that are counted, those of all replicas together; -1: none."""
+        """Return the slots of flat ids that are counted, those of all replicas together; -1: none."""
         replica = several_replicas()
         if replica is None:
             return self._update(ids, begins_step)
@@ -261,7 +261,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     # What it knows.
 
     def get_vocabulary(self):
-        """The ids that have a row, by row: dict from int rows to int ids (of strings their hashes)."""
+        """Return the ids that have a row, by row: dict from int rows to int ids (of strings their hashes)."""
         keys = self._state["keys"].numpy() if self.built else np.zeros(0, np.int64)
         slots = np.flatnonzero(keys != EMPTY)
         return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))

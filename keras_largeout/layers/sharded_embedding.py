@@ -190,7 +190,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         return tf.cast(rows, self.compute_dtype)
 
     def make_uses(self):
-        """A list of the one `FeatureUse` of this layer."""
+        """Return a list of the one `FeatureUse` of this layer."""
         self.use = self.use or FeatureUse(self.name, self._ids)
         return [self.use]
 
@@ -237,6 +237,6 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
 
 
 def _without_padding(ids, weights):
-    """Weights that leave id 0 out of every bag."""
+    """Return weights that leave id 0 out of every bag."""
     kept = tf.cast(values_of(ids) != 0, tf.float32)
     return ids, with_values(ids, kept if weights is None else kept * tf.cast(values_of(weights), tf.float32))

@@ -140,7 +140,7 @@ class SparseDense(OneTable, keras.layers.Layer):
         return self.whole_table("kernel")
 
     def count_nonzero(self):
-        """How many weights of the kernel are not exactly zero: an int. Reads the kernel in pieces."""
+        """Return how many weights of the kernel are not exactly zero: an int. Reads the kernel in pieces."""
         if not self.built:
             raise ValueError(f"The layer {self.name!r} has no weights yet: call it, or build it.")
         array = self.table.array
@@ -159,7 +159,7 @@ class SparseDense(OneTable, keras.layers.Layer):
         return self.activation(outputs)
 
     def _features(self, inputs, values):
-        """The features of each row and their values, of one kind."""
+        """Return the features of each row and their values, of one kind."""
         if isinstance(inputs, tf.SparseTensor):
             if values is not None:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Which of the predicted ids are labels of their row, without an array over all labels."""
+"""The predicted ids that are labels of their row, found without an array over all labels."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from keras_largeout.ops.labels import label_lists
 
 
 class Hits(NamedTuple):
-    """What is known of a batch of n rows.
+    """The hits of a batch of n rows.
 
     `hit`: bool `[n, k]`, whether a prediction is a label of its row. `ids`: int64 `[n, k]`, the predictions.
     `row`, `label`: int64 `[pairs]`, every (row, label) once, ordered by row.
@@ -20,12 +20,12 @@ class Hits(NamedTuple):
     label: tf.Tensor
 
     def labels_per_row(self):
-        """int64 `[n]`."""
+        """Return int64 `[n]`."""
         return tf.math.bincount(tf.cast(self.row, tf.int32), minlength=tf.shape(self.ids)[0], dtype=tf.int64)
 
 
 def find_hits(y_true, y_pred, k, num_classes=None):
-    """The `Hits` of labels and predictions.
+    """Return the `Hits` of labels and predictions.
 
     Args:
         y_true: labels as `label_lists` takes them, the rows being the tokens.

@@ -1,4 +1,4 @@
-"""What a metric learns of a head's output: the head, its losses, and which tokens count."""
+"""The head behind an output, its losses and the tokens that count, for metrics."""
 
 import tensorflow as tf
 
@@ -7,17 +7,17 @@ from keras_largeout._keras import is_symbolic, mask_of
 
 
 def head_of(y_pred):
-    """The head whose output `y_pred` is; None where it is none's, or nobody knows."""
+    """Return the head whose output `y_pred` is; None where it is none's, or nobody knows."""
     return heads_of(y_pred)[-1] if heads_of(y_pred) else None
 
 
 def nothing_to_measure(y_pred):
-    """True while Keras builds a model symbolically, and `y_pred` has lost the note of its head."""
+    """Return True while Keras builds a model symbolically, and `y_pred` has lost the note of its head."""
     return is_symbolic() and not isinstance(y_pred, dict) and head_of(y_pred) is None
 
 
 def scored(y_true, y_pred, sample_weight=None):
-    """The `Scored` of a head's output: what its loss has computed, or else computed now.
+    """Return the `Scored` of a head's output: what its loss has computed, or else computed now.
 
     A metric is asked after the optimizer's step. What the loss computed is of the weights before it, as the
     hidden vectors are.
@@ -28,7 +28,9 @@ def scored(y_true, y_pred, sample_weight=None):
 
 
 def best_of(y_true, y_pred, k):
-    """The ids of the k best classes, int `[..., k]`, and which tokens count, bool `[...]` or None for all."""
+    """Return the ids of the k best classes, int `[..., k]`, and which tokens count, bool `[...]` or None
+    for all.
+    """
     head = head_of(y_pred)
     known = scores_of(y_pred, head, y_true)
     counted = mask_of(y_pred) if known is None else known.counted

@@ -57,7 +57,7 @@ class AtK(keras.metrics.Metric):
         self.count.assign_add(tf.reduce_sum(bottom))
 
     def parts(self, hits):
-        """What each row adds to the two sums: float64 `[n]` each."""
+        """Return what each row adds to the two sums: float64 `[n]` each."""
         raise NotImplementedError
 
     def result(self):
@@ -68,7 +68,7 @@ class AtK(keras.metrics.Metric):
 
 
 def _per_row(weight, rows):
-    """float64 `[n]`: weights of the shape of the rows, or of its first axes, one after the other."""
+    """Return float64 `[n]`: weights of the shape of the rows, or of its first axes, one after the other."""
     weight = tf.cast(weight, tf.float64)
     missing = tf.maximum(tf.size(rows) - tf.rank(weight), 0)
     weight = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([missing], tf.int32)], 0))
@@ -79,7 +79,7 @@ def _per_row(weight, rows):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class TopKAccuracy(AtK):
-    """How often one of the k best classes is a label of the row. Rows without a label are left out.
+    """The share of rows of which one of the k best classes is a label. Rows without a label are left out.
 
     With one label per row and k = 1 that is the accuracy. In `compile(metrics=...)` of a model that ends in a
     head, the k best classes of every token are found in every step, which costs more than the loss does.

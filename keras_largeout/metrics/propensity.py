@@ -1,4 +1,4 @@
-"""How probable it is that a label which applies to a row is among the row's labels."""
+"""Propensities: the probability that a label which applies to a row is among the row's labels."""
 
 import math
 
@@ -6,7 +6,8 @@ import numpy as np
 
 
 def propensities(label_counts, num_rows, a=0.55, b=1.5):
-    """The propensity model of Jain et al.: p = 1 / (1 + C (count + b)^-a), C = (log(rows) - 1) (b + 1)^a.
+    """Return the propensity model of Jain et al.: p = 1 / (1 + C (count + b)^-a), C = (log(rows) - 1) (b +
+    1)^a.
 
     Args:
         label_counts: `[num_labels]`, how many training rows have each label

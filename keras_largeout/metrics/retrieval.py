@@ -1,4 +1,4 @@
-"""What retrieval is measured by: recall, hit rate and reciprocal rank among the k best classes."""
+"""Metrics of retrieval: recall, hit rate and reciprocal rank among the k best classes."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""How ops that take a variable's handle take part in gradients, and gradients written in Python."""
+"""Gradients of ops that take a variable's handle, and gradients written in Python."""
 
 import contextlib
 import itertools
@@ -23,12 +23,13 @@ def watch(variable):
 
 
 def row_gradient(variable_shape, indices, values):
-    """The gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed."""
+    """Return the gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed."""
     return tf.IndexedSlices(values, indices, tf.cast(variable_shape, indices.dtype))
 
 
 def beside(handle):
-    """A context for ops that use the resource `handle`: they run where it is, whatever the current device.
+    """Return a context for ops that use the resource `handle`: they run where it is, whatever the current
+    device.
 
     A gradient is computed in the device scope of the replica that asks for it, not in that of the op. A
     function that is being traced may see the handle itself, of a variable from outside of it.
@@ -39,12 +40,12 @@ def beside(handle):
 
 
 def with_gradient(gradient, value, inputs, variables=()):
-    """`with_gradients` of one value: returns it, and `gradient` takes the gradient of it alone."""
+    """Return `with_gradients` of one value: returns it, and `gradient` takes the gradient of it alone."""
     return with_gradients(gradient, [value], inputs, variables)[0]
 
 
 def with_gradients(gradient, values, inputs, variables=()):
-    """`values` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
+    """Return `values` whose gradient is what `gradient` says, as with `tf.custom_gradient`.
 
     In a graph `tf.custom_gradient` puts a closure into a registry of TensorFlow for good, and with it all
     that the closure holds: a model and its variables. Here the graph holds it: both go together.
@@ -71,7 +72,9 @@ def with_gradients(gradient, values, inputs, variables=()):
 
 
 def without_gradient(value, inputs):
-    """`value`, a floating tensor that was computed from the tensor `inputs`: its gradient is refused."""
+    """Return `value`, a floating tensor that was computed from the tensor `inputs`: its gradient is
+    refused.
+    """
 
     def gradient(*_):
         raise NotImplementedError(

@@ -20,7 +20,7 @@ def _fail(found, remedy):
 
 
 def registrations(sources=_SOURCES):
-    """A digest of the files in a folder of sources that register ops; None where there are none.
+    """Return a digest of the files in a folder of sources that register ops; None where there are none.
 
     `custom_ops/cmake/build_record.cmake` computes the same when it builds the library.
     """
@@ -74,7 +74,7 @@ ops = _load()
 
 
 def build_info():
-    """How the compiled ops were built: a dict of str.
+    """Return how the compiled ops were built: a dict of str.
 
     `tensorflow`, `cuda` ("" without), `compiler`, `isa` (the instruction-set level in use), `sources` (a
     digest: two builds with the same one have the same ops). Under a `tf.device` of another process it speaks

@@ -1,11 +1,11 @@
-"""What the ops of the output heads take: hidden vectors, targets, and a table with its bias."""
+"""Operands of the ops of the output heads: hidden vectors, targets, and a table with its bias."""
 
 import keras
 import tensorflow as tf
 
 
 def integer_targets(targets):
-    """`targets` as int32 or int64. Raises ValueError where they are no integers."""
+    """Return `targets` as int32 or int64. Raises ValueError where they are no integers."""
     targets = tf.convert_to_tensor(targets)
     if not targets.dtype.is_integer:
         raise ValueError(f"`targets` must be integers. Received: dtype={targets.dtype.name}")
@@ -15,7 +15,7 @@ def integer_targets(targets):
 
 
 def operands(hidden, table, bias, tensors=False):
-    """Hidden vectors, a table and its bias (or None) as the ops of the output heads take them.
+    """Return hidden vectors, a table and its bias (or None) as the ops of the output heads take them.
 
     Args:
         hidden: floating tensor; other types than float32 and bfloat16 are cast to float32.
@@ -51,5 +51,5 @@ def _checked(name, variable, dtypes, tensors):
 
 
 def operand(table):
-    """What the op takes: a variable's handle, or a tensor. (Without bias it takes the table twice.)"""
+    """Return what the op takes: a variable's handle, or a tensor. (Without bias it takes the table twice.)"""
     return table.handle if isinstance(table, tf.Variable) else table

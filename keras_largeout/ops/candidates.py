@@ -21,7 +21,7 @@ class Candidates(NamedTuple):
     correction: tf.Tensor
 
     def places_of(self, classes):
-        """Where each of `classes` (int64 `[m]`) is among the ids: int64 `[m]`, -1 where it is not."""
+        """Return where each of `classes` (int64 `[m]`) is among the ids: int64 `[m]`, -1 where it is not."""
         count = tf.size(self.ids)
         places = tf.minimum(tf.searchsorted(self.ids, classes), tf.maximum(count - 1, 0))
         padded = tf.concat([self.ids, [tf.constant(-1, tf.int64)]], 0)  # never without an element
@@ -46,7 +46,7 @@ class CandidateSampler:
         self._own = distribution in ("in_batch", "mixed")
 
     def draw(self, targets, seed):
-        """The `Candidates` of a step.
+        """Return the `Candidates` of a step.
 
         Args:
             targets: int64 `[tokens]`, those of the whole batch, from 0 to num_classes - 1.
@@ -66,7 +66,7 @@ class CandidateSampler:
         return Candidates(ids, tf.math.log(times) - tf.math.log(expected))
 
     def _some(self, n, seed):
-        """Classes, int64 `[n]`, each drawn by itself."""
+        """Return classes, int64 `[n]`, each drawn by itself."""
         uniform = tf.random.stateless_uniform([n], seed, dtype=tf.float64)
         if self.distribution == "log_uniform":
             classes = tf.exp(uniform * tf.math.log(tf.constant(self.num_classes + 1.0, tf.float64))) - 1.0
@@ -78,7 +78,7 @@ class CandidateSampler:
         return tf.clip_by_value(tf.cast(classes, tf.int64), 0, self.num_classes - 1)
 
     def _distinct(self, seed):
-        """`num_sampled` different classes, and how many draws they took: a float32 scalar.
+        """Return `num_sampled` different classes, and how many draws they took: a float32 scalar.
 
         Rounds of draws follow one another until there are enough; the draws after the last new class do not
         count. Where nearly all classes are wanted the rarest would take for ever: then there are fewer.
@@ -101,7 +101,7 @@ class CandidateSampler:
         return classes[:wanted], tf.cast(last_new, tf.float32)
 
     def _probability(self, classes):
-        """Of one draw, float32."""
+        """Return of one draw, float32."""
         if self.distribution == "log_uniform":
             classes = tf.cast(classes, tf.float64)
             odds = tf.math.log1p(1.0 / (classes + 1.0))
@@ -112,7 +112,7 @@ class CandidateSampler:
         return tf.fill(tf.shape(classes), 1.0 / self.num_classes)
 
     def _expected(self, classes, draws, frequency):
-        """How often each class is expected among the candidates, float32."""
+        """Return how often each class is expected among the candidates, float32."""
         expected = tf.zeros(tf.shape(classes)) if frequency is None else frequency(classes)
         if self._all:
             expected += 1.0
@@ -127,7 +127,9 @@ class CandidateSampler:
         return expected
 
     def _batch_frequency(self, targets):
-        """A function from classes to how often each is expected in a batch: by counts, or as in this one."""
+        """Return a function from classes to how often each is expected in a batch: by counts, or as in
+        this one.
+        """
         if self._counts is not None:
             counts = self._counts()
             share = tf.cast(tf.size(targets), tf.float32) / tf.reduce_sum(counts)

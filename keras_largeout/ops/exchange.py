@@ -16,7 +16,7 @@ _SAME_AS_IDENTITY = ("range", "table", "replicated")
 
 
 class Partition(NamedTuple):
-    """What a batch needs from the shards of a table: `u` different rows.
+    """The rows that a batch needs from the shards of a table: `u` different ones.
 
     Attributes:
         unique: int64 `[u]`, ascending: the positions of the rows.
@@ -112,7 +112,7 @@ tf.no_gradient("Largeout>PartitionIds")
 
 
 def partition_ids_reference(placement, ids, out_of_range="error"):
-    """What `partition_ids` gives for a `distribute.Placement`, on NumPy arrays."""
+    """Return what `partition_ids` gives for a `distribute.Placement`, on NumPy arrays."""
     ids = np.asarray(ids)
     inside = (ids >= 0) & (ids < placement.rows)
     if out_of_range == "error" and not inside.all():

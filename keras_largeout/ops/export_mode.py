@@ -1,4 +1,4 @@
-"""Whether layers must use stock TensorFlow ops: true while a model is traced for export."""
+"""The state of an export: layers use TensorFlow's own ops while a model is traced for one."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ class _Export:
 
 @contextlib.contextmanager
 def stock_ops(stand_ins=True, int8=False):
-    """Within this context, in this thread, `is_exporting()` is true.
+    """A context in which `is_exporting()` is true, in this thread.
 
     Args:
         stand_ins: bool, whether somebody writes the tables in parts that others stand for.
@@ -31,12 +31,12 @@ def stock_ops(stand_ins=True, int8=False):
 
 
 def is_exporting():
-    """True while a serving function is traced: layers then take their path of stock ops."""
+    """Return True while a serving function is traced: layers then take their path of stock ops."""
     return getattr(_state, "export", None) is not None
 
 
 def stand_ins():
-    """A dict that lives as long as the export: what was made in the place of tables in parts.
+    """Return a dict that lives as long as the export: what was made in the place of tables in parts.
 
     None where the export is not ours, and nobody would write them.
     """
@@ -44,10 +44,10 @@ def stand_ins():
 
 
 def in_int8():
-    """Whether tables of two axes are exported in int8."""
+    """Return whether tables of two axes are exported in int8."""
     return _state.export.int8
 
 
 def quantized():
-    """A dict that lives as long as the export: the tables in int8."""
+    """Return a dict that lives as long as the export: the tables in int8."""
     return _state.export.quantized

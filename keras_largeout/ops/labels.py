@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def on_the_host():
-    """A context for what is made of labels: the ops that take them read them in host memory.
+    """Return a context for what is made of labels: the ops that take them read them in host memory.
 
     Made on a GPU they would be waited for. Without a GPU the context changes nothing.
     """
@@ -26,20 +26,22 @@ class LabelLists(NamedTuple):
     weights: tf.Tensor = None
 
     def of_tokens(self, active):
-        """The same without the labels of tokens at which `active` (bool, n in all) is False."""
+        """Return the same without the labels of tokens at which `active` (bool, n in all) is False."""
         with on_the_host():
             kept = tf.repeat(tf.reshape(active, [-1]), self.row_splits[1:] - self.row_splits[:-1])
             return self._replace(labels=tf.where(kept, self.labels, -1))
 
     def present(self, like):
-        """Which tokens have a label, bool of the shape of `like`."""
+        """Return which tokens have a label, bool of the shape of `like`."""
         with on_the_host():
             labels = tf.cumsum(tf.cast(self.labels != -1, tf.int64))
             before = tf.gather(tf.pad(labels, [[1, 0]]), self.row_splits)
             return tf.reshape(before[1:] > before[:-1], tf.shape(like))
 
     def pairs(self):
-        """Each label with its token, int64 `[pairs]` both, ordered by token, and the weights or None."""
+        """Return each label with its token, int64 `[pairs]` both, ordered by token, and the weights or
+        None.
+        """
         with on_the_host():
             each = self.row_splits[1:] - self.row_splits[:-1]
             token = tf.repeat(tf.range(tf.size(each, tf.int64)), each)
@@ -49,7 +51,7 @@ class LabelLists(NamedTuple):
 
 
 def are_lists(y_true, lead):
-    """Whether a token may have several targets, by their type and shape.
+    """Return whether a token may have several targets, by their type and shape.
 
     Args:
         y_true: targets in any layout of `label_lists`.
@@ -64,7 +66,7 @@ def are_lists(y_true, lead):
 
 
 def label_lists(y_true, lead, num_classes=None, ignore_class=None):
-    """The `LabelLists` of targets in any of the layouts.
+    """Return the `LabelLists` of targets in any of the layouts.
 
     Args:
         y_true: label ids: int `[..., m]`, -1 being none; `[...]`, one label per token; a `tf.RaggedTensor`
@@ -114,7 +116,7 @@ def _label_lists(y_true, static, dynamic, num_classes):
 
 
 def _from_dense(values, tokens, width, num_classes):
-    """Labels and weights (or None) of `tokens` times `width` values: ids, or a multi-hot matrix."""
+    """Return labels and weights (or None) of `tokens` times `width` values: ids, or a multi-hot matrix."""
     bools, floats = values.dtype == tf.bool, values.dtype.is_floating
     values = tf.cast(values, tf.int32) if bools else values
     zeros_and_ones = (values == 0) | (values == 1)
@@ -155,7 +157,7 @@ def _from_sparse(y_true, tokens, num_classes):
 
 
 def as_ids(ids):
-    """Class ids of any type as int32 or int64."""
+    """Return class ids of any type as int32 or int64."""
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
 
 

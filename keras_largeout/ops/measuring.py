@@ -1,4 +1,6 @@
-"""Whether layers are called to be measured: a backward pass then takes no step of a layer's own optimizer."""
+"""The state of a trial: while layers are measured, a backward pass takes no step of a layer's own
+optimizer.
+"""
 
 import contextlib
 import threading
@@ -8,7 +10,7 @@ _state = threading.local()
 
 @contextlib.contextmanager
 def measuring():
-    """Within this context, in this thread, `is_measuring()` is true."""
+    """A context in which `is_measuring()` is true, in this thread."""
     before = is_measuring()
     _state.measuring = True
     try:
@@ -18,5 +20,5 @@ def measuring():
 
 
 def is_measuring():
-    """True while `parallelize` measures the layers of a model, which it must not change."""
+    """Return True while `parallelize` measures the layers of a model, which it must not change."""
     return getattr(_state, "measuring", False)

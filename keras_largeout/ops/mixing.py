@@ -7,7 +7,9 @@ import tensorflow as tf
 
 
 def mixed(values):
-    """int64 values, mixed bit by bit as unsigned ones are. (Sums and products of int64 wrap around.)"""
+    """Return int64 values, mixed bit by bit as unsigned ones are. (Sums and products of int64 wrap
+    around.)
+    """
     values += tf.constant(_signed(0x9E3779B97F4A7C15), tf.int64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values = tf.bitwise.bitwise_xor(values, shifted(values, shift))
@@ -16,7 +18,9 @@ def mixed(values):
 
 
 def shifted(values, by):
-    """int64 values shifted to the right, with zeros from the left: TensorFlow's shift repeats the sign."""
+    """Return int64 values shifted to the right, with zeros from the left: TensorFlow's shift repeats the
+    sign.
+    """
     kept = tf.constant((1 << (64 - by)) - 1, tf.int64)
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(values, tf.constant(by, tf.int64)), kept)
 

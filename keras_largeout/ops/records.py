@@ -15,7 +15,7 @@ MARK = 1.0
 
 
 def record_words(dtype, dim):
-    """The float32 words of a record's mark and row: where its slots begin.
+    """Return the float32 words of a record's mark and row: where its slots begin.
 
     Each slot takes `dim` words more, or one word where the rule has a slot per row ("row_wise_adagrad").
 
@@ -72,7 +72,8 @@ def record_update(rule, variable, indices, values, hyper, dtype, dim):
 
 
 def gather_records(variable, indices, dtype, dim):
-    """The rows `indices` of a table of records, and which of them were ever written. Slots are not read.
+    """Return the rows `indices` of a table of records, and which of them were ever written. Slots are not
+    read.
 
     It has no gradient.
 
@@ -106,7 +107,7 @@ tf.no_gradient("Largeout>GatherRecords")
 
 
 def record_lookup(variable, ids, row_splits, combiner, out_of_range, dtype, dim):
-    """`ops.embedding_lookup` in the rows of records, and whether all of them were ever written.
+    """Return `ops.embedding_lookup` in the rows of records, and whether all of them were ever written.
 
     It has no gradient.
 
@@ -197,7 +198,7 @@ def remap_variable(variable, path, shape, read_only=False):
 
 
 def record_update_reference(rule, records, indices, values, hyper, dtype, dim):
-    """What `record_update` does, in NumPy and out of place.
+    """Return what `record_update` does, in NumPy and out of place.
 
     Args:
         rule, indices, values, hyper, dtype, dim: As in `record_update`, as arrays.
@@ -223,7 +224,7 @@ def record_update_reference(rule, records, indices, values, hyper, dtype, dim):
 
 
 def gather_records_reference(records, indices, dtype, dim):
-    """What `gather_records` returns, in NumPy.
+    """Return what `gather_records` returns, in NumPy.
 
     Args:
         records: float32 array `[rows, words]`.

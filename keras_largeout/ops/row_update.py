@@ -62,14 +62,14 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
 
 
 def _increase(indices):
-    """Whether indices are known to increase strictly, by the op of the graph that delivers them."""
+    """Return whether indices are known to increase strictly, by the op of the graph that delivers them."""
     if not tf.is_symbolic_tensor(indices) or indices.op.type not in _INCREASING:
         return False
     return indices is indices.op.outputs[_INCREASING[indices.op.type]]
 
 
 def merge_rows(indices, values, num_rows):
-    """Every row once, in ascending order, its values summed in float32 in their order of occurrence.
+    """Return every row once, in ascending order, its values summed in float32 in their order of occurrence.
 
     Args:
         indices: `[n]`, int32 or int64, in `[0, num_rows)`.
@@ -103,7 +103,7 @@ def _hyper(*numbers):
 
 
 def sgd_hyper(learning_rate, decay=0.0):
-    """`hyper` of rule "sgd": float32 `[2]`.
+    """Return `hyper` of rule "sgd": float32 `[2]`.
 
     `decay` is learning rate x weight decay, here and below: `row -= row * decay` comes before the update.
     """
@@ -111,17 +111,19 @@ def sgd_hyper(learning_rate, decay=0.0):
 
 
 def momentum_hyper(learning_rate, momentum, decay=0.0):
-    """`hyper` of rules "momentum" and "nesterov": float32 `[3]`."""
+    """Return `hyper` of rules "momentum" and "nesterov": float32 `[3]`."""
     return _hyper(learning_rate, decay, momentum)
 
 
 def adagrad_hyper(learning_rate, epsilon, decay=0.0):
-    """`hyper` of rules "adagrad" and "row_wise_adagrad": float32 `[3]`."""
+    """Return `hyper` of rules "adagrad" and "row_wise_adagrad": float32 `[3]`."""
     return _hyper(learning_rate, decay, epsilon)
 
 
 def adam_alpha(learning_rate, beta_1, beta_2, step):
-    """Adam's bias-corrected learning rate, a float32; `step` counts from 1 (Kingma and Ba, section 2)."""
+    """Return Adam's bias-corrected learning rate, a float32; `step` counts from 1 (Kingma and Ba, section
+    2).
+    """
     step = tf.cast(step, tf.float32)
     beta_1_power = tf.pow(tf.cast(beta_1, tf.float32), step)
     beta_2_power = tf.pow(tf.cast(beta_2, tf.float32), step)
@@ -129,19 +131,19 @@ def adam_alpha(learning_rate, beta_1, beta_2, step):
 
 
 def lazy_adam_hyper(alpha, beta_1, beta_2, epsilon, decay=0.0):
-    """`hyper` of rule "lazy_adam": float32 `[5]`. `alpha` comes from `adam_alpha`."""
+    """Return `hyper` of rule "lazy_adam": float32 `[5]`. `alpha` comes from `adam_alpha`."""
     return _hyper(alpha, decay, 1 - beta_1, 1 - beta_2, epsilon)
 
 
 def ftrl_hyper(learning_rate, learning_rate_power, l1, l2, l2_shrinkage, beta, decay=0.0):
-    """`hyper` of rule "ftrl": float32 `[6]`; the arguments are those of `keras.optimizers.Ftrl`."""
+    """Return `hyper` of rule "ftrl": float32 `[6]`; the arguments are those of `keras.optimizers.Ftrl`."""
     learning_rate = tf.cast(learning_rate, tf.float32)
     l2 = l2 + beta / (2.0 * learning_rate)
     return _hyper(learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage)
 
 
 def row_update_reference(rule, variable, slots, indices, values, hyper):
-    """What `row_update` does, in NumPy and out of place.
+    """Return what `row_update` does, in NumPy and out of place.
 
     Args:
         rule, indices, values, hyper: As in `row_update`, as arrays.

@@ -4,5 +4,5 @@ import tensorflow as tf
 
 
 def gather(table, rows):
-    """The rows `rows` (integers of any shape) of a table."""
+    """Return the rows `rows` (integers of any shape) of a table."""
     return table.gather(rows) if hasattr(table, "gather") else tf.gather(table, rows)

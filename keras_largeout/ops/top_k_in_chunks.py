@@ -7,7 +7,8 @@ _BLOCK = 64  # columns of which the largest is looked at before the others
 
 
 def best_of(scores, ids, k):
-    """The k best of several lists of candidates: their scores `[examples, k]`, descending, and their ids.
+    """Return the k best of several lists of candidates: their scores `[examples, k]`, descending, and their
+    ids.
 
     Args:
         scores: list of float32 `[examples, n_i]`.
@@ -19,7 +20,7 @@ def best_of(scores, ids, k):
 
 
 def marked_missing(scores, ids, missing):
-    """`scores` with -inf and `ids` with -1 where the bools `missing` say so.
+    """Return `scores` with -inf and `ids` with -1 where the bools `missing` say so.
 
     By arithmetic: constants that are not finite stop `tf.debugging.enable_check_numerics`.
     """
@@ -28,7 +29,8 @@ def marked_missing(scores, ids, missing):
 
 
 def _candidates(scores, k):
-    """Those of float32 `[examples, n]` among which the k best are, and their columns; ties keep their order.
+    """Return those of float32 `[examples, n]` among which the k best are, and their columns; ties keep their
+    order.
 
     The k best lie in the k blocks of highest maxima. Looking at these alone is three times as fast as
     `tf.math.top_k` of all, where k is small.
@@ -51,7 +53,7 @@ def _candidates(scores, k):
 
 
 def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
-    """The k largest logits of every example, and the logsumexp of all of them.
+    """Return the k largest logits of every example, and the logsumexp of all of them.
 
     Args:
         logits_of: function from class ids, int32 `[n]`, to their logits, float32 `[examples, n]`.

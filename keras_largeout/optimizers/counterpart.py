@@ -25,7 +25,7 @@ def optimizer_of(given):
 
 
 def counterpart(given, argument="`optimizer`"):
-    """What trains rows with the hyperparameters of `given`.
+    """Return what trains rows with the hyperparameters of `given`.
 
     Args:
         given: an optimizer of this package, which is returned as it is; `keras.optimizers.SGD`, `Adagrad`,

@@ -66,7 +66,7 @@ class FanInOptimizer(FusedOptimizer):
         self._seed = seed
 
     def update(self, weights, position):
-        """The `FanInUpdate` of the part at `position` for the step that comes next."""
+        """Return the `FanInUpdate` of the part at `position` for the step that comes next."""
         self.build(weights.tables)  # where Keras built the model symbolically
         optimizer = self.optimizer
         rate = tf.cast(optimizer.learning_rate, tf.float32)

@@ -44,7 +44,7 @@ class FusedOptimizer:
             self.optimizer.build([shard for table in tables for shard in table.shards])
 
     def with_step(self, tables, trigger, inputs, function, of_a_tree=False):
-        """What `function(*inputs)` returns; a backward pass through it takes a step.
+        """Return what `function(*inputs)` returns; a backward pass through it takes a step.
 
         All rows that a gradient touches are updated by the optimizer's row update, on all replicas together.
 

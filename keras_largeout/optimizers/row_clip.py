@@ -8,7 +8,7 @@ from keras_largeout.distribute.replicas.between_hosts import sums
 
 
 def clipping(optimizer):
-    """The rule that `optimizer` asks for, None without one.
+    """Return the rule that `optimizer` asks for, None without one.
 
     It is called with the gradients of a step, a list of dense ones and one of `(values, Weight)` of rows, and
     with the `Hosts` where there are several. It returns `clip(values, weight)`, to be called for each of
@@ -26,7 +26,7 @@ def clipping(optimizer):
 
 
 def _by_norm(limit, dense, rows, hosts):
-    """Each weight by its own norm (`tf.clip_by_norm`); a table's runs over all its shards."""
+    """Return each weight by its own norm (`tf.clip_by_norm`); a table's runs over all its shards."""
     squares = _squares_of_rows(rows, hosts)
     factors = {owner: limit / tf.maximum(tf.sqrt(square), limit) for owner, square in squares.items()}
 
@@ -39,7 +39,7 @@ def _by_norm(limit, dense, rows, hosts):
 
 
 def _by_global_norm(limit, dense, rows, hosts):
-    """All weights by their common norm (`tf.clip_by_global_norm`)."""
+    """Return all weights by their common norm (`tf.clip_by_global_norm`)."""
     squares = [_square(g) for g in dense] + list(_squares_of_rows(rows, hosts).values())
     norm = tf.sqrt(tf.add_n(squares))
     # An infinite norm leaves NaN, as in TensorFlow.
@@ -52,7 +52,7 @@ def _by_value(limit, dense, rows, hosts):
 
 
 def _squares_of_rows(rows, hosts):
-    """The sum of squares of each table: a dict from `id`s of owners."""
+    """Return the sum of squares of each table: a dict from `id`s of owners."""
     everywhere, parts = {}, {}
     for values, weight in rows:
         one = everywhere if weight.on_every_host else parts

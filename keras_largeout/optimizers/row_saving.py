@@ -1,4 +1,4 @@
-"""How an optimizer with row updates is saved and loaded: what Keras keeps, and slots of tables in chunks."""
+"""Saving and loading of row-sparse optimizers: Keras's variables, and slots of tables in chunks."""
 
 import warnings
 

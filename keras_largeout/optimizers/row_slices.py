@@ -19,17 +19,19 @@ class RowSlices(NamedTuple):
     values: tf.Tensor
 
     def divided_by(self, number):
-        """All values over `number`, in float32."""
+        """Return all values over `number`, in float32."""
         return self._replace(values=tf.cast(self.values, tf.float32) / number)
 
     def merged(self, weight):
-        """Every row once, its values summed in float32. Rows that strictly increase are taken as they are."""
+        """Return every row once, its values summed in float32. Rows that strictly increase are taken as
+        they are.
+        """
         with weight.beside():
             return RowSlices(*merge_rows(self.indices, self.values, weight.variable.shape[0]))
 
 
 def of(gradient, weight):
-    """The `RowSlices` of a gradient: of a `tf.IndexedSlices`, or all rows of a dense one."""
+    """Return the `RowSlices` of a gradient: of a `tf.IndexedSlices`, or all rows of a dense one."""
     if isinstance(gradient, tf.IndexedSlices):
         indices, values = gradient.indices, gradient.values
     else:
@@ -43,7 +45,7 @@ def of(gradient, weight):
 
 
 def joined(gradients, weight):
-    """The `RowSlices` of the gradients of all replicas, joined, on the device of the `Weight`."""
+    """Return the `RowSlices` of the gradients of all replicas, joined, on the device of the `Weight`."""
     with weight.beside():
         if not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             gradients = [tf.add_n(gradients)]  # dense ones have all rows: their sum has them once
@@ -54,7 +56,8 @@ def joined(gradients, weight):
 
 
 def summed_over_hosts(rows, hosts, weight):
-    """The sums of the `RowSlices` of all hosts for a `Weight` that each of them has: the same bits on all.
+    """Return the sums of the `RowSlices` of all hosts for a `Weight` that each of them has: the same bits on
+    all.
 
     Of many hosts host r % count sums row r and sends the sum to all, so that a row that all touch travels
     twice, however many hosts there are. The order of a sum is that of the hosts.

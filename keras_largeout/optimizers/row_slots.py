@@ -74,7 +74,7 @@ class RowSlots:
         self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
 
     def get(self, variable):
-        """The `Weight` of a variable, or of its copy on one device; None for an unknown one."""
+        """Return the `Weight` of a variable, or of its copy on one device; None for an unknown one."""
         asked = native(variable)
         found = self._found.get(id(asked))
         # Weights may have been moved to other devices, and an `id` of then may be that of another one now.
@@ -87,7 +87,7 @@ class RowSlots:
         return {id(v): weight for weight in self.weights for v in (weight.native, *weight.copies)}
 
     def __getitem__(self, variable):
-        """The same. Raises ValueError for an unknown one."""
+        """Return the same. Raises ValueError for an unknown one."""
         weight = self.get(variable)
         if weight is None:
             raise ValueError(
@@ -102,7 +102,7 @@ class RowSlots:
                 self.accumulators[index] = weight.kept = RowAccumulator(weight)
 
     def _keys(self, kind, weight):
-        """`(key in a file, first row, end)` of what is saved of the owner of `weight`."""
+        """Return `(key in a file, first row, end)` of what is saved of the owner of `weight`."""
         family = weight.owner.table.family if weight.is_table else None
         saved_as_one = weight.owner if family is None else family
         number = self._numbers.setdefault(id(saved_as_one), len(self._numbers))
@@ -127,7 +127,7 @@ class RowSlots:
 
     @property
     def has_rows(self):
-        """Whether `save` writes anything."""
+        """True if `save` writes anything."""
         return bool(self.slots or self.accumulators)
 
     def save(self, store):
@@ -181,7 +181,7 @@ class RowSlots:
                 accumulator.set(local, values[here] if columns is None else values[here, slice(*columns)])
 
     def _by_owner(self):
-        """The accumulators of the parts of each table together."""
+        """Return the accumulators of the parts of each table together."""
         owners = {}
         for accumulator in self.accumulators.values():
             owners.setdefault(id(accumulator.weight.owner), []).append(accumulator)
@@ -199,7 +199,7 @@ def _check_accumulated(key, indices, shape, expected):
 
 
 def _join(accumulators):
-    """The logical rows that the parts of one table keep, and their values."""
+    """Return the logical rows that the parts of one table keep, and their values."""
     copies = [a for a in accumulators if a.weight.on_every_host]
     own = [a for a in accumulators if not a.weight.on_every_host]
     rows, values = _join_here(own) if own else ([], [])
@@ -219,7 +219,9 @@ def _join(accumulators):
 
 
 def _join_here(accumulators):
-    """The same of the parts of this process; rows whose columns are apart come once, zero elsewhere."""
+    """Return the same of the parts of this process; rows whose columns are apart come once, zero
+    elsewhere.
+    """
     weights = [a.weight for a in accumulators]
     rows = np.concatenate([a.weight.logical(a.indices.numpy()) for a in accumulators])
     values = [a.values.numpy() for a in accumulators]
@@ -234,7 +236,7 @@ def _join_here(accumulators):
 
 
 def _summed(rows, values):
-    """Every row once, its values summed."""
+    """Return every row once, its values summed."""
     unique, places = np.unique(rows, return_inverse=True)
     sums = np.zeros((len(unique), *values.shape[1:]), "float32")
     np.add.at(sums, places, values)

@@ -65,21 +65,22 @@ class RowSparse(GradientSums, SavedRows):
     _excluded, _excluded_names = frozenset(), None  # from weight decay
 
     def row_hyper(self, learning_rate, decay):
-        """The `hyper` vector of the rule."""
+        """Return the `hyper` vector of the rule."""
         raise NotImplementedError
 
     @property
     def slots_of_a_table(self):
-        """How many slots a table gets: of its shape, and of one float32 per row."""
+        """The number of slots of a table: those of its shape, and those of one float32 per row."""
         return len(self.slot_names) - len(self.per_row_slots), len(self.per_row_slots)
 
     def slots_of(self, variable):
-        """The slots of the rule for a variable that the optimizer was built with."""
+        """Return the slots of the rule for a variable that the optimizer was built with."""
         slots = self._row_slots[variable].slots
         return [slots[name] for name in self.slot_names]
 
     def step_of_a_tree(self, table):
-        """The `TableStep` by which the gradient of a tree softmax may update its table in the same pass.
+        """Return the `TableStep` by which the gradient of a tree softmax may update its table in the same
+        pass.
 
         None where somebody has to see the gradient first: other replicas, clipping, accumulation, a scale, a
         constraint or a counter; or where the table lies in parts. Who takes no other step then
@@ -171,7 +172,7 @@ class RowSparse(GradientSums, SavedRows):
         self._excluded_names = re.compile("|".join(var_names)) if var_names else None
 
     def decays(self, weight):
-        """Whether weight decay acts on a `Weight`."""
+        """Return whether weight decay acts on a `Weight`."""
         if not self.weight_decay or id(weight.native) in self._excluded:
             return False
         return self._excluded_names is None or not self._excluded_names.search(weight.native.name)
@@ -208,7 +209,7 @@ class RowSparse(GradientSums, SavedRows):
         return sums_of_replicas(gradients)
 
     def _to_update(self, grads, weights):
-        """Those that have a gradient and are not overwritten by it."""
+        """Return those that have a gradient and are not overwritten by it."""
         missing = [w.name for g, w in zip(grads, weights) if g is None]
         if missing:
             warnings.warn(
@@ -228,7 +229,7 @@ class RowSparse(GradientSums, SavedRows):
         return left
 
     def _overwrite(self, weight, gradient):
-        """A scale of a float8 layer takes the value of its gradient: the largest of those accumulated."""
+        """Assign to a scale of a float8 layer the largest of its accumulated gradients."""
         if self.gradient_accumulation_steps:
             largest = weight.slots["gradient_accumulator"]
             found = keras.ops.maximum(gradient, largest)
@@ -238,7 +239,7 @@ class RowSparse(GradientSums, SavedRows):
         weight.variable.assign(gradient)
 
     def update_step(self, gradient, variable, learning_rate):
-        """Keras's update of a dense weight, which is `variable` as it lies on one device."""
+        """Run Keras's update of a dense weight; `variable` is its copy on one device."""
         copy, weight = native(variable), self._row_slots.get(variable)
         if weight is None or not self.in_one_pass(copy):
             return super().update_step(gradient, variable, learning_rate)
@@ -248,7 +249,9 @@ class RowSparse(GradientSums, SavedRows):
         row_update(self.row_rule, copy, slots, rows, values, hyper, copy_on_read=False)
 
     def in_one_pass(self, copy):
-        """Whether `row_update` serves a dense `tf.Variable`: a large float32 matrix on a CPU, no XLA."""
+        """Return whether `row_update` serves a dense `tf.Variable`: a large float32 matrix on a CPU, no
+        XLA.
+        """
         return (
             copy.dtype == tf.float32
             and len(copy.shape) > 1
@@ -261,7 +264,7 @@ class RowSparse(GradientSums, SavedRows):
 
 
 def _trains_embeddings(model):
-    """Whether an optimizer of this package gets gradients of rows from an `Embedding` of Keras."""
+    """Return whether an optimizer of this package gets gradients of rows from an `Embedding` of Keras."""
     optimizers = _and_inside(getattr(model, "optimizer", None))  # a model may not be compiled
     ours = any(isinstance(optimizer, RowSparse) for optimizer in optimizers)
     return ours and any(isinstance(layer, keras.layers.Embedding) for layer in all_layers(model))

@@ -14,7 +14,7 @@ from keras_largeout.optimizers.weight import native
 
 
 def by_rows(gradient, weight):
-    """Whether a gradient updates the rows of a weight: every gradient of a table does."""
+    """Return whether a gradient updates the rows of a weight: every gradient of a table does."""
     return gradient is not None and (isinstance(gradient, tf.IndexedSlices) or weight.is_table)
 
 
@@ -67,7 +67,7 @@ class RowStep:
                 self._update(dense, rows, self._unscaled)
 
     def _joined(self, gradients, weight):
-        """The rows of all replicas, and of all hosts where those have copies of the weight."""
+        """Return the rows of all replicas, and of all hosts where those have copies of the weight."""
         rows = row_slices.joined(gradients, weight)
         if weight.is_table:
             count_gradients(weight.variable, gradients, rows)
@@ -76,22 +76,24 @@ class RowStep:
         return row_slices.summed_over_hosts(rows, self.hosts, weight)
 
     def _on_hosts(self, weight):
-        """Whether several hosts have copies of a weight: its rows are summed over them."""
+        """Return whether several hosts have copies of a weight: its rows are summed over them."""
         return self.hosts is not None and weight.on_every_host
 
     def _lookup(self, gradients, weight):
-        """The `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""
+        """Return the `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""
         if len(gradients) > 1 or not self._unseen(weight):
             return None
         return LookupGradient.of(gradients[0])
 
     def _unseen(self, weight):
-        """Whether nobody wants to see the rows of a weight's gradient before the update."""
+        """Return whether nobody wants to see the rows of a weight's gradient before the update."""
         seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
         return not seen and not self._on_hosts(weight) and weight.fuses_updates
 
     def of_a_tree(self, weight):
-        """The `TableStep` by which the gradient of a tree softmax takes the step of its table; else None."""
+        """Return the `TableStep` by which the gradient of a tree softmax takes the step of its table; else
+        None.
+        """
         if self.strategy.num_replicas_in_sync > 1 or not weight.is_table or not self._unseen(weight):
             return None
         self.optimizer.check_rows(weight)
@@ -148,7 +150,7 @@ class RowStep:
         return self.optimizer.row_hyper(rate, rate * self.optimizer.weight_decay if decays else 0.0)
 
     def _update_dense(self, copy, gradient, prepare, clip, weight):
-        """Keras's own update of one dense weight, on the device of `copy`."""
+        """Run Keras's own update of one dense weight, on the device of `copy`."""
         optimizer = self.optimizer
         gradient = prepare(tf.convert_to_tensor(gradient))
         if clip is not None:
@@ -161,7 +163,7 @@ class RowStep:
             copy.assign(weight.variable.constraint(copy))
 
     def _update_rows(self, rows, weight, hyper):
-        """Where the rows lie: on the owner of a shard, or on every device with a copy."""
+        """Update rows on the owner of a shard, or on every device with a copy."""
         optimizer = self.optimizer
         if isinstance(rows, LookupGradient):
             weight.update_by_lookup(optimizer.row_rule, optimizer.slot_names, rows, hyper)
@@ -174,5 +176,5 @@ class RowStep:
         weight.constrain_rows(rows.indices)
 
     def _on_every_device(self, variable, function, *args):
-        """`function(tf.Variable, *args)` on each device that has a copy."""
+        """Return `function(tf.Variable, *args)` on each device that has a copy."""
         return self.strategy.extended.update(native(variable), function, args=args, group=False)

@@ -1,4 +1,4 @@
-"""What an optimizer trains and keeps slots for: an ordinary weight, or a part of a table."""
+"""The weights that an optimizer trains: ordinary ones, and parts of tables."""
 
 import keras
 import tensorflow as tf
@@ -42,13 +42,13 @@ class Weight:
 
     @property
     def name(self):
-        """What an error calls it."""
+        """The name that errors use."""
         return getattr(self.variable, "path", self.variable.name)
 
     # How some of its rows are updated, in a step.
 
     def beside(self):
-        """A context in which ops run on the device that updates its rows, or the first of these."""
+        """Return a context in which ops run on the device that updates its rows, or the first of these."""
         return on(self.copies[0])
 
     def update_rows(self, rule, slots, indices, values, hyper):
@@ -62,11 +62,11 @@ class Weight:
 
     @property
     def fuses_updates(self):
-        """Whether there is a way `update_by_lookup` for it now."""
+        """True if `update_by_lookup` is available for it now."""
         return len(self.copies) == 1 and self.variable.constraint is None
 
     def update_by_lookup(self, rule, slots, lookup, hyper):
-        """`update_rows` by the gradient of a lookup, a `LookupGradient`, in one pass."""
+        """Update rows by the gradient of a lookup, a `LookupGradient`, in one pass."""
         beside = [components(native(self.slots[name])) for name in slots]
         update_by_lookup(rule, self.copies, beside, lookup, hyper)
 
@@ -83,15 +83,15 @@ class Weight:
     # How it is saved: by the rows of its owner, wherever they lie.
 
     def spans(self):
-        """`(suffix of its key in a file, first row, end)` of what is saved under a name of its own."""
+        """Return `(suffix of its key in a file, first row, end)` of what is saved under a name of its own."""
         return [("", 0, self.variable.shape[0])]
 
     def logical(self, indices):
-        """The rows of the owner that its rows `indices` are."""
+        """Return the rows of the owner that its rows `indices` are."""
         return indices
 
     def held(self, rows):
-        """Which of the owner's `rows` it has, and their indices here."""
+        """Return which of the owner's `rows` it has, and their indices here."""
         return slice(None), rows
 
 
@@ -144,10 +144,10 @@ class TablePart(Weight):
 
 
 def native(variable):
-    """The `tf.Variable` of a Keras variable, or the `tf.Variable` itself."""
+    """Return the `tf.Variable` of a Keras variable, or the `tf.Variable` itself."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def weight_of(variable):
-    """The `Weight` of a variable."""
+    """Return the `Weight` of a variable."""
     return TablePart(variable) if isinstance(variable, ShardVariable) else Weight(variable)

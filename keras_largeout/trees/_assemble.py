@@ -8,7 +8,7 @@ _MAX_ROWS = 2**31 - 1
 
 
 def int32_vector(name, values):
-    """`values` as a contiguous int32 vector. Raises ValueError where that would change them."""
+    """Return `values` as a contiguous int32 vector. Raises ValueError where that would change them."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ValueError(
@@ -99,7 +99,9 @@ def _check_parents(class_parent, node_parent):
 
 
 def _in_breadth_first_order(node_parent):
-    """Whether nodes are breadth first already: parents never decrease, and come before their children."""
+    """Return whether nodes are breadth first already: parents never decrease, and come before their
+    children.
+    """
     later = node_parent[1:]
     return bool(
         np.all(later[1:] >= later[:-1]) and np.all((later >= 0) & (later < np.arange(1, len(node_parent))))
@@ -107,7 +109,9 @@ def _in_breadth_first_order(node_parent):
 
 
 def _breadth_first(node_parent):
-    """Breadth-first ids: int32 `[num_nodes]`, the new id of each node; and the new parents in new order."""
+    """Return breadth-first ids: int32 `[num_nodes]`, the new id of each node; and the new parents in new
+    order.
+    """
     nodes = len(node_parent)
     by_parent = np.argsort(node_parent, kind="stable")
     first = np.searchsorted(node_parent[by_parent], np.arange(nodes + 1))

@@ -8,7 +8,7 @@ from keras_largeout._checks import positive_int
 
 
 def class_counts(counts):
-    """`counts` as a 1-D float64 array of positive numbers.
+    """Return `counts` as a 1-D float64 array of positive numbers.
 
     A count of 0 becomes the smallest that is not 0, with a warning: any class may come.
 
@@ -44,7 +44,7 @@ def class_counts(counts):
 
 
 def classes_in_order(classes, name):
-    """The number of classes, and their ids in the order of the leaves (None: the order of the ids).
+    """Return the number of classes, and their ids in the order of the leaves (None: the order of the ids).
 
     Args:
         classes: int, the number of classes; or a 1-D array of counts, then the most frequent class is first.
@@ -57,5 +57,5 @@ def classes_in_order(classes, name):
 
 
 def by_frequency(counts):
-    """int32 `[num_classes]`: class ids, most frequent first; ties in the order of the ids."""
+    """Return int32 `[num_classes]`: class ids, most frequent first; ties in the order of the ids."""
     return np.argsort(-counts, kind="stable").astype(np.int32)

@@ -15,7 +15,8 @@ _WIDER_ROOT, _WIDER_ARITY = 1.6, 1.4
 
 
 def head_tail(counts, vectors=None, head=None, clusters=None, arity=None, dim=300, tokens=3200, seed=0):
-    """A wide root of the most frequent classes over clusters of the rest: near a full softmax in quality.
+    """Return a wide root of the most frequent classes over clusters of the rest: near a full softmax in
+    quality.
 
     The root has the `head` most frequent classes as leaves, and `clusters` inner nodes as children. Each of
     these has a cluster of the other classes. A node below the root has the most frequent classes of its group
@@ -109,7 +110,7 @@ def _checked_vectors(vectors, classes):
 
 
 def _equal_mass(counts, parts):
-    """Sizes of `parts` ranges of about equal mass, none of them empty."""
+    """Return sizes of `parts` ranges of about equal mass, none of them empty."""
     parts = min(parts, len(counts))
     mass = np.cumsum(counts)
     ends = np.searchsorted(mass, mass[-1] * np.arange(1, parts + 1) / parts) + 1
@@ -120,7 +121,7 @@ def _equal_mass(counts, parts):
 
 
 def _split_plan(sizes, arity):
-    """How many classes of each group are leaves, and how many parts the others are split into."""
+    """Return how many classes of each group are leaves, and how many parts the others are split into."""
     below = np.full(len(sizes), 1, np.int64)  # What one child can hold when the tree is as shallow as can be.
     while np.any(short := below * arity < sizes):
         below[short] *= arity
@@ -160,7 +161,9 @@ def _grow(items, sizes, arity, vectors):
 
 
 def _choose(probability, head, clusters, arity, dim, tokens):
-    """`head`, `clusters` and `arity`, chosen as `head_tail` says; `probability` is sorted, largest first."""
+    """Return `head`, `clusters` and `arity`, chosen as `head_tail` says; `probability` is sorted, largest
+    first.
+    """
     classes = len(probability)
     if head is None and clusters is None and classes <= sum(_ROOTS[-1]):
         return classes, 0, 2
@@ -180,7 +183,7 @@ def _choose(probability, head, clusters, arity, dim, tokens):
 
 
 def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
-    """Multiply-adds per step, where a byte counts as `MULTIPLY_ADDS_PER_BYTE` of them."""
+    """Return multiply-adds per step, where a byte counts as `MULTIPLY_ADDS_PER_BYTE` of them."""
     root = head + min(clusters, tail)
     rows, touched = float(root), float(root)
     nodes, left = float(clusters), tail - clusters

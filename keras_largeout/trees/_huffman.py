@@ -8,7 +8,8 @@ from keras_largeout.trees.tree import Tree
 
 
 def huffman(counts, arity=8):
-    """The tree with the fewest expected nodes on a token's path: the fastest step, and the worst perplexity.
+    """Return the tree with the fewest expected nodes on a token's path: the fastest step, and the worst
+    perplexity.
 
     Args:
         counts: finite numbers `[num_classes]`: how often each class occurs, in any unit. A 0 is
@@ -47,7 +48,7 @@ def huffman(counts, arity=8):
 
 
 def _merge(weights, arity):
-    """Huffman's method on ascending `weights`.
+    """Return Huffman's method on ascending `weights`.
 
     There are two sorted queues, the leaves and the merged nodes. Every new node weighs at least as much as
     the next `arity` items together. So all items up to that weight can be merged in one round, `arity` at a

@@ -7,7 +7,7 @@ _CHUNK = 65536
 
 
 def unit_rows(vectors, rows):
-    """The rows `rows` of `vectors` as float32 unit vectors. Rows of zeros stay zero."""
+    """Return the rows `rows` of `vectors` as float32 unit vectors. Rows of zeros stay zero."""
     chosen = np.asarray(vectors[rows], np.float32)
     return chosen / np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), 1e-12)
 
@@ -41,7 +41,9 @@ def capped_kmeans(vectors, clusters, cap, seed):
 
 
 def _first_centres(sample, clusters, rng):
-    """k-means++ (Arthur and Vassilvitskii, SODA 2007): each centre is drawn far from those before it."""
+    """Return k-means++ (Arthur and Vassilvitskii, SODA 2007): each centre is drawn far from those before
+    it.
+    """
     chosen = [int(rng.integers(len(sample)))]
     distance = 1 - sample @ sample[chosen[0]]
     while len(chosen) < clusters:
@@ -113,7 +115,9 @@ def split_groups(items, sizes, parts, vectors=None):
 
 
 def _principal(vectors, items, starts, sizes, sample=64, steps=4):
-    """The leading principal direction of each group, from up to 64 of its items, by power iteration."""
+    """Return the leading principal direction of each group, from up to 64 of its items, by power
+    iteration.
+    """
     count = int(min(sample, sizes.max()))
     directions = np.empty((len(starts), vectors.shape[1]), np.float32)
     chunk = max(1, 2**22 // (count * vectors.shape[1]))

@@ -1,4 +1,4 @@
-"""What a training step costs. The trees that are built and the plans that are made use this one cost model.
+"""The cost model of a training step. Builders of trees and planners use this one.
 
 The units are the same everywhere:
 
@@ -56,7 +56,7 @@ class TreeCost:
 
 
 def probabilities(tree, counts):
-    """The probabilities that a token takes each row, and passes each node.
+    """Return the probabilities that a token takes each row, and passes each node.
 
     Args:
         tree: `Tree`.
@@ -77,19 +77,19 @@ def probabilities(tree, counts):
 
 
 def log_frequencies(tree, counts):
-    """float32 `[num_rows]`; see `Tree.log_frequencies`."""
+    """Return float32 `[num_rows]`; see `Tree.log_frequencies`."""
     row_mass, node_mass = probabilities(tree, counts)
     return (np.log(row_mass) - np.log(np.repeat(node_mass, tree.node_sizes))).astype(np.float32)
 
 
 def passed_by_batch(probability, tokens):
-    """The probability that at least one of `tokens` independent tokens passes."""
+    """Return the probability that at least one of `tokens` independent tokens passes."""
     with np.errstate(divide="ignore"):
         return -np.expm1(tokens * np.log1p(-np.minimum(probability, 1.0)))
 
 
 def expected_cost(tree, counts, dim, tokens):
-    """The `TreeCost` of a tree. The caller has checked the arguments."""
+    """Return the `TreeCost` of a tree. The caller has checked the arguments."""
     mass, sizes = probabilities(tree, counts)[1], tree.node_sizes
     rows = float(mass @ sizes)
     touched = float(passed_by_batch(mass, tokens) @ sizes)

@@ -113,7 +113,7 @@ def _forest(tree, owners, nodes, class_row, local_row, local_node):
 
 
 def _ranks(owners, devices):
-    """int32: the rank of each element among those of its owner."""
+    """Return int32: the rank of each element among those of its owner."""
     ranks = np.empty(len(owners), np.int32)
     for owner in range(-1, devices):
         mine = np.flatnonzero(owners == owner)

@@ -10,7 +10,7 @@ from keras_largeout.trees.tree import Tree
 
 
 def two_level(num_classes, groups=None):
-    """A root over groups, groups over classes.
+    """Return a root over groups, groups over classes.
 
     Args:
         num_classes: int, the number of classes; then a group has consecutive ids. Or counts, positive numbers
@@ -41,7 +41,7 @@ def two_level(num_classes, groups=None):
 
 
 def balanced(num_classes, arity=16):
-    """A tree of nodes with at most `arity` children, and all leaves at one depth.
+    """Return a tree of nodes with at most `arity` children, and all leaves at one depth.
 
     Args:
         num_classes: int, the number of classes; then a node has consecutive ids below it. Or counts, positive
@@ -73,7 +73,7 @@ def balanced(num_classes, arity=16):
 
 
 def _layered(widths, classes, order):
-    """A tree with `widths[i]` nodes i + 1 steps below the root, spread evenly over the level above."""
+    """Return a tree with `widths[i]` nodes i + 1 steps below the root, spread evenly over the level above."""
     parents, first = [np.array([-1])], 0
     width = 1
     for below in widths:
@@ -87,5 +87,7 @@ def _layered(widths, classes, order):
 
 
 def _group_of(items, groups):
-    """int64 `[items]`: the group of each item, where groups are consecutive items of about equal number."""
+    """Return int64 `[items]`: the group of each item, where groups are consecutive items of about equal
+    number.
+    """
     return np.arange(items, dtype=np.int64) * groups // items

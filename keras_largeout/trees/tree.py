@@ -58,7 +58,7 @@ class Tree:
 
     @classmethod
     def from_arrays(cls, class_row, node_start, node_row):
-        """A tree from its three arrays, which are checked.
+        """Return a tree from its three arrays, which are checked.
 
         Args:
             class_row, node_start, node_row: 1-D integers, see the attributes of `Tree`.
@@ -70,7 +70,7 @@ class Tree:
 
     @classmethod
     def from_children(cls, children):
-        """A tree from nested lists: an integer is a class, a list is an inner node.
+        """Return a tree from nested lists: an integer is a class, a list is an inner node.
 
         Args:
             children: the children of the root, such as `[0, 1, [2, 3, [4, 5]]]`. Every class from 0 to the
@@ -84,7 +84,8 @@ class Tree:
 
     @classmethod
     def from_parents(cls, class_parent, node_parent, class_order=None):
-        """A tree from the parent of every class and of every inner node; suited to millions of classes.
+        """Return a tree from the parent of every class and of every inner node; suited to millions of
+        classes.
 
         Args:
             class_parent: integers `[num_classes]`, the node that each class is a child of.
@@ -162,12 +163,13 @@ class Tree:
         return np.array(bounds)
 
     def arrays(self):
-        """dict of all six arrays by name, in the order in which the ops take them."""
+        """Return dict of all six arrays by name, in the order in which the ops take them."""
         names = ("class_row", "node_start", "node_row", "node_parent", "row_hint", "row_child")
         return {name: getattr(self, name) for name in names}
 
     def path(self, class_id):
-        """The nodes from the root to a class, and the row taken at each: two lists of ints of equal length.
+        """Return the nodes from the root to a class, and the row taken at each: two lists of ints of equal
+        length.
 
         Args:
             class_id: int.
@@ -186,7 +188,7 @@ class Tree:
             rows.append(int(self.node_row[node]))
 
     def cost(self, counts, dim, tokens):
-        """What a training step is expected to cost if targets are drawn in proportion to `counts`.
+        """Return what a training step is expected to cost if targets are drawn in proportion to `counts`.
 
         Args:
             counts: numbers `[num_classes]`, finite and at least 0.
@@ -204,7 +206,7 @@ class Tree:
         return expected_cost(self, self._class_counts(counts), dim, tokens)
 
     def log_frequencies(self, counts):
-        """The log of how often each row is taken by the tokens that pass its node, drawn by `counts`.
+        """Return the log of how often each row is taken by the tokens that pass its node, drawn by `counts`.
 
         These are the logits of a model that knows nothing but the frequencies of the classes.
 

@@ -9,7 +9,7 @@ from keras_largeout.trees import _check
 def cooccurrence_vectors(
     ids, num_classes, dim=64, window=4, contexts=4096, smoothing=0.75, max_pairs=200_000_000, seed=0
 ):
-    """Word vectors for `head_tail`: truncated SVD of positive pointwise mutual information.
+    """Return word vectors for `head_tail`: truncated SVD of positive pointwise mutual information.
 
     It counts how often each class occurs within `window` words of each of the `contexts` most frequent
     classes. From that it takes `max(0, log(p(word, context) / (p(word) p(context))))`, and returns
@@ -101,7 +101,7 @@ def _to_positive_information(pairs, smoothing):
 
 
 def _text(ids, num_classes):
-    """All documents in one int32 array, and the document of each word (None for a single document)."""
+    """Return all documents in one int32 array, and the document of each word (None for a single document)."""
     if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype != object:
         text, document = ids, None
     else:

@@ -39,7 +39,7 @@ class InBatch(keras.Model):
 
 
 def of_each(make):
-    """Lookups by one layer per input, `make(name)`."""
+    """Return lookups by one layer per input, `make(name)`."""
 
     def layers(inputs):
         return {name: make(name)(ids) for name, ids in inputs.items()}
@@ -48,7 +48,7 @@ def of_each(make):
 
 
 def two_tower(config, data, lookups=None, optimizers=OPTIMIZERS):
-    """The step of two towers of one table each.
+    """Return the step of two towers of one table each.
 
     Args:
         lookups: from a dict of inputs to a dict of vectors, symbolically. None: `keras.layers.Embedding`.
@@ -66,7 +66,7 @@ def two_tower(config, data, lookups=None, optimizers=OPTIMIZERS):
 
 
 def ranking_model(config, lookups=None, optimizers=OPTIMIZERS):
-    """DLRM: dot products of all pairs of features. The arguments are those of `two_tower`."""
+    """Return DLRM: dot products of all pairs of features. The arguments are those of `two_tower`."""
     if lookups is None:
         rows = dict(zip(names(config), config["rows"]))
         lookups = of_each(
@@ -92,7 +92,7 @@ def ranking_model(config, lookups=None, optimizers=OPTIMIZERS):
 
 
 def ranking(config, data, lookups=None, optimizers=OPTIMIZERS):
-    """Its step, on `config["devices"]` logical devices where there are such."""
+    """Return its step, on `config["devices"]` logical devices where there are such."""
     devices = config.get("devices", 1)
     if devices == 1:
         return trained(ranking_model(config, lookups, optimizers), ranking_data(config, data), config)
@@ -111,14 +111,14 @@ def names(config):
 
 
 def ranking_data(config, data):
-    """A dataset of `(inputs, labels)`, a batch in each row."""
+    """Return a dataset of `(inputs, labels)`, a batch in each row."""
     ids = load(data, "ids")
     inputs = {"numbers": load(data, "numbers"), **{n: ids[..., i] for i, n in enumerate(names(config))}}
     return tf.data.Dataset.from_tensor_slices((inputs, load(data, "labels")))
 
 
 def trained(model, dataset, config, strategy=None):
-    """The Step of a compiled model: what `fit` calls in each step, or a whole `fit`.
+    """Return the Step of a compiled model: what `fit` calls in each step, or a whole `fit`.
 
     Args:
         dataset: of the batches of a rotation.
@@ -139,14 +139,16 @@ def trained(model, dataset, config, strategy=None):
 
 
 def built(model, dataset):
-    """Keras builds a model and its optimizer before `fit` traces a step."""
+    """Build a model and its optimizer, as Keras does before `fit` traces a step."""
     if not model.built or not model.optimizer.built:
         model.fit(dataset, epochs=1, steps_per_epoch=1, verbose=0)
         model.reset_metrics()
 
 
 def of_mean(mean):
-    """`run(i)` that returns the loss of each step, where `mean()` does a step and returns the mean so far."""
+    """Return `run(i)` that returns the loss of each step, where `mean()` does a step and returns the mean
+    so far.
+    """
     total, count = [0.0], itertools.count(1)
 
     def run(i):
@@ -158,7 +160,7 @@ def of_mean(mean):
 
 
 def build(config, data, lookups=None, optimizers=OPTIMIZERS):
-    """The step is to build the ranking model, with all its tables."""
+    """Return the step is to build the ranking model, with all its tables."""
 
     def run(i):
         gc.collect()  # the last one

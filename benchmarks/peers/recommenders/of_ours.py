@@ -67,7 +67,7 @@ def saved(config, data):
 
 
 def loaded(config, data):
-    """Loads what `saved` has saved, and trains."""
+    """Load what `saved` has saved, and train."""
     model = keras.models.load_model(config["path"])
     return models.trained(model, models.ranking_data(config, data), config)
 

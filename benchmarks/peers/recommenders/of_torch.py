@@ -49,7 +49,7 @@ def _dense(widths):
 
 
 def two_tower(config, data, lookups=None):
-    """The step of two towers. `lookups`: a module that makes its own updates; None: `Lookups`."""
+    """Return the step of two towers. `lookups`: a module that makes its own updates; None: `Lookups`."""
     ids = torch.stack([torch.from_numpy(load(data, side)) for side in ("user", "item")], dim=-1)
     own, parameters = lookups is not None, []
     if not own:
@@ -65,7 +65,7 @@ def two_tower(config, data, lookups=None):
 
 
 def ranking(config, data, lookups=None):
-    """The step of the ranking model. `lookups`: as of `two_tower`."""
+    """Return the step of the ranking model. `lookups`: as of `two_tower`."""
     ids, dense, labels = (torch.from_numpy(load(data, name)) for name in ("ids", "numbers", "labels"))
     model = Ranking(len(config["rows"]), config["dim"])
     parameters = list(model.parameters())

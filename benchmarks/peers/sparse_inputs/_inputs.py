@@ -6,11 +6,11 @@ from benchmarks._data import load
 
 
 def strings(data):
-    """A list of bytes."""
+    """Return a list of bytes."""
     letters, ends = load(data, "letters").tobytes(), np.cumsum(load(data, "lengths")).tolist()
     return [letters[first:last] for first, last in zip([0, *ends], ends)]
 
 
 def rows(data):
-    """`(ids, values, labels)`: `[rows, non-zeros]` twice, `[rows]`."""
+    """Return `(ids, values, labels)`: `[rows, non-zeros]` twice, `[rows]`."""
     return load(data, "ids"), load(data, "values"), load(data, "labels")

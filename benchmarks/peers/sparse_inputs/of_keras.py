@@ -12,7 +12,9 @@ RATES = {"learning_rate": 0.2, "initial_accumulator_value": 1e-7}
 
 
 def hash_strings(function, data, bins):
-    """The step of a function from a tensor of strings to ids. Its loss: the last id, as a share of `bins`."""
+    """Return the step of a function from a tensor of strings to ids. Its loss: the last id, as a share of
+    `bins`.
+    """
     values = tf.constant(strings(data))
 
     @tf.function
@@ -33,7 +35,7 @@ def hash_layer(config, data):
 
 
 def one_pass(config, data, layer=None, optimizer=None, slots=lambda model: []):
-    """Each step is a `fit` over all rows, from weights of zero.
+    """Return each step is a `fit` over all rows, from weights of zero.
 
     Args:
         layer: the linear layer. None: `keras.layers.Dense`.
@@ -61,7 +63,7 @@ def one_pass(config, data, layer=None, optimizer=None, slots=lambda model: []):
 
 
 def few_rows(config, data, layer=None, optimizer=None, dense=False):
-    """A step is one batch of few rows."""
+    """Return a step is one batch of few rows."""
     ids, values, labels = (x[: 8 * config["batch"]] for x in rows(data))
     features, n = config["features"], config["batch"]
     model = _regression(features, layer, optimizer, sparse=not dense)

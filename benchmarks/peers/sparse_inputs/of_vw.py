@@ -8,7 +8,9 @@ BITS = "-b 24 --loss_function logistic --quiet"
 
 
 def one_pass(config, data):
-    """Each step learns all rows, from weights of zero. The loss is that of each row before its update."""
+    """Return each step learns all rows, from weights of zero. The loss is that of each row before its
+    update.
+    """
     text = data["text"]
     cache, options = f"{text}.cache", f"-d {text} {BITS}"
     if config["file"] == "cache":

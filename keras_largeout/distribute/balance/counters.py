@@ -6,7 +6,7 @@ from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
 
 
 def make_counter(placed, record):
-    """The `LoadCounter` of a `ShardedTable` or `ShardedTree`.
+    """Return the `LoadCounter` of a `ShardedTable` or `ShardedTree`.
 
     Args:
         placed: `ShardedTable` or `ShardedTree`.

@@ -10,12 +10,12 @@ class Counting:
 
     @property
     def active(self):
-        """Whether we are inside `counting`."""
+        """True inside `counting`."""
         return self._contexts > 0
 
     @contextlib.contextmanager
     def counting(self):
-        """What is traced inside this context is counted. (The replicas are inside it at the same time.)"""
+        """A context in which everything traced is counted. (All replicas are inside it at the same time.)"""
         self._contexts += 1
         try:
             yield
@@ -23,4 +23,4 @@ class Counting:
             self._contexts -= 1
 
     def end_step(self):
-        """Called once per step, when all replicas are done."""
+        """Finish a step. Call it once per step, when all replicas are done."""

@@ -13,7 +13,7 @@ from keras_largeout.ops.embedding.kinds import values_of
 
 
 class Use(NamedTuple):
-    """What the ids of a feature used.
+    """The rows and values that the ids of a feature used.
 
     Attributes:
         name: str, of the feature; of an embedding by itself the layer's.
@@ -62,7 +62,7 @@ class FeatureUse(Counting):
             self._outside.assign_add(tf.math.count_nonzero(token & ~own))
 
     def use(self, top=10, hosts=None):
-        """The `Use` so far, of all `hosts` where there are several."""
+        """Return the `Use` so far, of all `hosts` where there are several."""
         counts, outside = self._counts.numpy().astype(np.int64), self._outside.numpy()
         if hosts is not None:
             of_all = sums(hosts, tf.constant(np.append(counts, outside))).numpy()

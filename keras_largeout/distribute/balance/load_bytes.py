@@ -1,4 +1,4 @@
-"""How many bytes steps send from device to device, computed from what was counted.
+"""The bytes that steps send from device to device, computed from counts.
 
 Replica `r` runs on device `r`. Entry `[i, j]` of an array `[devices, devices]` is what device i sends to
 device j; the diagonal is 0.
@@ -14,7 +14,7 @@ _INDEX = 8
 
 
 def table_bytes(table, asked, updated, replicated, merged, of_hosts):
-    """Bytes between devices for a `ShardedTable`: int64 `[devices, devices]`.
+    """Return bytes between devices for a `ShardedTable`: int64 `[devices, devices]`.
 
     A replica sends the local indices of rows to their shard, gets the rows, and sends their gradients back.
     (The shard has the indices already.) Gradients of replicated rows are sent to the first device of a host,
@@ -38,7 +38,8 @@ def table_bytes(table, asked, updated, replicated, merged, of_hosts):
 
 
 def asked_by_rails(asked, carried, per_host):
-    """How many rows each device asks of each, where those of a host ask others together: `[devices] * 2`.
+    """Return how many rows each device asks of each, where those of a host ask others together: `[devices] *
+    2`.
 
     A replica asks device e of its host for what it wants of device e of any host.
 
@@ -54,7 +55,7 @@ def asked_by_rails(asked, carried, per_host):
 
 
 def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged, of_hosts):
-    """Bytes between devices for a `ShardedTree`: int64 `[devices, devices]`.
+    """Return bytes between devices for a `ShardedTree`: int64 `[devices, devices]`.
 
     Hidden vectors are sent to subtrees, and their gradients come back. The gradients of a subtree's rows stay
     on its device. Those of the top are summed as in `table_bytes`.
@@ -76,7 +77,7 @@ def tree_bytes(tree, tokens, vector_bytes, scalar_bytes, replicated, merged, of_
 
 
 def server_table_bytes(table, asked, gradients):
-    """Bytes between each parameter server and all workers for a `ShardedTable`: int64 `[servers]`.
+    """Return bytes between each parameter server and all workers for a `ShardedTable`: int64 `[servers]`.
 
     Args:
         table: `ShardedTable`.
@@ -87,7 +88,7 @@ def server_table_bytes(table, asked, gradients):
 
 
 def server_tree_bytes(tree, tokens, token_bytes, top_rows):
-    """Bytes between each parameter server and all workers for a `ShardedTree`: int64 `[servers]`.
+    """Return bytes between each parameter server and all workers for a `ShardedTree`: int64 `[servers]`.
 
     Args:
         tree: `ShardedTree`.
@@ -101,12 +102,14 @@ def server_tree_bytes(tree, tokens, token_bytes, top_rows):
 
 
 def _size_of_value(table):
-    """Bytes of a value of a row of a `ShardedTable` while it travels."""
+    """Return bytes of a value of a row of a `ShardedTable` while it travels."""
     return tf.as_dtype(table.exchange_dtype or table.array.dtype).size
 
 
 def _bytes_of_row(table):
-    """int64 `[devices]`: bytes of what each device sends of a row. Column-wise, that is a part of the row."""
+    """Return int64 `[devices]`: bytes of what each device sends of a row. Column-wise, that is a part of
+    the row.
+    """
     dim = int(np.prod(table.shape[1:], dtype=np.int64))
     columns = table.placement.columns
     widths = np.full(table.placement.devices, dim) if columns is None else np.diff(columns, axis=1)[:, 0]
@@ -114,7 +117,7 @@ def _bytes_of_row(table):
 
 
 def _replicated(rows, row_bytes, merged, merged_bytes, of_hosts):
-    """Bytes of the gradients of replicated rows.
+    """Return bytes of the gradients of replicated rows.
 
     They go to the first device of their host, its float32 sums to those of other hosts, as
     `optimizers.row_slices` says, and the sums of all from there to the other devices of the host.

@@ -20,7 +20,7 @@ HOST = "CPU:0"
 
 
 class LoadCounter(Counting):
-    """What the devices did for one table since the last `reset`.
+    """The work of each device for one table since the last `reset`.
 
     Args:
         name: str, the table's name in a plan.
@@ -54,11 +54,11 @@ class LoadCounter(Counting):
         self._asked[self.this_replica()].assign_add(numbers)
 
     def this_replica(self):
-        """The index of the current replica among those of all hosts."""
+        """Return the index of the current replica among those of all hosts."""
         return self._first_replica + replica_index()
 
     def split(self, numbers):
-        """A list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.
+        """Return a list with one `[replicas, devices + 1]` per kind, from `numbers` `[replicas, length]`.
 
         Column 0 is what a replica does itself with replicated rows. Column `s + 1` is what it asks of shard
         s.
@@ -100,7 +100,7 @@ class LoadCounter(Counting):
     # After it.
 
     def load(self):
-        """The `MeasuredLoad` of the steps so far."""
+        """Return the `MeasuredLoad` of the steps so far."""
         asked = self.of_all_hosts(np.stack([numbers.numpy() for numbers in self._asked]))
         asked = np.stack([np.asarray(numbers) for numbers in self.split(asked)], axis=1)
         gradients = self.of_all_hosts(self._shards.numpy())
@@ -127,7 +127,7 @@ class LoadCounter(Counting):
         )
 
     def of_all_hosts(self, counts):
-        """The sums of an integer array over the hosts where there are several."""
+        """Return the sums of an integer array over the hosts where there are several."""
         if self._hosts is None:
             return counts
         flat = tf.constant(counts.astype(np.int64).reshape(-1))
@@ -158,11 +158,11 @@ def increment(variable, indices, by):
 
 
 def counts_on(host, *shape):
-    """A variable of int64 zeros on the device `host`."""
+    """Return a variable of int64 zeros on the device `host`."""
     with tf.init_scope(), tf.device(host):
         return plain_variable(tf.zeros(shape, tf.int64), trainable=False)
 
 
 def _length(rows):
-    """The number of rows of an `IndexedSlices`, a `RowSlices` or an array."""
+    """Return the number of rows of an `IndexedSlices`, a `RowSlices` or an array."""
     return tf.size(rows.indices) if hasattr(rows, "indices") else tf.shape(rows)[0]

@@ -9,7 +9,7 @@ from keras_largeout.distribute.planning.plan_stats import size_text
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredLoad:
-    """What the devices did for one table in some training steps.
+    """The work of each device for one table in some training steps.
 
     Replicated rows count where they are used: each replica works on them for its own batch.
 
@@ -36,7 +36,9 @@ class MeasuredLoad:
     bytes: np.ndarray
 
     def __getitem__(self, kind):
-        """int64 `[devices]`: how much of a kind each device did, with what it did for replicated rows."""
+        """Return int64 `[devices]`: how much of a kind each device did, with what it did for replicated
+        rows.
+        """
         numbers = self.asked[:, self.kinds.index(kind)]
         return numbers[:, 1:].sum(axis=0) + numbers[:, 0]
 

@@ -57,7 +57,8 @@ def rebalance(model, plan):
 
 
 def placed_tables(model, remote=False):
-    """dict from names to the `ShardedTable`s and `ShardedTree`s of a model that are sharded over devices.
+    """Return dict from names to the `ShardedTable`s and `ShardedTree`s of a model that are sharded over
+    devices.
 
     Args:
         model: `keras.Model`.
@@ -99,7 +100,9 @@ def _move(placed, placement):
 
 
 def _kept_gradients(array):
-    """The gradients that an optimizer has accumulated for the shards: list of (logical rows, values)."""
+    """Return the gradients that an optimizer has accumulated for the shards: list of (logical rows,
+    values).
+    """
     found = []
     for key, part in array.parts.items():
         if key != HOT and part.kept is not None:

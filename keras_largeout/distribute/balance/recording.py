@@ -23,7 +23,9 @@ class Recorder:
         self._parts.setdefault(name, []).append((found[found >= 0], times[found >= 0]))
 
     def counts(self, name, rows):
-        """float64 `[rows]`: how often each row was looked up; None where the table was not used at all."""
+        """Return float64 `[rows]`: how often each row was looked up; None where the table was not used at
+        all.
+        """
         total = np.zeros(rows)
         for found, times in self._parts.get(name, ()):
             inside = found < rows
@@ -33,7 +35,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(recorder):
-    """In this context, and in this thread, eager calls of layers report the ids that they look up."""
+    """A context in which eager calls of layers in this thread report the ids that they look up."""
     before = getattr(_state, "recorder", None)
     _state.recorder = recorder
     try:

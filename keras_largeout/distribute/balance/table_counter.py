@@ -70,7 +70,9 @@ class TableCounter(LoadCounter):
             numbers.assign(tf.zeros(numbers.shape, numbers.dtype))
 
     def recorded(self):
-        """float32 `[rows]`: how often each row was looked up; 0 for replicated rows. None: not recorded."""
+        """Return float32 `[rows]`: how often each row was looked up; 0 for replicated rows. None: not
+        recorded.
+        """
         if not self._recorded:
             return None
         placement = self._table.placement

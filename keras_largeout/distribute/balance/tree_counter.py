@@ -67,7 +67,7 @@ class TreeCounter(LoadCounter):
         return server_tree_bytes(self._tree, tokens, self._vector_bytes + self._scalar_bytes, top)
 
     def recorded(self):
-        """int64 `[leaves of the top]`: how many targets were below each leaf. None: not recorded."""
+        """Return int64 `[leaves of the top]`: how many targets were below each leaf. None: not recorded."""
         if not self._recorded:
             return None
         return self.of_all_hosts(np.sum([v.numpy() for v in self._recorded.values()], axis=0))

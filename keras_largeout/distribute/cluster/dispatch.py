@@ -29,7 +29,7 @@ _dispatchers = weakref.WeakKeyDictionary()  # strategy -> Dispatcher
 
 
 def dispatcher_of(strategy):
-    """The `Dispatcher` of a `tf.distribute.ParameterServerStrategy`: there is one."""
+    """Return the `Dispatcher` of a `tf.distribute.ParameterServerStrategy`: there is one."""
     if strategy not in _dispatchers:
         _dispatchers[strategy] = Dispatcher(strategy)
     return _dispatchers[strategy]
@@ -156,7 +156,7 @@ class _DaemonThreads:
             threading.Thread(target=self._run, name="keras_largeout_answers", daemon=True).start()
 
     def submit(self, function, *args):
-        """A `concurrent.futures.Future` of `function(*args)`."""
+        """Return a `concurrent.futures.Future` of `function(*args)`."""
         future = Future()
         self._calls.put((future, function, args))
         return future

@@ -36,7 +36,7 @@ class ServerLostError(RuntimeError):
 
 
 def lost_server(error):
-    """The number of the parameter server whose end caused `error`, or None."""
+    """Return the number of the parameter server whose end caused `error`, or None."""
     if not isinstance(error, tf.errors.OpError):
         error = getattr(error, "original_exception", None)
     text = str(error)

@@ -37,12 +37,12 @@ class LocalState(keras.StatelessScope):
                 self.__enter__()
 
     def results(self):
-        """The values of what is added to, after the counters have been increased."""
+        """Return the values of what is added to, after the counters have been increased."""
         for variable, start in self._counters:
             variable.value.assign_add(self.state_mapping[id(variable)] - start)
         return [self.state_mapping[id(v)] for v in self._added]
 
 
 def nothing_added(added):
-    """The state that the first step of a call begins with."""
+    """Return the state that the first step of a call begins with."""
     return [tf.zeros(v.shape, v.dtype) for v in added]

@@ -13,7 +13,9 @@ class Packed:
     """
 
     def pack(self, answer):
-        """A structure of numeric tensors as a float64 vector. Raises ValueError where a shape is unknown."""
+        """Return a structure of numeric tensors as a float64 vector. Raises ValueError where a shape is
+        unknown.
+        """
         parts = keras.tree.map_structure(tf.convert_to_tensor, answer)
         flat = keras.tree.flatten(parts)
         for part in flat:
@@ -27,7 +29,7 @@ class Packed:
         return tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1]) for part in flat], axis=0)
 
     def unpack(self, vector):
-        """The structure again, of float64 arrays."""
+        """Return the structure again, of float64 arrays."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])
         flat = np.split(np.asarray(vector), ends[:-1])
         flat = [part.reshape(shape) for part, shape in zip(flat, self._shapes)]
@@ -35,7 +37,7 @@ class Packed:
 
 
 def stack(batches):
-    """Batches as one structure of tensors with a new first axis; None where they don't look alike.
+    """Return batches as one structure of tensors with a new first axis; None where they don't look alike.
 
     Args:
         batches: list of structures of tensors and None.
@@ -49,5 +51,5 @@ def stack(batches):
 
 
 def one_of(batches, index):
-    """The batch `index` (an integer, or a tensor) of those that `stack` has put together."""
+    """Return the batch `index` (an integer, or a tensor) of those that `stack` has put together."""
     return keras.tree.map_structure(lambda part: None if part is None else part[index], batches)

@@ -47,7 +47,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
                 self._anchors[server] = tf.Variable(0, trainable=False, name="anchor")
 
     def scope(self):
-        """As TensorFlow's; variables made inside are spread over the parameter servers by their bytes."""
+        """Return TensorFlow's scope, in which variables are spread over the parameter servers by their
+        bytes.
+        """
         return _scopes(super().scope(), tf.variable_creator_scope(self._place))
 
     def _place(self, next_creator, **kwargs):
@@ -64,7 +66,7 @@ _connected = {}
 
 
 def connect(cluster, exchange_dtype=None):
-    """The strategy of a cluster, made once: a process can connect only once.
+    """Return the strategy of a cluster, made once: a process can connect only once.
 
     Raises:
         ValueError: it was made with another `exchange_dtype`.

@@ -1,4 +1,4 @@
-"""How a `kl.Model` is saved and loaded: files are complete or not there, and are checked before anything."""
+"""Saving and loading of a `kl.Model`: atomic writes, and files that are checked before they are loaded."""
 
 import contextlib
 import warnings
@@ -15,13 +15,13 @@ class Saving:
     """A base, before `keras.Model`, which also has `wait_for_steps`."""
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        """As Keras's, of a file that is complete or not there. It replaces no folder (`zipped=False`) so."""
+        """Save as Keras does, but atomically. Writes to a folder (`zipped=False`) are not atomic."""
         self.wait_for_steps()
         with self._file(filepath, overwrite) as path:
             super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None, **kwargs):
-        """As Keras's, of a file that is complete or not there; so are a `.weights.json` and its files."""
+        """Save weights as Keras does, but atomically; also a `.weights.json` and its files."""
         self.wait_for_steps()
         sharded = max_shard_size is not None
         with self._file(filepath, overwrite, sharded) as path:
@@ -39,7 +39,8 @@ class Saving:
                 yield path
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras's; a file that is damaged, or does not fit all layers and the optimizer, changes nothing.
+        """Load weights as Keras does. A file that is damaged, or does not fit all layers and the optimizer,
+        changes nothing.
 
         The file is gone through twice. First everything in it is compared with its digests, with the shapes
         of the layers and with the optimizer; then it is loaded. (Meanwhile there is a second copy of what
@@ -79,7 +80,7 @@ class Saving:
         super().load_own_variables(store)
 
     def _variables_of_keras(self):
-        """All variables but the parts of tables, each once."""
+        """Return all variables but the parts of tables, each once."""
         variables = [*self.variables, *self.metrics_variables]
         if getattr(self, "optimizer", None) is not None:  # a model that was never compiled has none
             variables += self.optimizer.variables

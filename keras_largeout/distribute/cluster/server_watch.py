@@ -1,4 +1,4 @@
-"""Whether all parameter servers still answer."""
+"""A watch that notices parameter servers that no longer answer."""
 
 import threading
 import time

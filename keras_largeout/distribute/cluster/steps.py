@@ -53,7 +53,7 @@ class Steps:
         return self.totals.running()
 
     def _call(self, first, iterator):
-        """The function of the next call, whose first element is `first`, and its argument."""
+        """Return the function of the next call, whose first element is `first`, and its argument."""
         data = worker_data_of(first)
         if data is not None:
             worker_data, call = data
@@ -66,7 +66,7 @@ class Steps:
         return self._of_batches, batches
 
     def _of_reading(self, count, iterator):
-        """The function of `count` batches that a worker reads itself: traced, then looked up once."""
+        """Return the function of `count` batches that a worker reads itself: traced, then looked up once."""
         function = self._of(_next_of, count)
         known, found = self._reading.get(count, (None, None))
         if known is not iterator:
@@ -78,7 +78,7 @@ class Steps:
         return found
 
     def _function(self, batch_of, count):
-        """The function of a source of `count` batches, of which `batch_of(source, i)` is one."""
+        """Return the function of a source of `count` batches, of which `batch_of(source, i)` is one."""
         return tf.function(
             lambda source: self._run(lambda i: batch_of(source, i), count),
             autograph=False,
@@ -86,7 +86,9 @@ class Steps:
         )
 
     def _run(self, batch_at, count):
-        """The steps of a call, in the graph of a worker, which has two of them: the first, and a loop's."""
+        """Return the steps of a call, in the graph of a worker, which has two of them: the first, and a
+        loop's.
+        """
         state, logs = self._one(batch_at(0), nothing_added(self.totals.variables))
 
         def one_more(i, state, logs):
@@ -99,14 +101,14 @@ class Steps:
         return self._answer.pack((state, logs))
 
     def _run_each(self, batches):
-        """The same of batches that are not alike: the graph has all the steps."""
+        """Return the same of batches that are not alike: the graph has all the steps."""
         state = nothing_added(self.totals.variables)
         for batch in batches:
             state, logs = self._one(batch, state)
         return self._answer.pack((state, logs))
 
     def _one(self, batch, state):
-        """One step: the state after it, and what it logs."""
+        """Return one step: the state after it, and what it logs."""
 
         def in_replica(batch, state):
             # Inside the replica: it is traced in its own thread, and Keras's scopes are thread-local.
@@ -141,11 +143,11 @@ class Predictions:
         )
 
     def submit(self, batch):
-        """A future of the outputs for one batch."""
+        """Return a future of the outputs for one batch."""
         return self._dispatcher.submit(self._function, (batch,))
 
     def __call__(self, batches):
-        """The outputs of one batch: of `predict_on_batch`, or one that `Ahead` has submitted."""
+        """Return the outputs of one batch: of `predict_on_batch`, or one that `Ahead` has submitted."""
         (batch,) = batches
         answer = batch if isinstance(batch, Future) else self.submit(tensors(batch))
         return self._dispatcher.result(answer)
@@ -174,12 +176,12 @@ class Ahead:
 
 
 def take(iterator, count):
-    """Up to `count` next batches as a list, which is shorter where there are no more."""
+    """Return up to `count` next batches as a list, which is shorter where there are no more."""
     return [tensors(batch) for batch in itertools.islice(iterator, count)]
 
 
 def tensors(batch):
-    """A batch as workers take it: tensors, and None where Keras says that there is nothing."""
+    """Return a batch as workers take it: tensors, and None where Keras says that there is nothing."""
 
     def convert(value):
         if isinstance(value, (tf.Tensor, *COMPOSITE)):
@@ -192,13 +194,13 @@ def tensors(batch):
 
 
 def _all_counters(model):
-    """Those of the model's optimizer, and of optimizers that layers have of their own."""
+    """Return those of the model's optimizer, and of optimizers that layers have of their own."""
     found = [v for layer in all_layers(model) for v in counters(getattr(layer, "optimizer", None))]
     return list({id(v): v for v in found}.values())
 
 
 def counters(optimizer):
-    """The variables in which an optimizer, and those inside it, count their steps."""
+    """Return the variables in which an optimizer, and those inside it, count their steps."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
     inside = [*getattr(optimizer, "optimizers", ()), getattr(optimizer, "inner_optimizer", None)]

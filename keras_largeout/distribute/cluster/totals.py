@@ -38,7 +38,9 @@ class Totals:
             self._logs = logs
 
     def running(self):
-        """The results so far, or as they were a moment ago: a dict of floats, empty before the first step."""
+        """Return the results so far, or as they were a moment ago: a dict of floats, empty before the
+        first step.
+        """
         now = time.monotonic()
         if now - self._asked < _AGE:
             return self._known

@@ -1,4 +1,4 @@
-"""What a `keras.Model` does differently under a strategy, above all a `ParameterServerStrategy`."""
+"""The differences of a `keras.Model` under a strategy, above all a `ParameterServerStrategy`."""
 
 import contextlib
 import functools
@@ -81,7 +81,7 @@ class ClusterTraining(Saving, LoopHooks):
         """Raises ValueError where the losses or metrics cannot be those of the model's outputs."""
 
     def compile_from_config(self, config):
-        """As Keras's, which compiles no loaded model whose class has a `compile` of its own.
+        """Compile a loaded model. Keras skips models whose class overrides `compile`.
 
         The optimizer is checked in the first step: a model may also be loaded to predict.
         """
@@ -140,7 +140,7 @@ class ClusterTraining(Saving, LoopHooks):
             self._ahead_of_predict, self.steps_per_execution = None, per_call
 
     def _verbose(self, verbose):
-        """Of several hosts the first one shows its progress."""
+        """Return of several hosts the first one shows its progress."""
         return 0 if self._hosts is not None and self._hosts.index else verbose
 
     def _submit_prediction(self, batch):
@@ -233,7 +233,9 @@ class ClusterTraining(Saving, LoopHooks):
             )
 
     def _by_workers(self, call, data, steps, anew):
-        """The arguments `data` and `steps`. A dataset function becomes a dataset that Keras can count."""
+        """Return the arguments `data` and `steps`. A dataset function becomes a dataset that Keras can
+        count.
+        """
         function, count = call.get(data), call.get(steps)
         if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
@@ -292,7 +294,7 @@ class _FedByChief:
 
 
 def _bound(method, model, args, kwargs):
-    """The arguments of a call by name."""
+    """Return the arguments of a call by name."""
     bound = inspect.signature(method).bind(model, *args, **kwargs)
     call = dict(bound.arguments)
     call.pop("self")

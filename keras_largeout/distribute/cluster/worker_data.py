@@ -42,20 +42,22 @@ class WorkerData:
         self.calls = tf.data.Dataset.range(steps).map(lambda i: {_KEY: tf.stack([self.number, i])})
 
     def iterator(self, call):
-        """The iterators of all workers for a call, the first of an epoch being call 0."""
+        """Return the iterators of all workers for a call, the first of an epoch being call 0."""
         if self._iterator is None or (self.anew and call == 0):
             self._iterator = iter(self._datasets)
         return self._iterator
 
     def symbolic_batch(self):
-        """What a batch looks like, for Keras to build a model with."""
+        """Return what a batch looks like, for Keras to build a model with."""
         return tf.nest.map_structure(
             lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), self.element_spec
         )
 
 
 def worker_data_of(batch):
-    """`(WorkerData, index of the call)` of an element of `WorkerData.calls`; None for other batches."""
+    """Return `(WorkerData, index of the call)` of an element of `WorkerData.calls`; None for other
+    batches.
+    """
     if not (isinstance(batch, dict) and _KEY in batch):
         return None
     number, call = batch[_KEY].numpy().tolist()
@@ -63,7 +65,7 @@ def worker_data_of(batch):
 
 
 def _traced(of_worker, function):
-    """The graph that every worker runs: nothing in it may lie in the memory of this process."""
+    """Return the graph that every worker runs: nothing in it may lie in the memory of this process."""
 
     def refuse(*_, **__):
         raise ValueError(f"A dataset function must not make variables. Received: {function}, which makes one")

@@ -20,7 +20,8 @@ _connected = {}
 
 
 def connect(cluster, devices=None):
-    """The `tf.distribute.MultiWorkerMirroredStrategy` of a cluster, made once: it waits until all are there.
+    """Return the `tf.distribute.MultiWorkerMirroredStrategy` of a cluster, made once: it waits until all are
+    there.
 
     Args:
         cluster: `Cluster` without parameter servers.

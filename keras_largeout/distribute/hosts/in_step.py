@@ -1,4 +1,4 @@
-"""What Keras's loops see of a strategy over several hosts, and of the callbacks of each host."""
+"""The strategy over several hosts and the callbacks of each host, as Keras's loops see them."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class InStep:
         return (self._of_all_examples if self._predicts else self._means)(outputs)
 
     def _means(self, outputs):
-        """The means over all replicas of all hosts, each a number, or an array of a known shape."""
+        """Return the means over all replicas of all hosts, each a number, or an array of a known shape."""
         hosts, leaves = hosts_of(self.all_hosts), keras.tree.flatten(outputs)
         means = [
             tf.add_n([tf.cast(part, tf.float32) for part in self._parts(leaf)]) / hosts.per_host
@@ -57,7 +57,7 @@ class InStep:
         return keras.tree.pack_sequence_as(outputs, means)
 
     def _of_all_examples(self, outputs):
-        """The rows of all replicas of all hosts, in the order of the batch.
+        """Return the rows of all replicas of all hosts, in the order of the batch.
 
         TensorFlow deals a batch out in parts: to the first replica of each host, then to the second of each.
         """
@@ -102,21 +102,23 @@ class StepsInTurn:
 
 
 def in_turn(model, function):
-    """What Keras made to take `model.steps_per_execution` steps, as it works over several hosts too."""
+    """Return what Keras made to take `model.steps_per_execution` steps, as it works over several hosts
+    too.
+    """
     return (
         StepsInTurn(model, function) if model.steps_per_execution > 1 and hosts_of_model(model) else function
     )
 
 
 def hosts_of_model(model):
-    """The `Hosts` that train a model in step; None where there are not several."""
+    """Return the `Hosts` that train a model in step; None where there are not several."""
     strategy = model.distribute_strategy
     return hosts_of(strategy.all_hosts if isinstance(strategy, InStep) else strategy)
 
 
 @contextlib.contextmanager
 def written_by_first(hosts, path):
-    """Where this host writes what all hosts make together: the first one to `path`, the others nowhere.
+    """A context that gives the path to write to: `path` on the first host, None on the others.
 
     Args:
         hosts: `Hosts`, or None where there are not several.
@@ -136,7 +138,9 @@ def written_by_first(hosts, path):
 
 
 def callbacks_here(hosts, callbacks):
-    """Those of the callbacks of `fit` that work on this host, and the one by which hosts stop together."""
+    """Return those of the callbacks of `fit` that work on this host, and the one by which hosts stop
+    together.
+    """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     callbacks = [callback for callback in keras.tree.flatten(callbacks) if callback is not None]

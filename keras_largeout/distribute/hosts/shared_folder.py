@@ -50,7 +50,7 @@ def shared_folder():
 
 
 def _told_by_first(hosts, text):
-    """What the first host has as `text`, on every host. The others have an empty one."""
+    """Return what the first host has as `text`, on every host. The others have an empty one."""
     with tf.init_scope():
         (told,) = joined(hosts, tf.constant(list(os.fsencode(text)), tf.int64))
     return os.fsdecode(bytes(told.numpy().tolist()))

@@ -37,7 +37,7 @@ class StopTogether(keras.callbacks.Callback):
 
 
 def _may_stop_a_batch(callback):
-    """Whether what it does after a batch is written neither here nor in Keras."""
+    """Return whether what it does after a batch is written neither here nor in Keras."""
     for owner in (callback, *type(callback).__mro__):  # a `LambdaCallback` has it as its own attribute
         if any(name in vars(owner) for name in ("on_train_batch_end", "on_batch_end")):
             return owner is callback or owner.__module__.partition(".")[0] not in ("keras", "keras_largeout")

@@ -1,4 +1,4 @@
-"""Whether all hosts still answer: a step would wait for ever for one that does not."""
+"""A watch that notices hosts that no longer answer: a step would wait for them forever."""
 
 import contextlib
 import ctypes
@@ -27,7 +27,7 @@ _OF_LOST = (
 
 
 def _keep(error):
-    """Never lets go of an error, nor of the iterator over data that its frames hold: this process ends now.
+    """Keep an error alive, and the data iterator that its frames hold, until this process ends.
 
     The end of an iterator waits for the thread that tunes its pipeline, and in TensorFlow 2.21 the call that
     wakes that thread may come a moment too early. It then sleeps on for up to 60 seconds.
@@ -102,7 +102,7 @@ class HostWatch:
         time.sleep(max(0.0, deadline - time.monotonic()))
 
     def who(self, error):
-        """The names of the hosts that were lost, after a moment in which this is noticed everywhere.
+        """Return the names of the hosts that were lost, after a moment in which this is noticed everywhere.
 
         Args:
             error: what TensorFlow raised. It names hosts that gave no sign of themselves.
@@ -128,7 +128,7 @@ class HostWatch:
             raise HostLostError(lost) from None  # TensorFlow has logged what it saw
 
     def name_uncaught(self):
-        """From now on the name of a host that was lost follows the error by which this process ends."""
+        """Append the name of a lost host to the error that ends this process."""
         before = sys.excepthook
 
         def hook(kind, error, trace):
@@ -140,7 +140,7 @@ class HostWatch:
         sys.excepthook = hook
 
     def _silent(self, text):
-        """The names of the hosts that an error of TensorFlow says are unhealthy."""
+        """Return the names of the hosts that an error of TensorFlow says are unhealthy."""
         found = re.findall(r"/job:(\w+)/replica:0/task:(\d+)", text) if "unhealthy" in text else []
         others = {(job, index) for job, index, _ in self._cluster.others()}
         named = dict.fromkeys((job, int(index)) for job, index in found)

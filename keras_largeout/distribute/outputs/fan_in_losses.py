@@ -16,7 +16,7 @@ from keras_largeout.ops.labels import LabelLists, on_the_host
 
 
 def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
-    """The loss of every token.
+    """Return the loss of every token.
 
     Args:
         weights: `FanInWeights`.
@@ -57,11 +57,11 @@ class JointLoss:
         self.parts, self.traveling = weights.parts(), weights.kernel.exchange_dtype
 
     def sent(self, hidden):
-        """The hidden vectors as each part gets them."""
+        """Return the hidden vectors as each part gets them."""
         return [sent(hidden, part.kernel, self.traveling) for part in self.parts]
 
     def forward(self, vectors, targets):
-        """The losses `[n]`, and for each part the `FanInForward` that its backward pass wants.
+        """Return the losses `[n]`, and for each part the `FanInForward` that its backward pass wants.
 
         Args:
             vectors: for each part its hidden vectors: see `sent`.
@@ -77,7 +77,9 @@ class JointLoss:
         return losses, [f._replace(lse=lse, mass=mass) for f in found]
 
     def _together(self, parts):
-        """Loss, logsumexp and mass of tokens over several parts of the classes, of those of each part."""
+        """Return loss, logsumexp and mass of tokens over several parts of the classes, of those of each
+        part.
+        """
         if len(parts) == 1:
             return parts[0]
         losses, lses, masses = zip(*parts)
@@ -88,7 +90,7 @@ class JointLoss:
         return tf.add_n(losses), lse, tf.add_n(masses)
 
     def backward(self, vectors, targets, found, upstream):
-        """The gradient of the hidden vectors, after the step of every part."""
+        """Return the gradient of the hidden vectors, after the step of every part."""
         of_hidden = [
             from_home(self._backward(i, vectors, targets, found, upstream)[0], part.kernel, self.traveling)
             for i, part in enumerate(self.parts)
@@ -99,7 +101,9 @@ class JointLoss:
         return tf.cast(of_hidden[0], vectors[0].dtype)
 
     def _backward(self, index, vectors, targets, found, upstream):
-        """One part of the gradient of the hidden vectors, and those of its kernel and bias, or None."""
+        """Return one part of the gradient of the hidden vectors, and those of its kernel and bias, or
+        None.
+        """
         part = self.parts[index]
         with part.on_its_device():
             return fan_in_backward(
@@ -123,7 +127,7 @@ class JointLoss:
         }
 
     def of_one(self, hidden, targets):
-        """Each replica for itself; the gradients of the weights go to the model's optimizer."""
+        """Return each replica for itself; the gradients of the weights go to the model's optimizer."""
         # The parts' gradients are added up where this is differentiated: in float32.
         whole = hidden if len(self.parts) == 1 else tf.cast(hidden, tf.float32)
         wholes = self.sent(whole)
@@ -135,7 +139,7 @@ class JointLoss:
         return tf.add_n([losses, *gradients])
 
     def _part_of_gradient(self, index, vectors, targets, found, whole):
-        """Zeros with the gradient of one part. (One op takes the handles of one device alone.)"""
+        """Return zeros with the gradient of one part. (One op takes the handles of one device alone.)"""
         part = self.parts[index]
 
         def gradient(upstream):
@@ -148,7 +152,7 @@ class JointLoss:
             return with_gradient(gradient, nothing, [whole], [v for v in trained if v is not None])
 
     def of_all_replicas(self, hidden, targets, trigger):
-        """One step of each part with what all replicas bring."""
+        """Return one step of each part with what all replicas bring."""
 
         def forward(*replicas):
             whole, lists = _joined(replicas)
@@ -169,7 +173,7 @@ class JointLoss:
 
 
 def _of_all_hosts(hosts, losses, lse, mass):
-    """These of each host, all for the same tokens; `lse` and `mass` may be empty."""
+    """Return these of each host, all for the same tokens; `lse` and `mass` may be empty."""
     numbers = [losses] if lse.shape == [0] else [losses, lse, mass]
     route = RouteToAll(hosts, tf.shape(losses)[0])
     came = tf.reshape(route.there(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
@@ -178,7 +182,7 @@ def _of_all_hosts(hosts, losses, lse, mass):
 
 
 def _lists_of_all(hosts, route, targets):
-    """The `LabelLists` of the tokens of all hosts; `route` is that of the tokens."""
+    """Return the `LabelLists` of the tokens of all hosts; `route` is that of the tokens."""
     of_labels = RouteToAll(hosts, tf.size(targets.labels))
     lengths = route.there(targets.row_splits[1:] - targets.row_splits[:-1])
     return LabelLists(
@@ -189,7 +193,7 @@ def _lists_of_all(hosts, route, targets):
 
 
 def _joined(replicas):
-    """Hidden vectors and `LabelLists` of all replicas, one after the other."""
+    """Return hidden vectors and `LabelLists` of all replicas, one after the other."""
     hidden, *of_labels = zip(*(inputs[:-1] for inputs in replicas))
     if len(replicas) == 1:
         return hidden[0], LabelLists(*(of_one for (of_one,) in of_labels))

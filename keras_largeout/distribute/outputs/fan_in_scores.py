@@ -1,4 +1,4 @@
-"""What a layer with fixed fan-in predicts: the best classes, and log-probabilities, of flat hidden vectors.
+"""Predictions of a layer with fixed fan-in: best classes and log-probabilities of flat hidden vectors.
 
 `weights` is everywhere the `FanInWeights`, `loss` the layer's, `hidden` float `[n, dim]`. Over several hosts
 hidden vectors go to all of them, and from each come a few numbers per vector back.
@@ -16,7 +16,7 @@ from keras_largeout.ops.top_k_in_chunks import best_of
 
 
 def top_scores(weights, hidden, k, loss):
-    """The k best classes: float32 `[n, k]` scores, int32 `[n, k]` ids."""
+    """Return the k best classes: float32 `[n, k]` scores, int32 `[n, k]` ids."""
     hosts = None if is_exporting() else weights.kernel.hosts
     if hosts is None:
         logits, ids, total = _top_here(weights.parts(), hidden, k, loss)
@@ -31,7 +31,9 @@ def top_scores(weights, hidden, k, loss):
 
 
 def _top_here(parts, hidden, k, loss):
-    """The k best logits of some parts (or all), their ids, and for a softmax the logsumexp of all of them."""
+    """Return the k best logits of some parts (or all), their ids, and for a softmax the logsumexp of all
+    of them.
+    """
     candidates = [_top_of(part, hidden, k, with_total=loss == "softmax") for part in parts]
     logits, ids, totals = (list(found) for found in zip(*candidates))
     total = tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1) if loss == "softmax" else None
@@ -44,7 +46,9 @@ def _top_here(parts, hidden, k, loss):
 
 
 def _top_of(part, hidden, k, with_total):
-    """The best logits of one part, their ids, and the logsumexp of all of it (None unless asked for)."""
+    """Return the best logits of one part, their ids, and the logsumexp of all of it (None unless asked
+    for).
+    """
     k = tf.minimum(k, part.kernel.shape[0]) if tf.is_tensor(k) else min(k, part.kernel.shape[0])
     with part.on_its_device():
         if is_exporting():
@@ -56,7 +60,7 @@ def _top_of(part, hidden, k, with_total):
 
 
 def _logsumexp(part, hidden):
-    """Of the logits of one part, float32 `[n]`."""
+    """Return of the logits of one part, float32 `[n]`."""
     tokens = tf.shape(hidden)[0]
     no_labels = tf.zeros([tokens + 1], tf.int64)
     value = fan_in_forward(hidden, tf.zeros([0], tf.int32), no_labels, *part.operands, loss="softmax").lse
@@ -74,7 +78,7 @@ def _logsumexp(part, hidden):
 
 
 def scores_of(weights, hidden, ids, loss):
-    """The scores of `top_scores` of given classes, `[n, k]`, on one host: float32, with gradients."""
+    """Return the scores of `top_scores` of given classes, `[n, k]`, on one host: float32, with gradients."""
     every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
     parts, flat = weights.parts(), tf.cast(tf.reshape(ids, [-1]), tf.int64)
     logits = tf.reshape(_logits_here(parts, every, flat, None)[0], tf.shape(ids))
@@ -85,7 +89,9 @@ def scores_of(weights, hidden, ids, loss):
 
 
 def log_probs(weights, hidden, classes, loss):
-    """The log-probability of one class (int `[n]`) each, float32 `[n]`; no gradient over several hosts."""
+    """Return the log-probability of one class (int `[n]`) each, float32 `[n]`; no gradient over several
+    hosts.
+    """
     last = weights.kernel.shape[0] - 1
     message = f"`y` must be class ids from 0 to {last}."
     inside = [
@@ -106,7 +112,9 @@ def log_probs(weights, hidden, classes, loss):
 
 
 def _logits_here(parts, hidden, classes, loss):
-    """The logits of the classes that are in some parts, 0 for others; for a softmax the logsumexp of all."""
+    """Return the logits of the classes that are in some parts, 0 for others; for a softmax the logsumexp
+    of all.
+    """
     logits, totals = tf.zeros_like(classes, tf.float32), []
     for part in parts:
         rows = part.kernel.shape[0]

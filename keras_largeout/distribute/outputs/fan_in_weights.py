@@ -31,7 +31,7 @@ class Connections(keras.initializers.Initializer):
         return self.rows(shape, dtype, 0, shape[0])
 
     def rows(self, shape, dtype, start, stop):
-        """The rows `start .. stop` of what a call with this shape gives."""
+        """Return the rows `start .. stop` of what a call with this shape gives."""
         return fan_in_connections(
             stop - start, shape[1], self.num_inputs, (self.seed, 0), first_class=start, dtype=dtype
         )
@@ -51,11 +51,11 @@ class Part(NamedTuple):
 
     @property
     def operands(self):
-        """What the ops take."""
+        """The operands of the ops."""
         return self.kernel, self.connections, self.bias
 
     def on_its_device(self):
-        """A context in which ops run where the weights are."""
+        """Return a context in which ops run where the weights are."""
         return on(self.kernel)
 
 
@@ -112,7 +112,7 @@ class FanInWeights:
 
     @property
     def trainable(self):
-        """Whether an optimizer of the model trains kernel or bias."""
+        """True if the model's optimizer trains kernel or bias."""
         return any(shard.trainable for table in self.tables for shard in table.shards)
 
     @property
@@ -121,7 +121,7 @@ class FanInWeights:
         return self.connections.initialized and all(table.initialized for table in self.tables)
 
     def parts(self):
-        """A `Part` for each device that has classes, in their order."""
+        """Return a `Part` for each device that has classes, in their order."""
         offsets = self.kernel.placement.offsets
         return [
             Part(
@@ -135,7 +135,7 @@ class FanInWeights:
         ]
 
     def in_degrees(self):
-        """How many connections each input has: int64 array `[num_inputs]`."""
+        """Return how many connections each input has: int64 array `[num_inputs]`."""
         degrees = np.zeros(self.num_inputs, np.int64)
         for part in self.parts():
             with part.on_its_device():

@@ -6,7 +6,7 @@ from keras_largeout.ops.top_k_in_chunks import best_of
 
 
 def best_of_hosts(hosts, route, scores, ids, k):
-    """The k best classes of all hosts for the vectors of this one: scores `[n, k]` and ids, `[n, k]`.
+    """Return the k best classes of all hosts for the vectors of this one: scores `[n, k]` and ids, `[n, k]`.
 
     Args:
         hosts: `Hosts`. Those further on have larger ids.
@@ -23,7 +23,7 @@ def best_of_hosts(hosts, route, scores, ids, k):
 
 
 def logsumexp_of_hosts(route, lse):
-    """The logsumexp over the classes of all hosts for the vectors of this one, `[n]`.
+    """Return the logsumexp over the classes of all hosts for the vectors of this one, `[n]`.
 
     Args:
         lse: float32 `[sum(route.receive)]`, over this host's classes, for the vectors of all.

@@ -52,12 +52,12 @@ class BatchKeeper:
                 self._kept.append(kept)
 
     def want(self, wanted):
-        """From now on each backward pass leaves its batch here, or none does."""
+        """Set whether each backward pass leaves its batch here."""
         for kept in self._kept:
             kept["wanted"].assign(wanted)
 
     def keeping(self, losses, hidden, targets):
-        """`losses`; a gradient of them keeps the batch if that is wanted."""
+        """Return `losses`; a gradient of them keeps the batch if that is wanted."""
         kept = self._kept[replica_index() if len(self._kept) > 1 else 0]
         values = {"hidden": hidden, "labels": targets.labels, "weights": targets.weights}
         with on_the_host():
@@ -76,7 +76,7 @@ class BatchKeeper:
         return with_gradient(gradient, losses, [losses])
 
     def batch(self):
-        """The `Batch` that was kept last, of all replicas, or None."""
+        """Return the `Batch` that was kept last, of all replicas, or None."""
         parts = {key: [kept[key].numpy() for kept in self._kept] for key in self._kept[0] if key != "wanted"}
         whole = {key: tf.constant(np.concatenate(arrays)) for key, arrays in parts.items()}
         if self._hosts is not None:  # in this order on all hosts
@@ -181,7 +181,7 @@ def _growth(weights, part, seed, batch, forward, candidates, loss):
 
 
 def slots_of(optimizer, variable):
-    """The variables of the shape of `variable` that an optimizer keeps for it: moments, and the like.
+    """Return the variables of the shape of `variable` that an optimizer keeps for it: moments, and the like.
 
     Args:
         optimizer: any Keras optimizer.

@@ -90,7 +90,9 @@ class ShardedTree:
         return self._top_tree.num_classes
 
     def even_placement(self, recorded):
-        """The `Placement` that is even for what a counter recorded, and what it makes each device do."""
+        """Return the `Placement` that is even for what a counter recorded, and what it makes each device
+        do.
+        """
         dim = self.kernel.shape[1]
         return spread_subtrees(self.placement, self._tree, recorded, self._leaf_of_class, self._counts, dim)
 
@@ -106,7 +108,7 @@ class ShardedTree:
         return all(moved)
 
     def losses(self, hidden, targets, weights=None):
-        """-log p of the targets of this replica.
+        """Return -log p of the targets of this replica.
 
         Args:
             hidden: float32 or bfloat16 `[tokens, dim]`.
@@ -149,7 +151,7 @@ class ShardedTree:
             counter.add_pairs(hidden, sizes, pairs)
 
     def _top_losses(self, hidden, targets, weights):
-        """The losses of the top, and its pairs; a target that is no class is named by the op."""
+        """Return the losses of the top, and its pairs; a target that is no class is named by the op."""
         remote = self.kernel.remote
         tables = (
             self._fetched_top(targets, weights) if remote else (*self._weights(HOT), self._arrays(self._top))
@@ -158,7 +160,7 @@ class ShardedTree:
         return losses, None if remote else pairs  # pairs that a worker computes are no load of a server
 
     def _fetched_top(self, targets, weights):
-        """Table, bias and arrays of the top as tensors of a worker.
+        """Return table, bias and arrays of the top as tensors of a worker.
 
         All tokens need these few rows: they come to the worker, the tokens don't go to the server. Only those
         of nodes on the paths: an optimizer that is lazy leaves the others where they are.
@@ -173,13 +175,16 @@ class ShardedTree:
         return fetched, None if bias is None else _fetched(bias, wanted), arrays
 
     def _by_owner(self, position, offsets, parts):
-        """The tokens with something below the top, by parts that begin at `offsets`, and how many of each."""
+        """Return the tokens with something below the top, by parts that begin at `offsets`, and how many
+        of each.
+        """
         owner = tf.searchsorted(offsets, position, side="right", out_type=tf.int32)  # 0: nothing below
         tokens = tf.dynamic_partition(tf.range(tf.size(position)), owner, parts + 1)[1:]
         return tf.concat(tokens, axis=0), [tf.size(t) for t in tokens]
 
     def _below(self, hidden, position):
-        """The losses of the subtrees of this process, each computed where the subtree is; 0 without one.
+        """Return the losses of the subtrees of this process, each computed where the subtree is; 0 without
+        one.
 
         Also the pairs of each device's subtrees (None: not here), and how many of the tokens they have.
         Tokens that are skipped have no position and are not sent. So all that are sent weigh 1.
@@ -218,14 +223,14 @@ class ShardedTree:
 
 
 def take_each(values, order):
-    """`values[order]` where no index occurs twice: its gradient only moves rows."""
+    """Return `values[order]` where no index occurs twice: its gradient only moves rows."""
     shape = tf.shape(values)
     taken = tf.gather(values, order)
     return with_gradient(lambda grad: [tf.scatter_nd(order[:, None], grad, shape)], taken, [values])
 
 
 def _fetched(variable, rows, dtype=None):
-    """A tensor of the shape of `variable` that has its `rows`, and zeros elsewhere.
+    """Return a tensor of the shape of `variable` that has its `rows`, and zeros elsewhere.
 
     Its gradient must be a `tf.IndexedSlices` of these rows. `dtype`: None, or what they travel in.
     """

@@ -35,7 +35,7 @@ class Part(NamedTuple):
     count: int
 
     def on_its_device(self):
-        """A context in which ops run where the weights are."""
+        """Return a context in which ops run where the weights are."""
         return on(self.kernel)
 
 
@@ -63,14 +63,14 @@ class SoftmaxWeights:
 
     @property
     def trainable(self):
-        """Whether the weights want gradients."""
+        """True if the weights need gradients."""
         layer = self._layer()
         own = layer.optimizer is not None  # it trains what no other does
         trained = own or any(shard.trainable for table in self.tables for shard in table.shards)
         return layer.trainable and trained
 
     def parts(self):
-        """A `Part` for each device that has classes, in their order."""
+        """Return a `Part` for each device that has classes, in their order."""
         if is_exporting() or self.kernel.is_whole:
             bias = None if self.bias is None else self.bias.variable
             return [Part(self.kernel.variable, bias, 0, self.num_classes)]
@@ -86,7 +86,7 @@ class SoftmaxWeights:
         ]
 
     def terms(self, hidden, targets, expected=None):
-        """What a loss needs: the `SoftmaxTerms` over all classes.
+        """Return what a loss needs: the `SoftmaxTerms` over all classes.
 
         Args:
             hidden: float32 or bfloat16 `[tokens, dim]`.
@@ -112,7 +112,9 @@ class SoftmaxWeights:
         return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)))[0]
 
     def _terms_of_all_hosts(self, hosts, hidden, targets):
-        """The same: hidden vectors go to all hosts, and from each come three numbers per token back."""
+        """Return the same: hidden vectors go to all hosts, and from each come three numbers per token
+        back.
+        """
         targets = self.checked(tf.cast(targets, tf.int64))
         route = RouteToAll(hosts, tf.shape(hidden)[0])
         terms, here = self._terms_here(route.there(hidden), route.there(targets))
@@ -121,7 +123,9 @@ class SoftmaxWeights:
         return _joined([SoftmaxTerms(*tf.unstack(of_host, 3, axis=1)) for of_host in numbers], here)
 
     def _terms_here(self, hidden, targets):
-        """The `SoftmaxTerms` over the classes of this process, and which of the targets are among them."""
+        """Return the `SoftmaxTerms` over the classes of this process, and which of the targets are among
+        them.
+        """
         # The parts' gradients are added up where this is differentiated: in float32.
         whole, trainable = tf.cast(hidden, tf.float32), self.trainable
         found, here = [], []
@@ -140,7 +144,7 @@ class SoftmaxWeights:
         return _joined(found, here), functools.reduce(tf.logical_or, here)
 
     def checked(self, targets, name="targets", least=-1):
-        """`targets`, looked at where no op does, or where it cannot tell another's class from none.
+        """Return `targets`, looked at where no op does, or where it cannot tell another's class from none.
 
         Raises:
             tf.errors.InvalidArgumentError: one is not in `[least, num_classes)`; `name` is what it calls it.
@@ -159,7 +163,7 @@ class SoftmaxWeights:
         return None if is_exporting() or self.kernel.is_whole else self.kernel.hosts
 
     def top_scores(self, hidden, k, normalized=True, excluded=None):
-        """The k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids.
+        """Return the k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids.
 
         Args:
             hidden: float `[n, dim]`.
@@ -182,7 +186,9 @@ class SoftmaxWeights:
         return (best - total[:, None] if normalized else best), chosen
 
     def _top_here(self, hidden, k, excluded=None):
-        """Of the classes of this process the k best logits (or all), their ids, and the logsumexp of all."""
+        """Return of the classes of this process the k best logits (or all), their ids, and the logsumexp
+        of all.
+        """
         logits, ids, totals = [], [], []
         parts = self.parts()
         classes = sum(part.count for part in parts)
@@ -203,7 +209,7 @@ class SoftmaxWeights:
         return *best_of(logits, ids, most), tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
 
     def rows(self, classes):
-        """Rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they lie.
+        """Return rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they lie.
 
         Their gradients are those of a lookup: of these rows alone.
         """
@@ -218,7 +224,9 @@ class SoftmaxWeights:
 
 
 def _joined(found, here):
-    """The `SoftmaxTerms` over all classes, of those of the parts, and of which has the target of a token."""
+    """Return the `SoftmaxTerms` over all classes, of those of the parts, and of which has the target of a
+    token.
+    """
     lse = tf.reduce_logsumexp(tf.stack([terms.lse for terms in found]), axis=0)
     # Not lse - logit: exact where one logit stands far above the others.
     nothing = tf.zeros_like(lse)

@@ -1,4 +1,4 @@
-"""What the backward pass computes again: from the state that layers had before, so that it is the same."""
+"""Rematerialization: the backward pass recomputes activations from the state that layers had before."""
 
 import contextlib
 

@@ -6,14 +6,14 @@ from keras_largeout._keras import all_layers
 
 
 def same_layers(model):
-    """A `kl.Model` of the very layers of a functional or sequential model."""
+    """Return a `kl.Model` of the very layers of a functional or sequential model."""
     if isinstance(model, keras.Sequential):
         return new_model(model.inputs[0], model.outputs[0], model.name)
     return new_model(model.input, model.output, model.name)
 
 
 def clone_of(model, copied=None):
-    """A `kl.Model` of layers that are copies of a model's, with its values.
+    """Return a `kl.Model` of layers that are copies of a model's, with its values.
 
     Args:
         model: functional model, built.
@@ -25,14 +25,14 @@ def clone_of(model, copied=None):
 
 
 def empty_clone(model, copied=None):
-    """The same, with first values of its own."""
+    """Return the same, with first values of its own."""
     copied = copied or (lambda layer: type(layer).from_config(layer.get_config()))
     clone = keras.models.clone_model(model, input_tensors=inputs_like(model), clone_function=copied)
     return new_model(clone.input, clone.output, model.name)
 
 
 def inputs_like(model):
-    """Inputs such as a functional model has: their structure, names, shapes and dtypes."""
+    """Return inputs such as a functional model has: their structure, names, shapes and dtypes."""
     inputs = [layer for layer in model.layers if isinstance(layer, keras.layers.InputLayer)]
 
     def input_like(tensor):

@@ -36,7 +36,7 @@ class Columns:
         self._whole = None
 
     def whole(self):
-        """The tensor, on the first device; one for all who ask."""
+        """Return the tensor, on the first device; one for all who ask."""
         if self._whole is None:
             home = self.devices[0]
             for part, device in zip(self.parts, self.devices):
@@ -47,7 +47,7 @@ class Columns:
 
 
 def spread(value, devices):
-    """`value` for each device; its gradients are summed on the first one."""
+    """Return `value` for each device; its gradients are summed on the first one."""
 
     def gradient(*upstream):
         return [sum_there(devices[0], upstream)]
@@ -58,19 +58,21 @@ def spread(value, devices):
 
 
 def cut_sizes(columns, parts):
-    """How many columns each part has: as equal as can be, the longer ones first."""
+    """Return how many columns each part has: as equal as can be, the longer ones first."""
     return [columns // parts + (i < columns % parts) for i in range(parts)]
 
 
 def is_elementwise(layer):
-    """Whether a layer without weights works on a part of the columns as on all of them."""
+    """Return whether a layer without weights works on a part of the columns as on all of them."""
     if isinstance(layer, keras.layers.Activation):
         return _is_elementwise(layer.activation)
     return isinstance(layer, (keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU))
 
 
 def stays_in_columns(layer):
-    """Whether what a layer returns that is cut by columns can stay so: not where its activation wants all."""
+    """Return whether what a layer returns that is cut by columns can stay so: not where its activation
+    wants all.
+    """
     return isinstance(layer, keras.layers.Embedding) or _is_elementwise(layer.activation)
 
 
@@ -79,7 +81,7 @@ def _is_elementwise(activation):
 
 
 def can_be_cut(layer, devices, by="columns"):
-    """Whether the weights of a built layer may be cut over so many devices with the same numbers."""
+    """Return whether the weights of a built layer may be cut over so many devices with the same numbers."""
     if type(layer) is keras.layers.Dense:
         plain = layer.kernel_constraint is None and layer.bias_constraint is None
         penalties = [layer.kernel_regularizer, layer.bias_regularizer]
@@ -117,7 +119,7 @@ class _Cut:
         layer.supports_jit = False
 
     def _parts(self, name, shape, axis, **kwargs):
-        """The `CutWeight` of a weight of this shape."""
+        """Return the `CutWeight` of a weight of this shape."""
         parts, sizes = [], cut_sizes(shape[axis], len(self.devices))
         for i, (device, size) in enumerate(zip(self.devices, sizes)):
             with tf.device(device):
@@ -142,7 +144,7 @@ class _Cut:
         return tf.cast(value, self.layer.compute_dtype)
 
     def _call(self, inputs, **_):
-        """For those who call the layer by itself: the whole of the outputs."""
+        """Return the whole outputs, for callers outside of a section."""
         if is_symbolic() or export_mode.is_exporting():
             return self._plainly(inputs)
         result = self(inputs)

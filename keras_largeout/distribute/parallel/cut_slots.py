@@ -35,15 +35,15 @@ class CutWeight:
         return tuple(shape)
 
     def numpy(self):
-        """The whole weight."""
+        """Return the whole weight."""
         return np.concatenate([part.numpy() for part in self.parts], self.axis)
 
     def tensor(self):
-        """The whole weight, as a tensor on the current device."""
+        """Return the whole weight, as a tensor on the current device."""
         return tf.concat([part.value for part in self.parts], self.axis)
 
     def split(self, value):
-        """The parts of an array of the shape of the whole."""
+        """Return the parts of an array of the shape of the whole."""
         sizes = [part.shape[self.axis] for part in self.parts]
         return np.split(value, np.cumsum(sizes)[:-1], self.axis)
 
@@ -119,7 +119,7 @@ def check_and_save_whole(optimizer, variables):
 
 
 def _places(variables):
-    """For each variable of a whole: `(its CutWeight or None, the indices of its parts)`, in order."""
+    """Return `(its CutWeight or None, the indices of its parts)` for each whole variable, in order."""
     seen, slots = {}, {}
     for i, variable in enumerate(variables):
         cut = getattr(variable, _SLOT, None)

@@ -15,7 +15,8 @@ class MicroBatch:
         self.values, self.share, self._rows = values, share, rows
 
     def real(self, value):
-        """The rows of a result that are of the batch: a part of a batch that is too short has one of another.
+        """Return the rows of a result that are of the batch: a part of a batch that is too short has one of
+        another.
 
         (A layer that keeps statistics, such as BatchNormalization, would make NaN of no rows.)
         """
@@ -24,7 +25,9 @@ class MicroBatch:
         return _rows_of(value, 0, self._rows[1] - self._rows[0])
 
     def filled(self, gradient, value):
-        """The gradient of `value`, a result of this part, from that of the results of all parts, joined."""
+        """Return the gradient of `value`, a result of this part, from that of the results of all parts,
+        joined.
+        """
         if self._rows is None:
             return gradient
         mine = gradient[self._rows[0] : self._rows[1]]
@@ -33,7 +36,7 @@ class MicroBatch:
 
 
 def microbatches(values, number):
-    """The `MicroBatch`es of a batch.
+    """Return the `MicroBatch`es of a batch.
 
     Args:
         values: list of tensors with one row per example.
@@ -52,7 +55,7 @@ def microbatches(values, number):
 
 
 def joined(values):
-    """Tensors of any kind, one below the other."""
+    """Return tensors of any kind, one below the other."""
     if isinstance(values[0], tf.SparseTensor):
         return tf.sparse.concat(0, values)
     return tf.concat(values, axis=0)

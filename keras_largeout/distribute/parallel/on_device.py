@@ -104,7 +104,7 @@ def own(layer, device):
 
 
 def device_of(layer):
-    """The name of the device on which `OnDevice` put a layer; None where it did not."""
+    """Return the name of the device on which `OnDevice` put a layer; None where it did not."""
     return _placed.get(layer)
 
 
@@ -196,7 +196,7 @@ class _Penalty(keras.regularizers.Regularizer):
 
 
 def penalties_known():
-    """Those that layers of the graph have computed in their calls: a list of `(weight, penalty)`.
+    """Return those that layers of the graph have computed in their calls: a list of `(weight, penalty)`.
 
     So the gradient of a weight that has a penalty arrives in one piece, and is summed on its device.
     """
@@ -206,7 +206,9 @@ def penalties_known():
 
 
 def penalised_weights(layers):
-    """The weights of placed layers whose penalties no call of the same graph has computed; none outside."""
+    """Return the weights of placed layers whose penalties no call of the same graph has computed; none
+    outside.
+    """
     if tf.executing_eagerly():
         return []
     known = penalties_known()
@@ -230,7 +232,7 @@ def refuse_replicas(what):
 
 
 def _called(layer, call, device, remat, args, kwargs):
-    """What a call of a layer returns, computed on the device, and so its gradients."""
+    """Return what a call of a layer returns, computed on the device, and so its gradients."""
     refuse_replicas(f"A layer on one device ({layer.name!r} on {device})")
     flat = tf.nest.flatten((args, kwargs), expand_composites=True)
     at = [i for i, value in enumerate(flat) if tf.is_tensor(value) and value.dtype.is_floating]
@@ -266,7 +268,7 @@ def _differs(value):
 
 
 def _noted(wrapped, value):
-    """`wrapped`, with the mask and the notes of heads of `value`."""
+    """Return `wrapped`, with the mask and the notes of heads of `value`."""
     _hidden.keep_notes(value, wrapped)
     return with_mask(wrapped, mask_of(value))
 

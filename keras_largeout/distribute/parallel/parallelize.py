@@ -187,7 +187,7 @@ def _checked_devices(devices):
 
 
 def _starts(model, cuts):
-    """The index of the first call of each stage but the first."""
+    """Return the index of the first call of each stage but the first."""
     if cuts is None:
         return None
     names = [call.operation.name for call in graph_calls(model)]

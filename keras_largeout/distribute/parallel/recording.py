@@ -1,4 +1,4 @@
-"""What was computed on a device, and its gradients, which are computed there too.
+"""Values that were computed on a device, and their gradients, which are computed there too.
 
 `with tf.device(...)` around a call puts the forward pass on a device, and nothing else: a tape computes
 gradients on whatever device is the current one when it is asked.
@@ -40,7 +40,7 @@ class Recorded:
         self.variables = list(variables())
 
     def gradients(self, upstream):
-        """The gradients of the inputs, then of the variables: a list, with None where there is none.
+        """Return the gradients of the inputs, then of the variables: a list, with None where there is none.
 
         Args:
             upstream: for each of `values` its gradient, or None for none. (All None: nothing is computed.)
@@ -71,7 +71,7 @@ def _identity(gradient):
 
 
 def compute_there(device, compute, inputs, variables, remat=None):
-    """`compute(*inputs)`, differentiable tensors: see `Recorded`."""
+    """Return `compute(*inputs)`, differentiable tensors: see `Recorded`."""
     recorded = Recorded(device, compute, inputs, variables, remat)
 
     def gradients(*upstream):
@@ -81,7 +81,7 @@ def compute_there(device, compute, inputs, variables, remat=None):
 
 
 def with_gradients_there(device, gradient, values, inputs, variables):
-    """`with_gradients` on a device, also of variables that lie on others."""
+    """Return `with_gradients` on a device, also of variables that lie on others."""
     if not values:
         return []
     by_device, found = {}, {}
@@ -106,7 +106,7 @@ def with_gradients_there(device, gradient, values, inputs, variables):
 
 
 def sum_there(device, gradients):
-    """The sum of gradients of one tensor or variable, computed on a device.
+    """Return the sum of gradients of one tensor or variable, computed on a device.
 
     Args:
         gradients: list of tensors, `tf.IndexedSlices` and None.

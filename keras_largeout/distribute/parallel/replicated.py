@@ -9,7 +9,7 @@ from keras_largeout.distribute.parallel.clones import copy_values, empty_clone
 
 
 def in_replicas(model, devices):
-    """A copy of a model that trains on slices of each batch, one per device; tables are cut over them.
+    """Return a copy of a model that trains on slices of each batch, one per device; tables are cut over them.
 
     Args:
         model: functional model, built.

@@ -29,7 +29,7 @@ from keras_largeout.ops import export_mode
 
 
 def in_sections(model, devices, costs):
-    """A copy of a functional model whose weights are cut over devices.
+    """Return a copy of a functional model whose weights are cut over devices.
 
     Args:
         model: functional model, built.
@@ -72,7 +72,7 @@ def _first(calls, where, operation):
 
 
 def _ways(model, devices):
-    """dict from names of layers to "columns" or "rows"."""
+    """Return dict from names of layers to "columns" or "rows"."""
     ways, in_columns, calls = {}, set(), graph_calls(model)
     heads = [call.operation for call in calls if hasattr(call.operation, "tied_to")]
     shared = {id(head.tied_to()) for head in heads}  # a head takes all of it
@@ -97,7 +97,7 @@ def _ways(model, devices):
 
 
 class _Sections:
-    """What the model does in its calls."""
+    """The model's calls, split into sections."""
 
     def __init__(self, model, calls, devices, where, cutters):
         self._inputs, self._outputs = list(model.inputs), list(model.outputs)
@@ -145,7 +145,7 @@ class _Sections:
 
 
 def _computed(operation, args, kwargs, device):
-    """What an operation of `keras.ops` returns, computed on a device."""
+    """Return what an operation of `keras.ops` returns, computed on a device."""
     flat = keras.tree.flatten((args, kwargs))
     at = [i for i, value in enumerate(flat) if isinstance(value, tf.Tensor) and value.dtype.is_floating]
     seen = {}

@@ -71,19 +71,19 @@ class _Stage:
         self.layers, self.takes, self.gives = [], [], []
 
     def variables(self):
-        """The trainable `tf.Variable`s that its calls use; some may lie in a stage before."""
+        """Return the trainable `tf.Variable`s that its calls use; some may lie in a stage before."""
         return _values(self.called())
 
     def own_variables(self):
-        """Those that lie here."""
+        """Return those that lie here."""
         return _values(self.layers)
 
     def penalised(self):
-        """Weights that lie here, whose penalties no call of the same graph has computed."""
+        """Return weights that lie here, whose penalties no call of the same graph has computed."""
         return penalised_weights(self.layers)
 
     def called(self):
-        """The layers that are called here, those of other stages too."""
+        """Return the layers that are called here, those of other stages too."""
         layers = {id(call.operation): call.operation for call in self.calls}
         return [layer for layer in layers.values() if isinstance(layer, keras.layers.Layer)]
 
@@ -94,7 +94,7 @@ def _values(layers):
 
 
 class _Pipeline:
-    """What a model does in its calls."""
+    """The model's calls, as a pipeline."""
 
     def __init__(self, model, stages, microbatches, remat):
         self.inputs, self.outputs = list(model.inputs), list(model.outputs)
@@ -109,7 +109,7 @@ class _Pipeline:
         return _Step(self, values, with_context).outputs
 
     def device_of(self, tensor):
-        """The device on which an output of the model is made; None for one that is an input too."""
+        """Return the device on which an output of the model is made; None for one that is an input too."""
         stage = self._made_in.get(id(tensor))
         return None if stage is None else stage.device
 
@@ -228,7 +228,7 @@ class _Step:
         penalties_known().extend(zip(penalised, wrapped))
 
     def _joined(self, tensor):
-        """An output of the model from those of the micro-batches."""
+        """Return an output of the model from those of the micro-batches."""
         values = [known[id(tensor)] for known in self._known]
         if len(values) == 1:
             return values[0]
@@ -241,7 +241,7 @@ class _Step:
         return value
 
     def _gradients(self, upstream):
-        """Gradients of the floating inputs and of the weights."""
+        """Return gradients of the floating inputs and of the weights."""
         pipeline = self._pipeline
         upstream = list(upstream)
         of_outputs = dict(zip(self._floating, upstream))
@@ -292,7 +292,7 @@ def _is_floating(value):
 
 
 def _noted(copy, value):
-    """`copy`, with the mask and the notes of heads of `value`."""
+    """Return `copy`, with the mask and the notes of heads of `value`."""
     if copy is not value:
         _hidden.keep_notes(value, copy)
         with_mask(copy, mask_of(value))

@@ -19,7 +19,8 @@ _LIKELIHOODS = (
 
 
 def in_towers(model, devices, mix, gate):
-    """A model of as many towers as devices. The first has the values of `model`, the others first ones.
+    """Return a model of as many towers as devices. The first has the values of `model`, the others first
+    ones.
 
     Args:
         model: functional model, built.
@@ -68,7 +69,7 @@ def _check(model, mix, gate):
 
 
 def _seeded_anew(tower):
-    """A function that copies a layer, with other seeds: equal towers would learn the same."""
+    """Return a function that copies a layer, with other seeds: equal towers would learn the same."""
 
     def anew(config):
         if isinstance(config, dict):
@@ -172,13 +173,17 @@ def _there(device, output, loss, layer=None):
 
 
 def _shown_as_mean(losses, towers):
-    """The sum over the number of towers, with the gradient of the sum: each learns as it would alone."""
+    """Return the sum over the number of towers, with the gradient of the sum: each learns as it would
+    alone.
+    """
     value = tf.add_n(losses) / towers
     return with_gradients(lambda grad: [grad] * len(losses), [value], losses)[0]
 
 
 def _negative_log(model, mixing, k, y, output):
-    """-log of the likelihood that tower k gives the targets of each example, over the number of terms."""
+    """Return -log of the likelihood that tower k gives the targets of each example, over the number of
+    terms.
+    """
     loss = keras.losses.get(model.loss)
     name = getattr(loss, "__name__", "")
     if isinstance(loss, keras.losses.MeanSquaredError) or name == "mean_squared_error":
@@ -200,7 +205,7 @@ def _negative_log(model, mixing, k, y, output):
 
 
 def _mixture(losses, gates, sample_weight):
-    """-log of the likelihood of the mixture.
+    """Return -log of the likelihood of the mixture.
 
     Source: Jacobs, Jordan, Nowlan and Hinton, "Adaptive mixtures of local experts", Neural Computation 3
     (1991), equation 1.3.

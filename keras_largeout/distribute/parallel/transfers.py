@@ -1,4 +1,4 @@
-"""What devices send to each other where `parallelize` placed the layers of a model, counted in its steps."""
+"""The traffic between devices after `parallelize` placed the layers of a model, counted in its steps."""
 
 import contextlib
 import threading
@@ -43,7 +43,7 @@ class TransferCounter:
 
     @contextlib.contextmanager
     def counting(self):
-        """What is traced within is counted."""
+        """A context in which all transfers traced are counted."""
         self._noted, _state.counter = [], self
         try:
             yield
@@ -72,7 +72,7 @@ class TransferCounter:
         self._noted = []
 
     def bytes_per_step(self):
-        """float64 `[devices, devices]`: entry `[i, j]` is what device i sent to device j in a step."""
+        """Return float64 `[devices, devices]`: entry `[i, j]` is what device i sent to device j in a step."""
         return self._bytes.numpy() / max(1, int(self._steps.numpy()))
 
     def reset(self):
@@ -82,7 +82,8 @@ class TransferCounter:
 
 
 def memory_of(variables, devices):
-    """int64 `[devices]`: the bytes of variables on each device, with slots that tables keep beside them.
+    """Return int64 `[devices]`: the bytes of variables on each device, with slots that tables keep beside
+    them.
 
     Args:
         variables: Keras variables: weights, optimizer slots.

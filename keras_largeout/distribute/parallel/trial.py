@@ -79,7 +79,7 @@ def call_costs(model, sample, device):
 
 
 def _inputs_and_targets(model, sample):
-    """The flat inputs of the batch, and a dict from indices of outputs to their targets."""
+    """Return the flat inputs of the batch, and a dict from indices of outputs to their targets."""
     y = {}
     if isinstance(sample, tuple) and len(sample) == 2:
         sample, targets = sample
@@ -100,7 +100,9 @@ def _zeros(tensor):
 
 
 def _timed(operation, args, kwargs, targets):
-    """Seconds and flops of a forward and backward pass of a call; with the loss, where it is a head's."""
+    """Return seconds and flops of a forward and backward pass of a call; with the loss, where it is a
+    head's.
+    """
     weights = getattr(operation, "weights", ())
     variables = [uncast(w) for w in weights if _is_trained(w, operation)]
     flat = keras.tree.flatten((args, kwargs))
@@ -150,13 +152,13 @@ def _leaving_as_it_is(operation):
 
 
 def _is_trained(weight, operation):
-    """Whether the model's optimizer trains a weight, or one of the layer's own."""
+    """Return whether the model's optimizer trains a weight, or one of the layer's own."""
     floating = tf.as_dtype(weight.dtype).is_floating
     return weight.trainable or (operation.trainable and floating and isinstance(weight, ShardVariable))
 
 
 def _flops(graph):
-    """What TensorFlow's profiler counts: products of matrices, convolutions, not what is in loops."""
+    """Return what TensorFlow's profiler counts: products of matrices, convolutions, not what is in loops."""
     profiler = tf.compat.v1.profiler
     options = profiler.ProfileOptionBuilder(profiler.ProfileOptionBuilder.float_operation())
     logger, before = tf.get_logger(), tf.get_logger().level

@@ -1,4 +1,4 @@
-"""What the planner has to know of devices."""
+"""Descriptions of devices for the planner."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ class Device:
 
 
 def gather_devices(devices, memory_per_device=None, hosts=1):
-    """A tuple of `Device`.
+    """Return a tuple of `Device`.
 
     Args:
         devices: int, or an iterable of `Device`.
@@ -94,5 +94,5 @@ def gather_devices(devices, memory_per_device=None, hosts=1):
 
 
 def hosts_of_devices(devices):
-    """Tuple: the host of each device."""
+    """Return tuple: the host of each device."""
     return tuple(int(device.host) for device in devices)

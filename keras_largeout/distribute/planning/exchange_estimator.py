@@ -14,7 +14,7 @@ SUMMED_IN_PARTS = 4
 
 
 def arriving(owned, shared, groups=None):
-    """What each device receives from the devices of other groups.
+    """Return what each device receives from the devices of other groups.
 
     Args:
         owned: float64 `[devices]`, what all devices together ask each device for, and send it gradients for.
@@ -32,7 +32,7 @@ def arriving(owned, shared, groups=None):
 
 
 def arrivals(owned, shared, hosts):
-    """What each device receives from other devices, and the part of that from other hosts.
+    """Return what each device receives from other devices, and the part of that from other hosts.
 
     Args:
         owned, shared: see `arriving`.
@@ -44,7 +44,7 @@ def arrivals(owned, shared, hosts):
 
 
 def rows_between(owned, hosts):
-    """What each device receives from other hosts, where each host asks for a row once.
+    """Return what each device receives from other hosts, where each host asks for a row once.
 
     Args:
         owned: float64 `[devices]`, what all hosts together ask each device for, and send it gradients for.
@@ -62,7 +62,8 @@ def rows_between(owned, hosts):
 
 
 def replicated_between(touched_by_hosts, touched, hosts):
-    """What each device receives from other hosts of gradients of rows that every device has: `[devices]`.
+    """Return what each device receives from other hosts of gradients of rows that every device has:
+    `[devices]`.
 
     Args:
         touched_by_hosts: float64, how many rows each host has gradients for, summed over the hosts.
@@ -76,7 +77,7 @@ def replicated_between(touched_by_hosts, touched, hosts):
 
 
 def _places(hosts):
-    """How many hosts there are, and for each device its host from 0 and its place on it."""
+    """Return how many hosts there are, and for each device its host from 0 and its place on it."""
     host = np.unique(hosts, return_inverse=True)[1]
     place = np.array([np.sum(host[:i] == h) for i, h in enumerate(host)])
     return host.max() + 1, host, place

@@ -117,7 +117,7 @@ class _Packing:
 
 
 def _largest_first(sizes):
-    """Indices by falling size, but nearly equal ones in the order in which they are given."""
+    """Return indices by falling size, but nearly equal ones in the order in which they are given."""
     order = np.argsort(-sizes, kind="stable")
     falling = -sizes[order]
     start = 0

@@ -9,7 +9,7 @@ from keras_largeout.distribute.planning.tree_placement import cut_and_units, spr
 
 
 def pinned(spec, is_tree, placement, pins, devices):
-    """The explicit placement with `pins` applied. Its shards are larger where they have to be.
+    """Return the explicit placement with `pins` applied. Its shards are larger where they have to be.
 
     Args:
         spec: the `TableSpec`.

@@ -17,7 +17,7 @@ _LARGEST_PERMUTED = 3_000_000_000
 
 
 class Placement(Positions):
-    """How one table is sharded over devices: which device has each row, and at which local index.
+    """The sharding of one table over devices: the device of each row, and its local index.
 
     Make one by a class method. The kinds in the words of TorchRec:
 
@@ -59,19 +59,21 @@ class Placement(Positions):
 
     @classmethod
     def replicated(cls, rows, devices):
-        """Data-parallel: every device has a copy of all rows."""
+        """Return a data-parallel placement: every device has a copy of all rows."""
         rows, devices = _sizes(rows, devices)
         return cls("replicated", rows, devices, (0,) * devices)
 
     @classmethod
     def by_range(cls, rows, devices):
-        """Row-wise: device 0 has the first `ceil(rows / devices)` rows, device 1 the next ones, and so on."""
+        """Return a row-wise placement: device 0 has the first `ceil(rows / devices)` rows, device 1 the
+        next ones, and so on.
+        """
         rows, devices = _sizes(rows, devices)
         return cls("range", rows, devices, _range_sizes(rows, devices))
 
     @classmethod
     def by_modulo(cls, rows, devices):
-        """Row-wise: row `i` is on device `i % devices`."""
+        """Return a row-wise placement: row `i` is on device `i % devices`."""
         rows, devices = _sizes(rows, devices)
         return cls(
             "modulo", rows, devices, tuple((rows - s + devices - 1) // devices for s in range(devices))
@@ -79,7 +81,8 @@ class Placement(Positions):
 
     @classmethod
     def by_permutation(cls, rows, devices, seed=0):
-        """Row-wise: the rows are permuted by `i -> (i * a + b) % rows`, and then cut into ranges.
+        """Return a row-wise placement: rows are permuted by `i -> (i * a + b) % rows`, and then split into
+        ranges.
 
         The permutation takes no memory. With seed 0, `a` is close to the golden ratio times `rows`. Then
         every run of consecutive rows is spread evenly over the devices (D. Knuth, The Art of Computer
@@ -106,7 +109,9 @@ class Placement(Positions):
 
     @classmethod
     def by_columns(cls, rows, dim, devices):
-        """Column-wise: every device has `dim / devices` columns of all rows, rounded up or down."""
+        """Return a column-wise placement: every device has `dim / devices` columns of all rows, rounded up
+        or down.
+        """
         rows, devices = _sizes(rows, devices)
         if not devices <= dim:
             raise ValueError(f"`dim` must be at least devices={devices} columns. Received: dim={dim}")
@@ -116,7 +121,7 @@ class Placement(Positions):
 
     @classmethod
     def on_device(cls, rows, devices, device):
-        """Table-wise: one device has the whole table."""
+        """Return a table-wise placement: one device has the whole table."""
         rows, devices = _sizes(rows, devices)
         if not 0 <= device < devices:
             raise ValueError(f"`device` must be in [0, devices={devices}). Received: device={device}")
@@ -124,7 +129,7 @@ class Placement(Positions):
 
     @classmethod
     def explicit(cls, owners, devices, sizes=None):
-        """Row-wise: a device for each row, as a planner decided it.
+        """Return a row-wise placement that gives each row its device, as a planner decided.
 
         Args:
             owners: integers `[rows]`: the device of each row, or -1 for a row that every device has. Within a
@@ -159,7 +164,7 @@ class Placement(Positions):
         return cls("explicit", rows, devices, sizes, hot=hot if len(hot) else None, owners=owners)
 
     def with_hot_rows(self, hot):
-        """The same placement, but every device has a copy of the rows `hot`.
+        """Return the same placement, but every device has a copy of the rows `hot`.
 
         The positions that these rows had stay empty, so that all other rows stay where they were.
 
@@ -185,7 +190,7 @@ class Placement(Positions):
 
     @classmethod
     def of_kind(cls, kind, rows, dim, devices):
-        """The placement of one of `SIMPLE_KINDS` for a table `[rows, dim]`."""
+        """Return the placement of one of `SIMPLE_KINDS` for a table `[rows, dim]`."""
         if kind == "columns":
             return cls.by_columns(rows, dim, devices)
         return (cls.replicated if kind == "replicated" else getattr(cls, f"by_{kind}"))(rows, devices)

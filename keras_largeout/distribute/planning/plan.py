@@ -16,7 +16,7 @@ from keras_largeout.distribute.planning.tree_estimator import max_over_mean
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TablePlan:
-    """What a plan says about one table.
+    """The plan of one table.
 
     Attributes:
         spec: its `TableSpec`.
@@ -79,7 +79,7 @@ class Plan:
                 )
 
     def __getitem__(self, name):
-        """The `TablePlan` of the table `name`. Raises KeyError for a table that is not in the plan."""
+        """Return the `TablePlan` of the table `name`. Raises KeyError for a table that is not in the plan."""
         for table in self.tables:
             if table.spec.name == name:
                 return table

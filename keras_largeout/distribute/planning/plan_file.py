@@ -47,7 +47,7 @@ def write(path, devices, tables, batch_size):
 
 
 def _python_number(value):
-    """JSON knows Python's numbers only, not NumPy's."""
+    """Return JSON knows Python's numbers only, not NumPy's."""
     return value.item()
 
 
@@ -84,7 +84,7 @@ def _computed(table, devices, arrays):
 
 
 def _digest(placement, spec, devices):
-    """What an expected load is of."""
+    """Return what an expected load is of."""
     digest = placement.digest if spec.storage == "device" else f"{placement.digest} {spec.storage}"
     hosts = hosts_of_devices(devices)
     return digest if len(set(hosts)) == 1 else f"{digest} hosts {' '.join(map(str, hosts))}"
@@ -112,7 +112,7 @@ def _unpacked(value, arrays):
 
 
 def tree_digest(tree):
-    """str: equal trees have equal digests, different ones different digests."""
+    """Return str: equal trees have equal digests, different ones different digests."""
     found = hashlib.sha256()
     for array in (tree.class_row, tree.node_start, tree.node_row):
         found.update(array.tobytes())
@@ -120,7 +120,9 @@ def tree_digest(tree):
 
 
 def read(path, specs=None):
-    """The devices, the tables (a dict of the fields of each `TablePlan`) and the batch size in a file."""
+    """Return the devices, the tables (a dict of the fields of each `TablePlan`) and the batch size in a
+    file.
+    """
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
     if not isinstance(content, dict) or content.get("version") != _VERSION:
@@ -181,7 +183,7 @@ def _read_table(spec, entry, devices, arrays):
 
 
 def _placement(spec, entry, devices, arrays):
-    """The placement in the entry of a table: as it was saved, or of the kind that it was edited to."""
+    """Return the placement in the entry of a table: as it was saved, or of the kind that it was edited to."""
     kind, details = entry["kind"], entry["details"]
     if entry["tree"] is not None and kind not in ("explicit", "replicated"):
         raise ValueError(

@@ -14,7 +14,7 @@ _MOST_TICKS = 48
 
 
 def new_figure(caller, width, height):
-    """A matplotlib figure that is not one of pyplot's: it has no window and no global state."""
+    """Return a matplotlib figure that is not one of pyplot's: it has no window and no global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -67,7 +67,7 @@ def plot(plan, path):
 
 
 def _groups(plan, parts):
-    """What the bars are made of: `(label, names of tables, style)`.
+    """Return what the bars are made of: `(label, names of tables, style)`.
 
     The tables with the largest shares of memory and time are one group each. The others are split by the way
     in which they are placed, in greys.
@@ -95,7 +95,7 @@ def _way(placement):
 
 
 def _bars(axes, groups, parts, units):
-    """Stacked bars, one for each device. Returns the unit of their lengths."""
+    """Return stacked bars, one for each device. Returns the unit of their lengths."""
     most = sum(parts.values()).max()
     unit = unit_for(most, units)
     start = 0

@@ -7,24 +7,24 @@ FLOPS = {"FLOP": 1, "kFLOP": 1e3, "MFLOP": 1e6, "GFLOP": 1e9, "TFLOP": 1e12}
 
 
 def unit_for(value, units):
-    """The unit in which people read `value`: it does not come out as 0.0013, nor as 1300."""
+    """Return the unit in which people read `value`: it does not come out as 0.0013, nor as 1300."""
     fitting = [unit for unit, size in units.items() if value / size >= 0.9995]
     return fitting[-1] if fitting else next(iter(units))
 
 
 def number_text(value, units):
-    """A number with the unit that fits it, such as "1.02 MB"."""
+    """Return a number with the unit that fits it, such as "1.02 MB"."""
     unit = unit_for(value, units)
     return f"{value / units[unit]:,.3g} {unit}"
 
 
 def size_text(count):
-    """A number of bytes as people read it."""
+    """Return a number of bytes as people read it."""
     return number_text(count, BYTES)
 
 
 def headline(plan):
-    """What a plan is for, and how even it is, in one line."""
+    """Return what a plan is for, and how even it is, in one line."""
     balance = "unknown" if plan.imbalance is None else f"{plan.imbalance:.2f}"
     tables, devices = (
         f"{len(parts)} {name}{'s' if len(parts) != 1 else ''}"

@@ -117,7 +117,7 @@ def plan(
 
 
 def _with_host(specs, planned, host_memory, batch_size):
-    """The plan of as few tables in host memory as the devices have no room for.
+    """Return the plan of as few tables in host memory as the devices have no room for.
 
     Args:
         planned: from specs to their `Plan`; it raises ValueError where they do not fit.
@@ -196,7 +196,7 @@ class _Planner:
         return wide and fits and devices > 1 and len(self.groups[name]) == 1
 
     def _is_middling(self, name):
-        """Whether it is small enough, in bytes and in time, to be placed table-wise."""
+        """Return whether it is small enough, in bytes and in time, to be placed table-wise."""
         if len(self.devices) == 1 or self.groups[name].main.tree is not None:
             return False
         part = _WHOLE / len(self.devices)
@@ -213,7 +213,7 @@ class _Planner:
         return seconds
 
     def _free_for(self, name):
-        """float64 `[devices]`: the bytes that are free for a group."""
+        """Return float64 `[devices]`: the bytes that are free for a group."""
         return np.full(len(self.devices), np.inf) if self.groups[name].on_host else self.free
 
     def _shares(self, name):

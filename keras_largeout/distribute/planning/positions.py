@@ -18,7 +18,7 @@ REPLICATED = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Positions:
-    """Where the rows of a table are. `Placement`, the one class of this kind, describes the fields."""
+    """The positions of the rows of a table. `Placement`, the one class of this kind, describes the fields."""
 
     kind: str
     rows: int
@@ -57,7 +57,7 @@ class Positions:
         return positions
 
     def position(self, rows):
-        """Positions of `rows` (integers in `[0, self.rows)`), int64 of the same shape."""
+        """Return positions of `rows` (integers in `[0, self.rows)`), int64 of the same shape."""
         rows = np.asarray(rows, np.int64)
         if self.kind in ("replicated", "columns"):
             return rows
@@ -76,13 +76,15 @@ class Positions:
         return np.where(is_hot, at, base)
 
     def locate(self, rows):
-        """Where `rows` are: two int64 arrays, the device (-1: replicated), and the index in its shard."""
+        """Return where `rows` are: two int64 arrays, the device (-1: replicated), and the index in its
+        shard.
+        """
         positions = self.position(rows)
         owner = np.searchsorted(self.offsets, positions, side="right") - 1
         return owner, positions - np.where(owner < 0, 0, self.offsets[np.maximum(owner, 0)])
 
     def rows_at(self, positions):
-        """The rows at `positions`, int64 of the same shape; -1 where a position is empty."""
+        """Return the rows at `positions`, int64 of the same shape; -1 where a position is empty."""
         positions = np.asarray(positions, np.int64)
         if self.kind in ("replicated", "columns"):
             return positions
@@ -102,7 +104,7 @@ class Positions:
         return np.where(base < 0, self.hot[np.clip(positions, 0, len(self.hot) - 1)], rows)
 
     def tensor_of_rows(self, shard, local):
-        """`rows_at` of the rows `local` (an int64 tensor, or array) of a shard, by arithmetic alone.
+        """Return `rows_at` of the rows `local` (an int64 tensor, or array) of a shard, by arithmetic alone.
 
         Raises:
             NotImplementedError: rows lie by a table of owners, or some are replicated beside others.

@@ -12,7 +12,7 @@ from keras_largeout.distribute.planning.tree_placement import cut_and_units, sub
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredPlan:
-    """Where the rows of tables should be, by the loads counted in training. Made by `LoadBalance.plan`.
+    """The best places of rows, by the loads counted in training. `LoadBalance.plan` makes it.
 
     Attributes:
         placements: dict from the names of tables to their new `Placement`s.
@@ -29,7 +29,8 @@ class MeasuredPlan:
 
 
 def spread_rows(placement, lookups):
-    """The explicit `Placement` in which the measured lookups are even, and the lookups of each device then.
+    """Return the explicit `Placement` in which the measured lookups are even, and the lookups of each device
+    then.
 
     Rows are assigned by `pack`: equal ones go to the devices in turn, so that neighbours are on different
     devices. The replicated rows and the sizes of the shards stay as they are.
@@ -49,7 +50,7 @@ def spread_rows(placement, lookups):
 
 
 def spread_subtrees(placement, tree, targets, leaf_of_class, counts, dim):
-    """The explicit `Placement` in which the measured work is even, and the pairs of each device then.
+    """Return the explicit `Placement` in which the measured work is even, and the pairs of each device then.
 
     Args:
         placement: a `Placement` of the tree's rows.

@@ -53,22 +53,26 @@ class DeviceLoad:
 
     @classmethod
     def none(cls, devices):
-        """No load on any of `devices` devices."""
+        """Return no load on any of `devices` devices."""
         return cls(*(np.zeros(devices) for _ in dataclasses.fields(cls)))
 
     def seconds(self, devices):
-        """float64 `[devices]`: seconds per step, bytes / bandwidth + flops / flops of each `Device`."""
+        """Return float64 `[devices]`: seconds per step, bytes / bandwidth + flops / flops of each
+        `Device`.
+        """
         return self.bytes / [d.bandwidth for d in devices] + self.flops / [d.flops for d in devices]
 
     def exchange_seconds(self, devices):
-        """float64 `[devices]`: seconds per step in which each `Device` receives, were nothing else done."""
+        """Return float64 `[devices]`: seconds per step in which each `Device` receives, were nothing else
+        done.
+        """
         within = (self.received - self.between) / [d.within for d in devices]
         return within + self.between / [d.between for d in devices]
 
 
 @dataclasses.dataclass(frozen=True)
 class RowLoad:
-    """What each row costs per step: float64 `[rows]`, or `[1]` where all rows are alike.
+    """The cost of each row per step: float64 `[rows]`, or `[1]` if all rows are alike.
 
     Attributes:
         asked: how many devices ask for the row.
@@ -82,7 +86,7 @@ class RowLoad:
 
 
 def row_load(spec, devices, batch_size):
-    """The `RowLoad` of a table without a tree."""
+    """Return the `RowLoad` of a table without a tree."""
     p = np.full(1, 1 / spec.rows) if spec.counts is None else spec.counts / spec.counts.sum()
     draws = batch_size * spec.ids_per_example
     asked = devices * passed_by_batch(p, draws / devices)
@@ -97,7 +101,7 @@ def row_load(spec, devices, batch_size):
 
 
 def memory_of(spec, placement):
-    """float64 `[devices]`: bytes of a table with its slots, of those that are on devices."""
+    """Return float64 `[devices]`: bytes of a table with its slots, of those that are on devices."""
     if spec.storage == "host":
         return np.zeros(placement.devices)
     if placement.columns is not None:
@@ -108,7 +112,7 @@ def memory_of(spec, placement):
 
 
 def device_load(spec, placement, batch_size, hosts=None):
-    """The expected `DeviceLoad` of a table.
+    """Return the expected `DeviceLoad` of a table.
 
     Args:
         spec: `TableSpec`.
@@ -143,7 +147,7 @@ def device_load(spec, placement, batch_size, hosts=None):
 
 
 def _between(spec, placement, batch_size, hosts):
-    """How many rows each device receives from other hosts: float64 `[devices]`."""
+    """Return how many rows each device receives from other hosts: float64 `[devices]`."""
     count = len(set(hosts))
     owned, hot = _by_owner(row_load(spec, count, batch_size).asked, placement)
     touched = _by_owner(row_load(spec, 1, batch_size).asked, placement)[1]
@@ -151,7 +155,7 @@ def _between(spec, placement, batch_size, hosts):
 
 
 def expected_work(specs, devices, batch_size):
-    """Expected bytes and flops per step of all `specs` together, no row replicated: float64 `[2]`."""
+    """Return expected bytes and flops per step of all `specs` together, no row replicated: float64 `[2]`."""
     work = np.zeros(2)
     for spec in specs:
         if spec.tree is not None:
@@ -165,7 +169,9 @@ def expected_work(specs, devices, batch_size):
 
 
 def device_shares(specs, devices, batch_size):
-    """float64 `[devices]`: each device's share of the tables, in proportion to its speed at their work."""
+    """Return float64 `[devices]`: each device's share of the tables, in proportion to its speed at their
+    work.
+    """
     if len({(d.bandwidth, d.flops) for d in devices}) == 1:
         return np.ones(len(devices))
     moved, flops = expected_work(specs, len(devices), batch_size)
@@ -177,7 +183,7 @@ def _sum(values, rows):
 
 
 def _by_owner(values, placement):
-    """The sum of `values` (one per row) over the rows of each device, and over the replicated rows."""
+    """Return the sum of `values` (one per row) over the rows of each device, and over the replicated rows."""
     if len(values) == 1:
         counts = rows_held(placement)
         return values[0] * counts, values[0] * placement.num_hot
@@ -187,7 +193,7 @@ def _by_owner(values, placement):
 
 
 def row_owners(placement):
-    """int16 `[rows]`: the device of every row, -1 where all have it."""
+    """Return int16 `[rows]`: the device of every row, -1 where all have it."""
     if placement.kind == "explicit":
         return placement.owners.astype(np.int16)
     owners = np.empty(placement.rows, np.int16)
@@ -198,7 +204,7 @@ def row_owners(placement):
 
 
 def rows_held(placement):
-    """int64 `[devices]`: rows that each device alone has."""
+    """Return int64 `[devices]`: rows that each device alone has."""
     if placement.kind == "explicit":
         held = np.bincount(placement.owners.astype(np.int16) + 1, minlength=placement.devices + 1)
         return held[1:]

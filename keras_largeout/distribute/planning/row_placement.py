@@ -16,7 +16,7 @@ _WORTH = 0.98
 
 
 def fill(rows, shares, room):
-    """How many of `rows` rows go to each device: in proportion to `shares`, but at most `room`.
+    """Return how many of `rows` rows go to each device: in proportion to `shares`, but at most `room`.
 
     Args:
         rows: int.
@@ -45,7 +45,7 @@ def fill(rows, shares, room):
 
 
 def place_rows(spec, devices, batch_size, shares, room, balance):
-    """A row-wise `Placement` of a table, and why it is this one.
+    """Return a row-wise `Placement` of a table, and why it is this one.
 
     Args:
         spec: a `TableSpec` without a tree.
@@ -91,13 +91,15 @@ def _permutation(rows, devices, shares, room):
 
 
 def _busy(owners, load, shares, hot):
-    """The load of each device over its share, where the rows `hot` are replicated."""
+    """Return the load of each device over its share, where the rows `hot` are replicated."""
     owned = np.bincount(owners + 1, load.owned, len(shares) + 1)[1:]
     return (owned + (0 if hot is None else load.replicated[hot].sum())) / shares
 
 
 def _hot_rows(plain, load, shares, balance, limit):
-    """The hottest rows, as few as make the load even when they are replicated, or as even as it gets."""
+    """Return the hottest rows, as few as make the load even when they are replicated, or as even as it
+    gets.
+    """
     # Replicating a row pays off if it slows all devices down by less than it slows down its owner.
     order = np.argsort(-load.owned, kind="stable")[: max(0, limit)]
     owner = plain.locate(order)[0]
@@ -115,7 +117,7 @@ def _hot_rows(plain, load, shares, balance, limit):
 
 
 def pack_rows(loads, hot, shares, sizes):
-    """The explicit `Placement` in which each row is assigned by its load.
+    """Return the explicit `Placement` in which each row is assigned by its load.
 
     Args:
         loads: floats `[rows]`, at least 0.

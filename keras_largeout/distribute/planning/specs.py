@@ -1,4 +1,4 @@
-"""What the planner has to know of tables. (`devices.py`: of devices.)"""
+"""Descriptions of tables for the planner. (`devices.py` has those of devices.)"""
 
 import dataclasses
 
@@ -106,7 +106,7 @@ class TableSpec:
 
 
 def checked_counts(counts, size, per, of=""):
-    """`counts` as a new float64 array `[size]`. Zeros are allowed, but not zeros only.
+    """Return `counts` as a new float64 array `[size]`. Zeros are allowed, but not zeros only.
 
     Args:
         counts: numbers, one per row or class.
@@ -133,7 +133,7 @@ def checked_counts(counts, size, per, of=""):
 
 
 def gather_specs(tables, counts=None):
-    """A tuple of `TableSpec`s, from specs and from objects that have a method `table_specs()`.
+    """Return a tuple of `TableSpec`s, from specs and from objects that have a method `table_specs()`.
 
     Args:
         tables: a `TableSpec`, an object with `table_specs()`, or an iterable of these.
@@ -185,7 +185,7 @@ class TableGroup(tuple):
 
     @classmethod
     def of(cls, specs):
-        """dict from the name of each table without `like` to its group."""
+        """Return dict from the name of each table without `like` to its group."""
         mains = [spec for spec in specs if spec.like is None]
         return {main.name: cls([main, *(s for s in specs if s.like == main.name)]) for main in mains}
 

@@ -22,7 +22,7 @@ _AS_GOOD = 1.05
 
 @dataclasses.dataclass(frozen=True)
 class CallCost:
-    """What one call of a layer costs, for the batch of the trial.
+    """The cost of one call of a layer, for the batch of the trial.
 
     Args:
         name: str, the name of the layer.
@@ -46,7 +46,7 @@ class CallCost:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StagePlan:
-    """Which calls of layers are on which device. `str(plan)` is a table of it.
+    """The device of each call of a layer. `str(plan)` is a table of it.
 
     Attributes:
         devices: tuple of `Device`, in the order of the stages.
@@ -122,7 +122,7 @@ class StagePlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SectionPlan:
-    """Which layers are cut over devices, and where the others are. `str(plan)` is a table of it.
+    """The layers that are sharded over devices, and the devices of the others. `str(plan)` is a table of it.
 
     Attributes:
         devices: tuple of `Device`.
@@ -207,7 +207,8 @@ def plan_stages(calls, devices, batch_size, starts=None):
 
 
 def place_branches(calls, devices, fixed=None):
-    """Which device makes which call, so that branches that do not depend on one another run side by side.
+    """Return which device makes which call, so that branches that do not depend on one another run side by
+    side.
 
     Calls are taken in their order. Each goes where it ends first, given when its inputs are there and what
     the device has to do before; of devices that are as good, to that of the input which comes last.
@@ -263,13 +264,15 @@ def _best_starts(calls, devices):
     speeds = _speeds(devices)
 
     def stage(s, i, j):
-        """The time of calls i to j - 1 on device s."""
+        """Return the time of calls i to j - 1 on device s."""
         room = devices[s].memory
         fits = room is None or memory[j] - memory[i] <= room
         return (seconds[j] - seconds[i]) / speeds[s] if fits else math.inf
 
     def search(limit):
-        """The cuts with the shortest longest stage; with a limit for it, those with the fewest bytes."""
+        """Return the cuts with the shortest longest stage; with a limit for it, those with the fewest
+        bytes.
+        """
         number, last = len(devices), len(calls)
         best = {0: ((0, 0), ())}  # from the calls that have a stage to what they cost, and their starts
         for s in range(number):
@@ -297,7 +300,7 @@ def _best_starts(calls, devices):
 
 
 def _crossing(calls):
-    """How many bytes are made before call i and used by it or later."""
+    """Return how many bytes are made before call i and used by it or later."""
     crossing = np.zeros(len(calls) + 1, np.int64)
     for i, call in enumerate(calls):
         if call.sends:
@@ -307,5 +310,5 @@ def _crossing(calls):
 
 
 def as_devices(devices):
-    """A tuple of `Device` from names and `Device`s."""
+    """Return a tuple of `Device` from names and `Device`s."""
     return tuple(device if isinstance(device, Device) else Device(str(device)) for device in devices)

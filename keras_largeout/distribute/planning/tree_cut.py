@@ -45,7 +45,7 @@ class TreeCut:
 
     @classmethod
     def of(cls, tree, counts, dim, devices=_DEVICES):
-        """The cut that `place_tree` plans for classes with these `counts`; see there."""
+        """Return the cut that `place_tree` plans for classes with these `counts`; see there."""
         devices = max(devices, _DEVICES)
         counts = class_frequencies(tree, counts)
         loads = node_loads(tree, counts, devices, dim, TOKENS_PER_DEVICE * devices)
@@ -58,18 +58,20 @@ class TreeCut:
 
     @classmethod
     def of_placement(cls, tree, placement):
-        """The cut of a given `Placement` of the tree's rows. Of the subtrees only the rows are known."""
+        """Return the cut of a given `Placement` of the tree's rows. Of the subtrees only the rows are
+        known.
+        """
         cut, units, _ = cut_and_units(tree, placement)
         rows = subtree_sums(tree, tree.node_sizes)[units]
         return cls(np.flatnonzero(cut).astype(np.int32), np.stack([rows] * 4, axis=1, dtype=np.float32))
 
     def sizes(self, tree):
-        """`(rows of the top, rows of the largest subtree)`: `part_sizes` needs no more of the tree."""
+        """Return `(rows of the top, rows of the largest subtree)`: `part_sizes` needs no more of the tree."""
         top = int(tree.node_sizes[self.nodes].sum())
         return top, int(self.loads[:, -1].max(initial=0))
 
     def place(self, tree, devices):
-        """The `Placement` of the tree's rows, in which all kinds of load are even.
+        """Return the `Placement` of the tree's rows, in which all kinds of load are even.
 
         Args:
             tree: `Tree`.
@@ -85,7 +87,7 @@ class TreeCut:
 
 
 def part_sizes(rows, top_rows, largest, devices):
-    """The sizes of the shards: an even share of the rows below the cut, and room for one more subtree.
+    """Return the sizes of the shards: an even share of the rows below the cut, and room for one more subtree.
 
     Args:
         rows: int, rows of the tree.
@@ -103,7 +105,7 @@ def part_sizes(rows, top_rows, largest, devices):
 
 
 def unfilled_placement(rows, top_rows, largest, devices):
-    """A placement of the right sizes, with rows in order, until a weights file brings the tree."""
+    """Return a placement of the right sizes, with rows in order, until a weights file brings the tree."""
     sizes = part_sizes(rows, top_rows, largest, devices)
     owners = np.full(rows, -1, np.int16)
     each = -(-(rows - top_rows) // devices)

@@ -26,7 +26,7 @@ TOKENS_PER_DEVICE = 3200
 
 
 def class_frequencies(tree, counts):
-    """`counts` as float64 `[num_classes]`, checked; 1 / (class + 1) when None."""
+    """Return `counts` as float64 `[num_classes]`, checked; 1 / (class + 1) when None."""
     if counts is None:
         return 1.0 / np.arange(1, tree.num_classes + 1)
     return checked_counts(counts, tree.num_classes, "class")
@@ -73,7 +73,7 @@ class NodeLoads:
 
 
 def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
-    """The `NodeLoads` of a tree.
+    """Return the `NodeLoads` of a tree.
 
     Args:
         tree: `Tree`.
@@ -101,7 +101,7 @@ def node_loads(tree, counts, devices, dim, batch_tokens, slots=0):
 
 
 def subtree_sums(tree, values):
-    """float64 `[num_nodes]`: the sum of `values` (one per node) over the subtree of each node."""
+    """Return float64 `[num_nodes]`: the sum of `values` (one per node) over the subtree of each node."""
     sums = np.array(values, np.float64)
     levels = tree.levels
     for level in range(len(levels) - 2, 0, -1):
@@ -112,7 +112,7 @@ def subtree_sums(tree, values):
 
 
 def load_kinds(tree, loads):
-    """What the partitioner makes even: pairs, flops, bytes and rows of each subtree.
+    """Return what the partitioner makes even: pairs, flops, bytes and rows of each subtree.
 
     Args:
         tree: `Tree`.
@@ -125,7 +125,8 @@ def load_kinds(tree, loads):
 
 
 def node_owners(tree, placement):
-    """int16 `[num_nodes]`: the device that has the children of each node; -1 where every device has them.
+    """Return int16 `[num_nodes]`: the device that has the children of each node; -1 where every device has
+    them.
 
     Raises:
         ValueError: the placement is not one of this tree's rows, or splits the children of a node.
@@ -144,7 +145,7 @@ def node_owners(tree, placement):
 
 
 def _owners_of(tree, placement, nodes):
-    """`node_owners` of some nodes, without reading the owners of all rows."""
+    """Return `node_owners` of some nodes, without reading the owners of all rows."""
     if placement.rows != tree.num_rows:
         raise ValueError(
             f"`placement` must be one of the tree's {tree.num_rows} rows. Received: {placement!r}"
@@ -160,7 +161,7 @@ def _owners_of(tree, placement, nodes):
 
 @dataclasses.dataclass(frozen=True)
 class TreeLoad:
-    """What each device has of a tree, and is expected to do per step. Arrays are float64 `[devices]`.
+    """The part of a tree on each device, and its expected work per step. Arrays are float64 `[devices]`.
 
     Replicated nodes count where they are computed: each device has `1 / devices` of their pairs and flops.
     `NodeLoads` states the model.
@@ -192,13 +193,13 @@ class TreeLoad:
 
 
 def max_over_mean(loads):
-    """float: the largest load over the mean one. 1.0 is even, and stands for no load at all too."""
+    """Return float: the largest load over the mean one. 1.0 is even, and stands for no load at all too."""
     mean = np.mean(loads)
     return float(np.max(loads) / mean) if mean > 0 else 1.0
 
 
 def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0, hosts=None):
-    """The expected `TreeLoad` of a placement.
+    """Return the expected `TreeLoad` of a placement.
 
     Args:
         tree: a `Tree`.
@@ -241,12 +242,12 @@ def tree_load(tree, placement, counts=None, dim=300, batch_tokens=None, slots=0,
 
 
 def class_nodes(tree, classes):
-    """int64, the shape of `classes`: the node that each class is a child of."""
+    """Return int64, the shape of `classes`: the node that each class is a child of."""
     return np.searchsorted(tree.node_start, tree.class_row[classes], side="right") - 1
 
 
 def count_pairs(tree, placement, targets):
-    """How many (token, node) pairs of a batch each device has to compute.
+    """Return how many (token, node) pairs of a batch each device has to compute.
 
     Args:
         tree: a `Tree`.

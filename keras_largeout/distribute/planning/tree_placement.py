@@ -1,4 +1,4 @@
-"""How a tree is sharded: a replicated top, and below it whole subtrees on one device each.
+"""The sharding of a tree: a replicated top, and below it whole subtrees on one device each.
 
 Every token passes the nodes near the root, so every device has these: they are the *cut*. Each subtree below
 the cut is on one device. So the hidden vector of a token is sent to one device at most, however deep the
@@ -47,7 +47,7 @@ def place_tree(
     room=None,
     slots=0,
 ):
-    """The `Placement` of the rows of a tree's table.
+    """Return the `Placement` of the rows of a tree's table.
 
     A row is on the device of the node that it is a child of. The nodes at the top, the *cut*, are replicated.
     Each subtree below them is on one device.
@@ -152,14 +152,16 @@ def _checked_shares(devices, shares):
 
 
 def subtree_roots(tree, cut):
-    """int64, ascending: the nodes right below the cut (bool `[num_nodes]`)."""
+    """Return int64, ascending: the nodes right below the cut (bool `[num_nodes]`)."""
     below = ~cut
     below[1:] &= cut[tree.node_parent[1:]]
     return np.flatnonzero(below)
 
 
 def spread(tree, cut, units, owner):
-    """int16 `[num_nodes]`: the device of each node, where device `owner[i]` has the subtree of `units[i]`."""
+    """Return int16 `[num_nodes]`: the device of each node, where device `owner[i]` has the subtree of
+    `units[i]`.
+    """
     owners = np.full(tree.num_nodes, REPLICATED, np.int16)
     owners[units] = owner
     inherit(tree, owners)
@@ -167,13 +169,13 @@ def spread(tree, cut, units, owner):
 
 
 def subtree_placement(tree, cut, units, owner, sizes):
-    """The explicit `Placement` where device `owner[i]` has the subtree of `units[i]`."""
+    """Return the explicit `Placement` where device `owner[i]` has the subtree of `units[i]`."""
     owners = spread(tree, cut, units, owner)
     return Placement.explicit(np.repeat(owners, tree.node_sizes), len(sizes), sizes)
 
 
 def cut_and_units(tree, placement):
-    """What a placement says of a tree: the cut, the nodes right below it, and the device of each.
+    """Return what a placement says of a tree: the cut, the nodes right below it, and the device of each.
 
     Returns:
         bool `[num_nodes]`; int64 `[units]`, ascending; int16 `[units]`.
@@ -197,14 +199,16 @@ def cut_and_units(tree, placement):
 
 
 def _cut(tree, order, nodes):
-    """bool `[num_nodes]`: the first `nodes` nodes of `order`, in which parents come before their children."""
+    """Return bool `[num_nodes]`: the first `nodes` nodes of `order`, in which parents come before their
+    children.
+    """
     cut = np.zeros(tree.num_nodes, bool)
     cut[order[: max(1, nodes)]] = True
     return cut
 
 
 def planned_cut(tree, loads, kinds, devices, unit=UNIT, extra_work=EXTRA_WORK):
-    """The cut of "planned" in `place_tree`. The size of a subtree is its largest share of any load."""
+    """Return the cut of "planned" in `place_tree`. The size of a subtree is its largest share of any load."""
     share = np.max([kind / kind[0] for kind in kinds], axis=0)
     large = np.flatnonzero(share > unit / devices) if devices > 1 else np.zeros(1, np.int64)
     # Ties keep the order of the nodes, so a parent comes before its children: its share is never smaller.
@@ -224,12 +228,12 @@ def planned_cut(tree, loads, kinds, devices, unit=UNIT, extra_work=EXTRA_WORK):
 
 
 def _inner_children(tree):
-    """int64 `[num_nodes]`: how many children of each node are inner nodes."""
+    """Return int64 `[num_nodes]`: how many children of each node are inner nodes."""
     return np.bincount(tree.node_parent[1:], minlength=tree.num_nodes)
 
 
 def _sizes(rows, owner, devices, slack, shares):
-    """The size of each shard: the rows that it has, and room for a rebalance (see `place_tree`)."""
+    """Return the size of each shard: the rows that it has, and room for a rebalance (see `place_tree`)."""
     held = np.bincount(owner, rows, devices)
     if slack == 0 or devices == 1 or not len(rows):
         return held.astype(np.int64)

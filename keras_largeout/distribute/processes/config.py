@@ -47,7 +47,7 @@ class Cluster:
 
     @property
     def in_step(self):
-        """Whether there are no parameter servers: the processes are hosts that train in step."""
+        """True if there are no parameter servers: the processes are synchronous hosts."""
         return "ps" not in self.addresses
 
     @property
@@ -66,38 +66,38 @@ class Cluster:
         return all(is_loopback(host) for host in hosts)
 
     def servers(self):
-        """`(job, index, address)` of every worker and parameter server."""
+        """Return `(job, index, address)` of every worker and parameter server."""
         return [(j, i, a) for j in SERVER_JOBS for i, a in enumerate(self.addresses[j])]
 
     def hosts(self):
-        """`(job, index, address)` of every host that trains in step: a chief, then the workers."""
+        """Return `(job, index, address)` of every host that trains in step: a chief, then the workers."""
         return [(j, i, a) for j in ("chief", "worker") for i, a in enumerate(self.addresses.get(j, ()))]
 
     def others(self):
-        """`(job, index, address)` of those that this process waits for."""
+        """Return `(job, index, address)` of those that this process waits for."""
         if not self.in_step:
             return self.servers()
         return [(j, i, a) for j, i, a in self.hosts() if (j, i) != (self.job, self.index)]
 
     def name(self, job, index):
-        """What messages call a process: `"parameter server 1 (10.0.0.7:2222)"`."""
+        """Return what messages call a process: `"parameter server 1 (10.0.0.7:2222)"`."""
         title, number = _TITLES.get(job, job), index
         if self.in_step:
             title, number = "host", [(j, i) for j, i, _ in self.hosts()].index((job, index))
         return f"{title} {number} ({self.addresses[job][index]})"
 
     def task(self, job, index):
-        """The same cluster, seen by another of its processes."""
+        """Return the same cluster, seen by another of its processes."""
         return dataclasses.replace(self, job=job, index=index)
 
     def to_tf_config(self):
-        """The value of `TF_CONFIG` for this process."""
+        """Return the value of `TF_CONFIG` for this process."""
         jobs = {job: list(hosts) for job, hosts in self.addresses.items()}
         return json.dumps({"cluster": jobs, "task": {"type": self.job, "index": self.index}})
 
 
 def from_environment(environ=os.environ):
-    """The `Cluster` of the environment variable `TF_CONFIG`; None where it names one process, or none.
+    """Return the `Cluster` of the environment variable `TF_CONFIG`; None where it names one process, or none.
 
     Raises:
         ValueError: `TF_CONFIG` is no JSON of the form
@@ -127,7 +127,7 @@ def from_environment(environ=os.environ):
 
 
 def cluster_of(jobs, job, index):
-    """The `Cluster` of what JSON says.
+    """Return the `Cluster` of what JSON says.
 
     Args:
         jobs: dict of job to a list of `"host:port"`.
@@ -169,7 +169,7 @@ def _check_addresses(jobs):
 
 
 def accepts(address, timeout=1.0):
-    """True where something listens at `"host:port"`. Only to say who is missing."""
+    """Return True where something listens at `"host:port"`. Only to say who is missing."""
     try:
         socket.create_connection(host_and_port(address), timeout).close()
     except OSError:
@@ -178,13 +178,13 @@ def accepts(address, timeout=1.0):
 
 
 def host_and_port(address):
-    """`("host", 2222)` of `"host:2222"`, as sockets want it."""
+    """Return `("host", 2222)` of `"host:2222"`, as sockets want it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(host):
-    """Whether `host`, a name or an address, is this machine's loopback interface."""
+    """Return whether `host`, a name or an address, is this machine's loopback interface."""
     host = host.strip("[]")
     if host == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Whether another process has ended, as soon as it has."""
+"""A way to notice at once that another process has ended."""
 
 import contextlib
 import socket
@@ -47,7 +47,7 @@ def follow(address, seen):
 
 
 def _until_it_ends(line):
-    """`line`: a socket. What comes on it is dropped."""
+    """Read from the socket `line` and drop what comes, until the other end closes it."""
     line.settimeout(None)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How a process leaves that is told to end."""
+"""The exit of a process that is told to end."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ _codes = []  # the exit code, once the process was told to end
 
 
 def leave_on_sigterm():
-    """SIGTERM ends the process as `sys.exit` does: what is half written is removed on the way out.
+    """Have SIGTERM end the process as `sys.exit` does: half-written files are removed on the way out.
 
     Where the script has a handler of its own, that stays.
     """

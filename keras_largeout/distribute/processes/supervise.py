@@ -91,7 +91,7 @@ class Child:
         self._file.close()
 
     def how_it_ended(self):
-        """`"was killed by SIGKILL"`, `"ended with exit code 1"`."""
+        """Return `"was killed by SIGKILL"`, `"ended with exit code 1"`."""
         code = self.process.returncode
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
@@ -139,7 +139,7 @@ class Console:
             self._selector.unregister(child.output)
 
     def say(self, text):
-        """A line of the launcher's own."""
+        """Print a line of the launcher's own output."""
         sys.stdout.buffer.write(b"".join(f"[launch] {line}\n".encode() for line in text.splitlines()))
         sys.stdout.buffer.flush()
 

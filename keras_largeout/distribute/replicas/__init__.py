@@ -1,1 +1,1 @@
-"""What the current `tf.distribute` strategy offers: its devices, its replicas, and what they do together."""
+"""The current `tf.distribute` strategy: its devices, its replicas, and their collective calls."""

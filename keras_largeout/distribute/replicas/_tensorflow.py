@@ -33,7 +33,7 @@ def _need(owner, name):
 
 
 def resource_variable_class():
-    """The class of a plain `tf.Variable`.
+    """Return the class of a plain `tf.Variable`.
 
     Why: `tf.Variable(...)` asks the strategy, which would mirror or move the variable. Constructing the class
     does not.
@@ -43,7 +43,8 @@ def resource_variable_class():
 
 @functools.cache
 def unread_variable_class():
-    """The class of a plain `tf.Variable` that is never read as one tensor. `refusal` is the error's text.
+    """Return the class of a plain `tf.Variable` that is never read as one tensor. `refusal` is the error's
+    text.
 
     Why: every way of reading ends in one method, which is private; but that of the usual class, which
     TensorFlow's C++ reads by itself. Single rows are read and written by ops that take the handle.
@@ -91,7 +92,7 @@ def _fail_in_forward_mode(*_):
 
 
 def in_xla():
-    """Whether a function is being traced for XLA (`jit_compile=True`), which knows none of our ops.
+    """Return whether a function is being traced for XLA (`jit_compile=True`), which knows none of our ops.
 
     Why: nothing public tells, and XLA's own message names neither the layer nor what to do.
     """
@@ -100,7 +101,7 @@ def in_xla():
 
 
 def gradients_in(graph, outputs, sources, upstream, stop_gradients):
-    """`tf.gradients` of tensors of `graph`, whichever graph they are asked for in.
+    """Return `tf.gradients` of tensors of `graph`, whichever graph they are asked for in.
 
     Why: a loop or condition is differentiated in a graph of its own. `tf.gradients` looks for what has
     computed the outputs in the current graph only.
@@ -110,7 +111,8 @@ def gradients_in(graph, outputs, sources, upstream, stop_gradients):
 
 
 def in_graph_of_replica():
-    """Whether a replica can make a call with others (`merge_call`) here: not in its loops and conditions.
+    """Return whether a replica can make a call with others (`merge_call`) here: not in its loops and
+    conditions.
 
     Why: TensorFlow only raises where it can't, and nothing public tells before.
     """
@@ -160,7 +162,7 @@ def without_callbacks():
 
 
 def is_alive(job, index):
-    """Whether a process of the cluster answers, and is still the one that this process connected to.
+    """Return whether a process of the cluster answers, and is still the one that this process connected to.
 
     Why: TensorFlow may wait for ever for an answer of a server that is gone, and has no public way to ask.
     """
@@ -169,7 +171,7 @@ def is_alive(job, index):
 
 
 def peer_answers(job, index, seconds):
-    """Whether another host of a `MultiWorkerMirroredStrategy` answers within `seconds`.
+    """Return whether another host of a `MultiWorkerMirroredStrategy` answers within `seconds`.
 
     Why: TensorFlow waits for ever for one that stands still, and has no public way to ask.
 
@@ -232,7 +234,8 @@ def never_wait_for_other_workers():
 
 
 def concrete_function(function, *args):
-    """The `ConcreteFunction` that `ClusterCoordinator.schedule` runs for a `tf.function` and its arguments.
+    """Return the `ConcreteFunction` that `ClusterCoordinator.schedule` runs for a `tf.function` and its
+    arguments.
 
     Why: it looks it up at every call, which takes as long as the rest of scheduling, and nothing public
     tells the specs of per-worker arguments.

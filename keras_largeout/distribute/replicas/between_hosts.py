@@ -1,4 +1,4 @@
-"""How rows travel between hosts that train in step.
+"""Collectives between synchronous hosts.
 
 Every process traces the same program, with replicas on the devices of its own host. Replica d of a host
 exchanges rows with replica d of every other host, by one collective op of TensorFlow: gRPC between CPUs, NCCL
@@ -59,7 +59,7 @@ class Route:
             self._capacity = tf.gather(sizes, self._place)
 
     def there(self, values):
-        """The rows that come here of those that all hosts send: `[sum(receive), ...]`, by host.
+        """Return the rows that come here of those that all hosts send: `[sum(receive), ...]`, by host.
 
         Args:
             values: `[sum(send), ...]`, those for the first host first. Its gradient travels back.
@@ -67,7 +67,7 @@ class Route:
         return self._moved(values, self.send, self.receive)
 
     def back(self, values):
-        """The other way: from `[sum(receive), ...]` to `[sum(send), ...]`."""
+        """Return the other way: from `[sum(receive), ...]` to `[sum(send), ...]`."""
         return self._moved(values, self.receive, self.send)
 
     def _moved(self, values, send, receive):
@@ -104,28 +104,32 @@ class RouteToAll(Route):
         super().__init__(hosts, tf.repeat(tf.reshape(rows, [1]), hosts.count))
 
     def there(self, values):
-        """The rows of all hosts, host by host, of `values` `[rows, ...]`."""
+        """Return the rows of all hosts, host by host, of `values` `[rows, ...]`."""
         return super().there(tf.tile(values, [self._hosts.count, *[1] * (values.shape.rank - 1)]))
 
     def back(self, values):
-        """What all hosts have for this one's rows: from `[sum(receive), ...]` to `[count, rows, ...]`."""
+        """Return what all hosts have for this one's rows: from `[sum(receive), ...]` to `[count, rows,
+        ...]`.
+        """
         came = super().back(values)
         return tf.reshape(came, [self._hosts.count, self.send[0], *came.shape[1:]])
 
     def mine(self, values):
-        """Those for the rows of this host, of values `[sum(receive), ...]` for the rows of all."""
+        """Return those for the rows of this host, of values `[sum(receive), ...]` for the rows of all."""
         start = tf.reduce_sum(self.receive[: self._hosts.index])
         return values[start : start + self.send[0]]
 
 
 def joined(hosts, *values):
-    """The rows of all hosts, host by host, of each of several tensors `[n, ...]`. They have no gradient."""
+    """Return the rows of all hosts, host by host, of each of several tensors `[n, ...]`. They have no
+    gradient.
+    """
     route = RouteToAll(hosts, tf.shape(values[0])[0])
     return tuple(route.there(tf.stop_gradient(value)) for value in values)
 
 
 def to_first(hosts, *values):
-    """The rows of all hosts, host by host, of each of several tensors `[n, ...]`, on the first host.
+    """Return the rows of all hosts, host by host, of each of several tensors `[n, ...]`, on the first host.
 
     The others must ask too, and get none. Each sends its rows to the first host and to nobody else.
     """
@@ -161,13 +165,15 @@ def _to_first(hosts, counts, value):
 
 
 def each(hosts, vector):
-    """The vectors `[n]` of all hosts, `[count, n]`. n is known, and the same everywhere."""
+    """Return the vectors `[n]` of all hosts, `[count, n]`. n is known, and the same everywhere."""
     blocks = tf.tile(tf.stop_gradient(vector)[None, None], [hosts.count, 1, 1])
     return _all_to_all(hosts, blocks, 0)[:, 0]
 
 
 def sums(hosts, vector):
-    """The sums over the hosts of vectors `[n]`, with the same bits everywhere. n is the same everywhere."""
+    """Return the sums over the hosts of vectors `[n]`, with the same bits everywhere. n is the same
+    everywhere.
+    """
     if vector.shape[0] is not None and vector.shape[0] <= _SHORT:
         return tf.reduce_sum(each(hosts, vector), axis=0)
     (of_all,) = joined(hosts, vector)
@@ -175,7 +181,7 @@ def sums(hosts, vector):
 
 
 def of_each(hosts, number):
-    """The integers of all hosts: int64 array `[count]`."""
+    """Return the integers of all hosts: int64 array `[count]`."""
     with tf.init_scope():
         return each(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
 
@@ -231,7 +237,7 @@ def _count(hosts, blocks, width, send, largest):
 
 
 def _all_to_all(hosts, blocks, place, send=None, largest=None):
-    """Block h of `blocks` `[count, size, ...]` goes to host h. Those that come, by host.
+    """Return block h of `blocks` `[count, size, ...]` goes to host h. Those that come, by host.
 
     Args:
         place: int or int32 scalar: where the size of a block stands in `_sizes()`.

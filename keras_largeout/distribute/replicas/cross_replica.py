@@ -1,4 +1,4 @@
-"""What all replicas of a strategy compute with one another: a call that they make as one, and a mean."""
+"""Cross-replica computations: a call that all replicas make as one, and a mean."""
 
 import tensorflow as tf
 
@@ -9,13 +9,13 @@ from keras_largeout.ops._gradients import with_gradient
 
 
 def several_replicas():
-    """The replica context where there is more than one replica, else None."""
+    """Return the replica context where there is more than one replica, else None."""
     replica = tf.distribute.get_replica_context()
     return None if replica is None or replica.num_replicas_in_sync == 1 else replica
 
 
 def sums_of_replicas(values):
-    """The sums over the replicas of a list of tensors, one by one. They have no gradient.
+    """Return the sums over the replicas of a list of tensors, one by one. They have no gradient.
 
     (`ReplicaContext.all_reduce` has one, and TensorFlow keeps what it needs for good: the whole graph.)
     """
@@ -30,7 +30,7 @@ def sums_of_replicas(values):
 
 
 def joined_of_replicas(value):
-    """The values of all replicas, `[n, ...]` in each, one after the other. They have no gradient."""
+    """Return the values of all replicas, `[n, ...]` in each, one after the other. They have no gradient."""
     replica = several_replicas()
     if replica is None:
         return value
@@ -43,7 +43,7 @@ def joined_of_replicas(value):
 
 
 def cross_replica_call(forward, backward, *inputs):
-    """What `forward` makes of the inputs of all replicas; each replica gets its own part of it.
+    """Return what `forward` makes of the inputs of all replicas; each replica gets its own part of it.
 
     For work on shards that must be done once per step with what all replicas bring (an update in the backward
     pass), and not once per replica. With several replicas the call is a `merge_call`, forward and backward:
@@ -83,7 +83,7 @@ def cross_replica_call(forward, backward, *inputs):
 
 
 def mean_of_replicas(mean, terms, examples):
-    """This replica's part of the mean over the terms of all replicas.
+    """Return this replica's part of the mean over the terms of all replicas.
 
     Keras averages what the replicas bring: their gradients as they are, and for its log their losses,
     weighted by their numbers of examples. That is the mean over the whole batch only where all replicas have

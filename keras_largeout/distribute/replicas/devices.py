@@ -1,4 +1,4 @@
-"""What the current `tf.distribute` strategy offers to a table: devices, and the copy a replica sees."""
+"""The devices of the current `tf.distribute` strategy, and the copy of a variable that a replica sees."""
 
 import contextlib
 import threading
@@ -57,18 +57,22 @@ def cut_over(devices):
 
 
 def processes(job):
-    """The devices that stand for the processes of a job ("worker", "ps") of the cluster: a tuple of names."""
+    """Return the devices that stand for the processes of a job ("worker", "ps") of the cluster: a tuple of
+    names.
+    """
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
     return tuple(name for name in names if f"/job:{job}/" in name and name.endswith("CPU:0"))
 
 
 def on_servers():
-    """Whether tables made now lie on parameter servers: apart from all that computes with them."""
+    """Return whether tables made now lie on parameter servers: apart from all that computes with them."""
     return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
 
 
 def emptiest_server(nbytes):
-    """The parameter server that this function has given the fewest bytes; it is given `nbytes` more."""
+    """Return the parameter server that this function has given the fewest bytes; it is given `nbytes`
+    more.
+    """
     given = _given.setdefault(tf.distribute.get_strategy(), {})
     servers = table_devices()
     server = min(servers, key=lambda name: (given.get(name, 0), servers.index(name)))
@@ -83,14 +87,14 @@ def give_server(server, nbytes):
 
 
 def components(variable):
-    """The `tf.Variable`s behind a variable: one per device where it is mirrored, else itself."""
+    """Return the `tf.Variable`s behind a variable: one per device where it is mirrored, else itself."""
     # Its own strategy knows the copies. The current one may be another, outside the scope, and see one.
     strategy = getattr(variable, "distribute_strategy", None) or tf.distribute.get_strategy()
     return strategy.experimental_local_results(variable)
 
 
 def local(variable):
-    """The `tf.Variable` that the current replica uses: its own copy where `variable` is mirrored."""
+    """Return the `tf.Variable` that the current replica uses: its own copy where `variable` is mirrored."""
     copies = components(variable)
     if len(copies) == 1:
         return copies[0]
@@ -101,7 +105,7 @@ def local(variable):
 
 
 def replica_index():
-    """The index of the current replica among those of this process; 0 outside of replicas."""
+    """Return the index of the current replica among those of this process; 0 outside of replicas."""
     replica = tf.distribute.get_replica_context()
     if replica is None:
         return 0
@@ -109,15 +113,19 @@ def replica_index():
 
 
 def on(variable):
-    """A context in which ops run on the device that holds `variable` (a `tf.Variable` of one device)."""
+    """Return a context in which ops run on the device that holds `variable` (a `tf.Variable` of one
+    device).
+    """
     return tf.device(getattr(variable, "device", None) or None)
 
 
 def plain_variable(*args, **kwargs):
-    """A `tf.Variable` that no strategy mirrors or moves: constructing the class passes strategies by."""
+    """Return a `tf.Variable` that no strategy mirrors or moves: constructing the class passes strategies
+    by.
+    """
     return resource_variable_class()(*args, **kwargs)
 
 
 def unread_variable(initial_value, refusal, **kwargs):
-    """A `plain_variable` of which reading all raises a ValueError with the text `refusal`."""
+    """Return a `plain_variable` of which reading all raises a ValueError with the text `refusal`."""
     return unread_variable_class()(initial_value=initial_value, refusal=refusal, **kwargs)

@@ -8,7 +8,8 @@ refuse_forward_mode()
 
 
 def differentiable(function, inputs, variables):
-    """`function(*inputs)`, and a function from tensors of it and their gradients to those of its sources.
+    """Return `function(*inputs)`, and a function from tensors of it and their gradients to those of its
+    sources.
 
     In a graph no tape: one that is never asked would hold the graph, and the graph the tape.
 

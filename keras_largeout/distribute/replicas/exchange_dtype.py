@@ -1,4 +1,4 @@
-"""In which dtype values travel between a worker and the parameter servers: their own, or a narrower one.
+"""The dtype in which values travel between a worker and the parameter servers: their own, or a narrower one.
 
 float32 rows, hidden vectors and the gradients of both are most of the bytes of a step. In bfloat16 they are
 half as many. Sums, tables and slots stay float32: a value is rounded where it leaves, once for each time that
@@ -12,7 +12,7 @@ from keras_largeout.ops._gradients import row_gradient, with_gradient
 
 
 def check_exchange_dtype(dtype):
-    """None where values travel as they are, else "bfloat16".
+    """Return None where values travel as they are, else "bfloat16".
 
     Raises:
         ValueError: neither None, "float32" nor "bfloat16".
@@ -25,7 +25,7 @@ def check_exchange_dtype(dtype):
 
 
 def exchange_dtype_of(strategy):
-    """The dtype in which values travel under a strategy, or None."""
+    """Return the dtype in which values travel under a strategy, or None."""
     return getattr(strategy, "exchange_dtype", None)
 
 
@@ -34,7 +34,9 @@ def exchange_dtype_of(strategy):
 
 
 def from_home(values, home, dtype):
-    """`values` of the device of `home`, here; not for what is differentiated (its gradient would be wide)."""
+    """Return `values` of the device of `home`, here; not for what is differentiated (its gradient would be
+    wide).
+    """
     if dtype is None or values.dtype != tf.float32:
         return values
     with on(home):
@@ -43,7 +45,7 @@ def from_home(values, home, dtype):
 
 
 def sent(values, home, dtype):
-    """`values` of here on the device of `home`; the gradient comes back in the same dtype."""
+    """Return `values` of here on the device of `home`; the gradient comes back in the same dtype."""
     if dtype is None or values.dtype != tf.float32:
         return values
     narrow = tf.cast(values, dtype)
@@ -57,7 +59,7 @@ def sent(values, home, dtype):
 
 
 def rows_of(home, indices, dtype):
-    """The rows `indices` of `home`, here.
+    """Return the rows `indices` of `home`, here.
 
     Args:
         indices: int64 `[n]`.

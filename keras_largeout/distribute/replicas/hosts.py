@@ -27,7 +27,7 @@ class Hosts:
 
     @property
     def per_host(self):
-        """How many devices a host has."""
+        """The number of devices per host."""
         return len(self.local)
 
     @property
@@ -51,12 +51,12 @@ class Hosts:
         return range(self.index * self.per_host, (self.index + 1) * self.per_host)
 
     def naming_lost(self):
-        """A context in which the error that TensorFlow raises when another host was lost names it."""
+        """Return a context in which the error that TensorFlow raises when another host was lost names it."""
         return contextlib.nullcontext() if self.watch is None else self.watch.naming()
 
 
 def hosts_of(strategy):
-    """The `Hosts` of a strategy over several; None for any other."""
+    """Return the `Hosts` of a strategy over several; None for any other."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return None
     if strategy not in _known:
@@ -67,18 +67,18 @@ def hosts_of(strategy):
 
 
 def current_hosts():
-    """The `Hosts` of the current strategy; None where there are not several."""
+    """Return the `Hosts` of the current strategy; None where there are not several."""
     return hosts_of(tf.distribute.get_strategy())
 
 
 def replicas_here(strategy):
-    """How many replicas of a strategy this process has: all of them, but under several hosts."""
+    """Return how many replicas of a strategy this process has: all of them, but under several hosts."""
     hosts = hosts_of(strategy)
     return strategy.num_replicas_in_sync if hosts is None else hosts.per_host
 
 
 def _this_process(strategy):
-    """Which of the processes of a strategy this one is: a chief comes before the workers."""
+    """Return which of the processes of a strategy this one is: a chief comes before the workers."""
     resolver = strategy.cluster_resolver
     chiefs = len(resolver.cluster_spec().as_dict().get("chief", ()))
     return resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)

@@ -1,4 +1,4 @@
-"""Whether the optimizer of a model can train its tables over several devices, and does so without waste."""
+"""Checks that a model's optimizer can train its tables over several devices, and does so without waste."""
 
 import warnings
 import weakref
@@ -43,7 +43,7 @@ def check_optimizer(layer):
 
 
 def check_compiled(layers, optimizer, replicas):
-    """The same for the layers of a model that is being compiled, whose tables exist already.
+    """Check the layers of a model that is being compiled, whose tables exist already.
 
     Args:
         layers: all layers of the model; those without tables are passed by.
@@ -86,7 +86,7 @@ def shards_of(layer):
 
 
 def _trained(layer):
-    """The parts of tables of a layer that the model's optimizer trains."""
+    """Return the parts of tables of a layer that the model's optimizer trains."""
     return (shard for shard in shards_of(layer) if shard.trainable)
 
 
@@ -99,7 +99,9 @@ def _refuse(optimizer, shard, where):
 
 
 def _where_ours(optimizer, shard, replicas):
-    """Where an optimizer must be ours to train a part of a table; None where it may be any, or is ours."""
+    """Return where an optimizer must be ours to train a part of a table; None where it may be any, or is
+    ours.
+    """
     table = shard.array.table
     if optimizer is None or hasattr(optimizer, "adopt"):
         return None
@@ -128,7 +130,7 @@ def _is_waste(layer, shard):
 
 
 def _warn(optimizer, shard):
-    """One warning per optimizer, however many tables it trains."""
+    """Warn once per optimizer, however many tables it trains."""
     if optimizer in _warned:
         return
     _warned.add(optimizer)
@@ -141,7 +143,7 @@ def _warn(optimizer, shard):
 
 
 def check_loss_scale(layer):
-    """For a layer whose step is a part of its backward pass: the gradients there must be those of the loss.
+    """Check that a layer whose update is part of its backward pass gets unscaled gradients.
 
     Raises:
         ValueError: the optimizer of the model in which `layer` is called scales the loss.
@@ -158,8 +160,9 @@ def check_loss_scale(layer):
 
 
 def optimizer_of_call(layer):
-    """The optimizer of the compiled model in which `layer` is being called; None where nothing will train it
-    or nobody knows."""
+    """Return the optimizer of the compiled model in which `layer` is being called; None where nothing will
+    train it or nobody knows.
+    """
     outermost = outermost_layer(layer)
     if outermost is layer or not layer.trainable:
         return None
@@ -167,14 +170,15 @@ def optimizer_of_call(layer):
 
 
 def responsible_for(optimizer, variable):
-    """The optimizer inside `optimizer` that updates `variable`; None where it cannot be known yet."""
+    """Return the optimizer inside `optimizer` that updates `variable`; None where it cannot be known yet."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return optimizer_inside(optimizer, variable) if hasattr(optimizer, "optimizers") else optimizer
 
 
 def _is_training(layer):
-    """Whether this call is of a step of training, or the symbolic one by which Keras builds a model under a
-    strategy: after that one the optimizer makes its slots."""
+    """Return whether this call is of a step of training, or the symbolic one by which Keras builds a model
+    under a strategy: after that one the optimizer makes its slots.
+    """
     building = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
     return building or is_training_call(layer)
 

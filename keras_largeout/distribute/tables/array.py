@@ -79,7 +79,7 @@ class ShardedArray:
         self.part_created()
 
     def _sizes_here(self):
-        """The sizes of the parts that this process makes, by device: those that are not empty.
+        """Return the sizes of the parts that this process makes, by device: those that are not empty.
 
         Where several hosts have the rows, each has a part: what all do together, all do for every table.
         """
@@ -88,7 +88,7 @@ class ShardedArray:
         return parts or ({here[0]: 0} if self._home.hosts is not None and any(sizes) else {})
 
     def _agreed(self, initializer):
-        """The same with the seed that the first host has drawn where nobody gave one."""
+        """Return the same with the seed that the first host has drawn where nobody gave one."""
         if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
             with self._home.hosts.naming_lost():
@@ -102,7 +102,7 @@ class ShardedArray:
         return (size, columns[1] - columns[0])
 
     def columns_of(self, key):
-        """The columns `(start, stop)` that the part `key` has of its rows; None for all of them."""
+        """Return the columns `(start, stop)` that the part `key` has of its rows; None for all of them."""
         columns = self.placement.columns
         return None if columns is None or len(self.shape) == 1 else columns[key]
 
@@ -121,7 +121,7 @@ class ShardedArray:
         return self._missing == 0
 
     def part_created(self):
-        """Called for each part when it has memory, and once more: after the last call the rows get values."""
+        """Note that a part has memory. After the last part the rows get their values."""
         self._missing -= 1
         if self._missing or self.first is not None:
             return
@@ -135,7 +135,9 @@ class ShardedArray:
         self._initializer = None
 
     def _fill_there(self, values):
-        """Every server draws all rows and keeps its own: indices cross the network, rows don't."""
+        """Fill the parts on servers: each draws all rows and keeps its own. Indices cross the network,
+        rows do not.
+        """
         for start, stop in self.chunk_ranges():
             for part, here, there, columns in self._split(np.arange(start, stop)):
                 with on(part.components[0]):
@@ -150,7 +152,9 @@ class ShardedArray:
     # Slots of the optimizer that trains this array: arrays like it, so that their rows move with its rows.
 
     def slot(self, name, fill, per_row):
-        """The optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside these."""
+        """Return the optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside
+        these.
+        """
         if name not in self._slots:
             shape = self.shape[:1] if per_row else self.shape
             self._slots[name] = ShardedArray(
@@ -159,14 +163,14 @@ class ShardedArray:
         return self._slots[name]
 
     def forget_slots(self):
-        """Those made so far belong to an optimizer that trains this array no more; `slot` makes new ones."""
+        """Forget the slots of an optimizer that no longer trains this array; `slot` makes new ones."""
         for slot in self._slots.values():
             for part in slot.parts.values():
                 part.remove()
         self._slots = {}
 
     def arrays(self):
-        """This array and its slots."""
+        """Return this array and its slots."""
         return [self, *self._slots.values()]
 
     # Rows.
@@ -182,7 +186,7 @@ class ShardedArray:
             part.write_at(there, values)
 
     def read(self, rows, to_first=False):
-        """The logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array.
+        """Return the logical rows `rows` (ints, or a slice's `(start, stop)`) as a NumPy array.
 
         With `to_first` the first of several hosts gets those of all; the others, which must ask too, do not.
         """
@@ -197,7 +201,9 @@ class ShardedArray:
         return out if self._home.hosts is None else self._of_all_hosts(rows, out, to_first)
 
     def _of_all_hosts(self, rows, out, to_first):
-        """`out`, of which each host has filled what lies there: complete on every host, or on the first."""
+        """Return `out`, of which each host has filled what lies there: complete on every host, or on the
+        first.
+        """
         hosts, columns = self._home.hosts, self.placement.columns
         bring = between_hosts.to_first if to_first else between_hosts.joined
         with tf.init_scope(), hosts.naming_lost():
@@ -220,7 +226,7 @@ class ShardedArray:
         return self.placement.columns is None and self.placement.kind in ("replicated", "range", "table")
 
     def _split(self, rows):
-        """`(part, which of rows, their local indices, columns or None)` of every part that has some."""
+        """Yield `(part, which of rows, their local indices, columns or None)` of every part that has some."""
         if self.placement.columns is not None:
             for index, part in self.parts.items():
                 yield part, slice(None), rows, self.columns_of(index)
@@ -232,20 +238,20 @@ class ShardedArray:
                 yield part, here, local[here], None
 
     def logical(self, key, local):
-        """The logical rows that the rows `local` of the part `key` are."""
+        """Return the logical rows that the rows `local` of the part `key` are."""
         if self.placement.columns is not None:
             return np.asarray(local)
         start = 0 if key == HOT else self.placement.offsets[key]
         return self.placement.rows_at(start + np.asarray(local))
 
     def logical_tensor(self, key, local):
-        """The same in a graph, for placements of which a formula tells."""
+        """Return the same in a graph, for placements of which a formula tells."""
         if key == HOT:
             return local
         return self.placement.tensor_of_rows(key, local)
 
     def held(self, key, rows):
-        """Which of the logical `rows` the part `key` has, and their local indices."""
+        """Return which of the logical `rows` the part `key` has, and their local indices."""
         for part, here, there, _ in self._split(np.asarray(rows, np.int64)):
             if part is self.parts[key]:
                 return here, there
@@ -254,7 +260,7 @@ class ShardedArray:
     # All rows: chunk by chunk, and logical ones, so that what N devices wrote M devices read.
 
     def numpy(self):
-        """The logical array, one copy of it."""
+        """Return the logical array, one copy of it."""
         return RowSpan(self).numpy()
 
     def __array__(self, dtype=None, copy=None):

@@ -25,13 +25,13 @@ _INDEPENDENT = (
 
 
 def rows_per_chunk(shape, itemsize=4):
-    """How many rows of an array of this shape make one chunk (at least 1)."""
+    """Return how many rows of an array of this shape make one chunk (at least 1)."""
     row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
     return max(1, CHUNK_BYTES // row)
 
 
 def chunk_ranges(shape, itemsize=4):
-    """`(start, stop)` of every chunk, in order; nothing for an array without rows."""
+    """Return `(start, stop)` of every chunk, in order; nothing for an array without rows."""
     step = rows_per_chunk(shape, itemsize)
     return [(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
 
@@ -68,13 +68,13 @@ def write_at(variable, indices, rows):
 
 
 def read_at(variable, indices):
-    """The rows `indices` (int array) as a NumPy array."""
+    """Return the rows `indices` (int array) as a NumPy array."""
     with tf.init_scope(), on(variable):
         return tf.gather(variable, tf.constant(indices, tf.int64)).numpy()
 
 
 def initial_rows(initializer, shape, dtype):
-    """A callable `(start, stop) -> rows` that draws the rows of `initializer(shape)`.
+    """Return a callable `(start, stop) -> rows` that draws the rows of `initializer(shape)`.
 
     A table of one chunk is exactly `initializer(shape, dtype)`. A larger one is drawn chunk by chunk: random
     initializers get one seed a chunk, and those whose scale follows from the shape keep the scale of the
@@ -120,7 +120,9 @@ def initial_rows(initializer, shape, dtype):
 
 
 def fixed_scale(initializer, shape):
-    """The RandomUniform / normal initializer that a VarianceScaling is for this shape (its own formulas)."""
+    """Return the RandomUniform / normal initializer that a VarianceScaling is for this shape (its own
+    formulas).
+    """
     fan_in, fan_out = shape[0], int(np.prod(shape[1:]))
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[initializer.mode]
     variance = initializer.scale / max(1.0, fan)
@@ -134,12 +136,12 @@ def fixed_scale(initializer, shape):
 
 
 def key_of(key, index):
-    """The name under which a store holds chunk `index` of the array `key`."""
+    """Return the name under which a store holds chunk `index` of the array `key`."""
     return f"{key}_rows_{index:06d}"
 
 
 def saved_chunks(store, key):
-    """The names of the chunks of the array `key` in `store`, in order."""
+    """Return the names of the chunks of the array `key` in `store`, in order."""
     names = []
     while key_of(key, len(names)) in store:
         names.append(key_of(key, len(names)))

@@ -1,14 +1,14 @@
-"""Where the lookups and updates of a table tell its counter, if it has one that counts now."""
+"""Reports of lookups and updates to the counter of a table, if one counts now."""
 
 
 def counter_of(placed):
-    """The counter of a `ShardedTable` or `ShardedTree` (or None) that counts now, or None."""
+    """Return the counter of a `ShardedTable` or `ShardedTree` (or None) that counts now, or None."""
     counter = None if placed is None else placed.counter
     return counter if counter is not None and counter.active else None
 
 
 def is_counted(part):
-    """Whether somebody counts what a part of a table gets."""
+    """Return whether somebody counts what a part of a table gets."""
     return _counter_of_part(part) is not None
 
 

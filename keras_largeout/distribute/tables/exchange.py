@@ -52,7 +52,7 @@ class Exchange:
         self._in_use.assign(False)
 
     def partition(self, ids, out_of_range):
-        """The `Partition` of this replica's ids: see `ops.exchange.partition_ids`."""
+        """Return the `Partition` of this replica's ids: see `ops.exchange.partition_ids`."""
         placement = self.table.placement
         if self.table.remote and self._position_of is not None:
             return self._partition_at_server(ids, out_of_range)
@@ -102,13 +102,13 @@ class Exchange:
         return partition._replace(cuts=partition.cuts[1:])
 
     def rows(self, partition):
-        """The rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
+        """Return the rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
         if self.table.hosts is not None:
             return self._rows_of_all_hosts(partition)
         return self._rows_here(partition)
 
     def _rows_of_all_hosts(self, partition):
-        """The same where parts lie on other hosts: positions go there, and the rows come back.
+        """Return the same where parts lie on other hosts: positions go there, and the rows come back.
 
         A position travels once for all replicas of a host (`rails.py`). A host makes those that come from all
         hosts unique, so each of its parts gives a row once.
@@ -144,14 +144,14 @@ class Exchange:
         return rows
 
     def runs(self, partition):
-        """`(key of a part, the slice of its rows in the partition)` for each part of the table."""
+        """Yield `(key of a part, the slice of its rows in the partition)` for each part of the table."""
         for key in self.table.array.parts:
             run = 0 if key == HOT else key + 1
             yield key, slice(partition.cuts[run], partition.cuts[run + 1])
 
 
 def rows_of_part(table, part, wanted):
-    """The rows `wanted` (int64 tensor, by their indices there) of one part of a table; differentiable.
+    """Return the rows `wanted` (int64 tensor, by their indices there) of one part of a table; differentiable.
 
     They are on the device of the part, and here where the table has an `exchange_dtype`.
     """
@@ -166,7 +166,9 @@ def _mirrored(values):
 
 
 def gather_columns(table, ids):
-    """Rows of a table that is sharded column-wise: every device gives its columns of the rows of all ids."""
+    """Return rows of a table that is sharded column-wise: every device gives its columns of the rows of
+    all ids.
+    """
     if table.hosts is None:
         return _columns_here(table, ids)
     route = RouteToAll(table.hosts, tf.shape(ids)[0])

@@ -18,7 +18,7 @@ _FILE_BYTES = 128 << 20  # held in memory before it is written
 
 
 def stand_in(array):
-    """The variable `[rows (None while it is one), ...]` that stands for a `ShardedArray` in an export.
+    """Return the variable `[rows (None while it is one), ...]` that stands for a `ShardedArray` in an export.
 
     Raises:
         ValueError: no export is under way.
@@ -42,7 +42,7 @@ def stand_in(array):
 
 
 def quantized(array):
-    """The `QuantizedRows` of a `ShardedArray` in an export, made once."""
+    """Return the `QuantizedRows` of a `ShardedArray` in an export, made once."""
     known = export_mode.quantized()
     if id(array) not in known:
         known[id(array)] = QuantizedRows(array)
@@ -101,7 +101,7 @@ class _Files:
         self._bytes += size
 
     def close(self):
-        """The prefixes of all that was written."""
+        """Return the prefixes of all that was written."""
         self._flush()
         return self._prefixes
 

@@ -30,7 +30,7 @@ class KerasTable:
         return local(uncast(self.shards[0]))
 
     def numpy(self):
-        """The array, one copy of it."""
+        """Return the array, one copy of it."""
         return self.shards[0].numpy()
 
     def __array__(self, dtype=None, copy=None):

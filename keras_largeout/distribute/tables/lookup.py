@@ -11,7 +11,7 @@ from keras_largeout.ops.exchange import partition_ids
 
 
 def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"):
-    """`ops.embedding_lookup` for a `ShardedTable`: the same arguments, the same numbers.
+    """Return `ops.embedding_lookup` for a `ShardedTable`: the same arguments, the same numbers.
 
     The ids of a replica are made unique before they travel; each shard gets those that it owns, and only
     their rows come back; they are combined where they are needed.
@@ -35,7 +35,7 @@ def sharded_lookup(table, ids, weights=None, combiner=None, out_of_range="error"
 
 
 def brought_rows(table, ids, out_of_range):
-    """The exchange: the distinct rows that a replica asks for, and which of them each id is.
+    """Return the exchange: the distinct rows that a replica asks for, and which of them each id is.
 
     Args:
         table: `ShardedTable`.
@@ -65,7 +65,7 @@ def brought_rows(table, ids, out_of_range):
 
 
 def unique_rows(table, ids, out_of_range="error"):
-    """The distinct rows that `ids` use, `[unique, dim]`."""
+    """Return the distinct rows that `ids` use, `[unique, dim]`."""
     flat = tf.reshape(values_of(ids), [-1])
     return sharded_lookup(table, tf.unique(flat).y, out_of_range=out_of_range)
 
@@ -77,7 +77,7 @@ class LogicalRows:
         self.table, self.dtype = table, tf.as_dtype(table.array.dtype)
 
     def gather(self, rows):
-        """The rows `rows` (integers of any shape)."""
+        """Return the rows `rows` (integers of any shape)."""
         if self.table.is_whole:  # as of a tree so small that every device has all of it
             (part,) = self.table.shards
             return rows_of_part(self.table, part, rows)

@@ -74,7 +74,9 @@ class _Moving:
 
 
 def _targets(old, new):
-    """The target of the row at each position of the shards; `_NOWHERE` where there is none, or it stays."""
+    """Return the target of the row at each position of the shards; `_NOWHERE` where there is none, or it
+    stays.
+    """
     count = int(old.offsets[-1]) - old.num_hot
     target = np.full(count, _NOWHERE, np.int32 if count < 2**31 else np.int64)
     for start in range(0, old.rows, _STEP):

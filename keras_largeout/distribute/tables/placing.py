@@ -11,7 +11,7 @@ PLACEMENTS = ("auto", *SIMPLE_KINDS)
 
 
 def check_placement(placement):
-    """`placement` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Return `placement` itself, an argument of a layer. Raises ValueError where it is none."""
     if isinstance(placement, Placement) or placement in PLACEMENTS or hasattr(placement, "placements"):
         return placement
     raise ValueError(
@@ -20,7 +20,7 @@ def check_placement(placement):
 
 
 def place(placement, shape, devices, itemsize=4, name=None):
-    """The `Placement` of a table that `placement` (see `ShardedTable`) asks for.
+    """Return the `Placement` of a table that `placement` (see `ShardedTable`) asks for.
 
     Args:
         placement: one of `PLACEMENTS`, a `Placement`, or a `Plan` that has one under `name`.

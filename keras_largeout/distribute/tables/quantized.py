@@ -34,5 +34,5 @@ class QuantizedRows:
             self._scales = plain_variable(scales, trainable=False, name=f"{array.name}_scales")
 
     def gather(self, rows):
-        """The rows `rows` (integers of any shape), float32."""
+        """Return the rows `rows` (integers of any shape), float32."""
         return tf.cast(tf.gather(self._values, rows), tf.float32) * tf.gather(self._scales, rows)[..., None]

@@ -1,4 +1,4 @@
-"""What the replicas of a host ask of other hosts' devices, each row once.
+"""The exchange of rows between hosts: the replicas of a host request each row once.
 
 Rail e is device e of every host. A replica gives its positions to the rails that have them, on its own host.
 The replica of a rail makes unique what all replicas of the host want of it, and brings the rows; each takes
@@ -15,7 +15,7 @@ from keras_largeout.ops.row_update import merge_rows
 
 
 def positions_beyond_hot(placement, positions):
-    """The `Partition` of positions that are not hot, which count from the last hot one."""
+    """Return the `Partition` of positions that are not hot, which count from the last hot one."""
     return partition_ids(
         positions - placement.num_hot,
         placement.offsets - placement.num_hot,
@@ -45,7 +45,9 @@ class OwnRail:
         self.positions, self.send = partition.unique[cuts[0] :], cuts[1:] - cuts[:-1]
 
     def hand_out(self, rows):
-        """The rows `[m, ...]` of the replica's partition beyond hot ones, of those that were asked for."""
+        """Return the rows `[m, ...]` of the replica's partition beyond hot ones, of those that were asked
+        for.
+        """
         return rows
 
 
@@ -70,7 +72,8 @@ class SharedRails:
         self.send = (self.cuts[2:] - self.cuts[1:-1])[rail :: hosts.per_host]
 
     def _collect(self, placement, replicas):
-        """Of each replica and rail, which rows it wants: places among its own, and in the rail's `Partition`.
+        """Return of each replica and rail, which rows it wants: places among its own, and in the rail's
+        `Partition`.
 
         Args:
             replicas: list of `(unique, cuts)`.
@@ -93,7 +96,9 @@ class SharedRails:
         return places, [*zip(*takes)], partitions
 
     def hand_out(self, rows):
-        """As of `OwnRail`. The gradients of the replicas are summed in float32, in the replicas' order."""
+        """Scatter rows, as `OwnRail` does. Gradients of replicas are summed in float32, in the order of
+        replicas.
+        """
         self._inner = rows.shape[1:]
         return tf.ensure_shape(
             cross_replica_call(self._to_replicas, self._to_rails, rows), [None, *self._inner]
@@ -128,6 +133,8 @@ class SharedRails:
 
 
 def rail_of(hosts, placement, partition):
-    """`SharedRails` where there are several replicas of this host and they can make a call as one here."""
+    """Return `SharedRails` where there are several replicas of this host and they can make a call as one
+    here.
+    """
     together = hosts.per_host > 1 and several_replicas() is not None and in_graph_of_replica()
     return (SharedRails if together else OwnRail)(hosts, placement, partition)

@@ -61,7 +61,7 @@ class RowReset:
                 part.kept.clear()
 
     def _held(self, rows, values):
-        """`(key of a part, its rows, their values)` for each part of the table."""
+        """Return `(key of a part, its rows, their values)` for each part of the table."""
         table = self.table
         if table.placement.columns is not None or table.is_whole:
             return [(key, rows, values) for key in table.array.parts]
@@ -71,7 +71,9 @@ class RowReset:
 
 
 def _first_rows(array, key, rows, values, columns):
-    """What the rows of a part of an array become: `values`, those of the table; a slot has its `fill`."""
+    """Return what the rows of a part of an array become: `values`, those of the table; a slot has its
+    `fill`.
+    """
     if array.fill is not None:
         return tf.fill(tf.concat([tf.shape(rows), array.parts[key].shape[1:]], 0), array.fill)
     return values if columns is None else values[:, columns[0] : columns[1]]

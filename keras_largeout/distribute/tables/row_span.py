@@ -40,15 +40,17 @@ class RowSpan:
         self.dtype = array.dtype
 
     def chunk_ranges(self):
-        """`(start, stop)` of every chunk of rows, counted from the first row of the span."""
+        """Return `(start, stop)` of every chunk of rows, counted from the first row of the span."""
         return chunks.chunk_ranges(self.shape, tf.as_dtype(self.dtype).size)
 
     def read(self, start, stop, to_first=False):
-        """The rows `start .. stop` of the span as a NumPy array; `to_first`: see `ShardedArray.read`."""
+        """Return the rows `start .. stop` of the span as a NumPy array; `to_first`: see
+        `ShardedArray.read`.
+        """
         return self.array.read((self.start + start, self.start + stop), to_first)
 
     def numpy(self):
-        """All rows, one copy of them."""
+        """Return all rows, one copy of them."""
         out = np.empty(self.shape, tf.as_dtype(self.dtype).as_numpy_dtype)
         for start, stop in self.chunk_ranges():
             out[start:stop] = self.read(start, stop)
@@ -58,7 +60,7 @@ class RowSpan:
         return self.shape[0]
 
     def __getitem__(self, key):
-        """Rows, and then columns, as of a NumPy array; only the rows that are asked for are read.
+        """Return rows, and then columns, as of a NumPy array; only the rows that are asked for are read.
 
         Raises:
             IndexError: a row that is not there.
@@ -168,7 +170,7 @@ class RowSpan:
 
 
 def _row_numbers(key, rows):
-    """What NumPy's subscript `key` asks for of so many rows: an array of numbers from 0 on."""
+    """Return what NumPy's subscript `key` asks for of so many rows: an array of numbers from 0 on."""
     if isinstance(key, slice):
         return np.arange(*key.indices(rows))
     key = np.asarray(key)
@@ -183,7 +185,7 @@ def _row_numbers(key, rows):
 
 
 def _runs(numbers):
-    """`(first, last)` of the runs of consecutive ones among ascending numbers."""
+    """Return `(first, last)` of the runs of consecutive ones among ascending numbers."""
     if not len(numbers):
         return []
     cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
@@ -191,7 +193,9 @@ def _runs(numbers):
 
 
 def saved_shape(store, key):
-    """The shape of the array that `RowSpan.save` wrote to `store` as `key`; None where there is none."""
+    """Return the shape of the array that `RowSpan.save` wrote to `store` as `key`; None where there is
+    none.
+    """
     said = saved_there(store, key)
     if said is not None:
         return tuple(said["shape"])

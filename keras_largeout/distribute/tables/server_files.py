@@ -57,7 +57,9 @@ def server_files(folder, keep=1):
 
 
 def bytes_to_save(model):
-    """How many bytes a file of `model` has at least: those of its variables and of its tables' slots."""
+    """Return how many bytes a file of `model` has at least: those of its variables and of its tables'
+    slots.
+    """
     variables = list(model.variables)
     if getattr(model, "optimizer", None) is not None:
         variables += model.optimizer.variables
@@ -79,7 +81,9 @@ def save_there(span, store, key):
 
 
 def saved_there(store, key):
-    """What `save_there` has said about the rows `key`: a dict with "shape"; None where it wrote none."""
+    """Return what `save_there` has said about the rows `key`: a dict with "shape"; None where it wrote
+    none.
+    """
     if _key(key) not in store:
         return None
     return json.loads(bytes(np.asarray(store[_key(key)], np.uint8)))
@@ -141,7 +145,7 @@ def _key(key):
 
 
 def _pieces(span, prefix):
-    """`(tf.Variable, path, its rows)` of each file; rows: `(start, stop)`, or an array of them."""
+    """Yield `(tf.Variable, path, its rows)` of each file; rows: `(start, stop)`, or an array of them."""
     array = span.array
     all_rows = span.shape[0] == array.shape[0]
     for key, part in array.parts.items():
@@ -159,7 +163,7 @@ def _pieces(span, prefix):
 
 
 def _on_each_server(pieces, function):
-    """`function(*piece)` of all pieces, at the same time on all servers, one after another on each."""
+    """Run `function(*piece)` for all pieces: in parallel on the servers, one after another on each."""
     servers = {}
     for piece in pieces:
         servers.setdefault(piece[0].device, []).append(piece)

@@ -84,7 +84,9 @@ class ShardVariable(SelfMadeVariable):
         return components(self._made)
 
     def beside(self):
-        """A context in which ops run on the device that updates the rows: gradients are summed there."""
+        """Return a context in which ops run on the device that updates the rows: gradients are summed
+        there.
+        """
         return on(self.components[0])
 
     def move(self, device):
@@ -114,7 +116,7 @@ class ShardVariable(SelfMadeVariable):
     # Single rows, by their indices here: `MappedShard` and `CachedShard` have other ways.
 
     def read_at(self, indices):
-        """The rows `indices` (int array) as a NumPy array."""
+        """Return the rows `indices` (int array) as a NumPy array."""
         return chunks.read_at(self.components[0], indices)
 
     def write_at(self, indices, rows):
@@ -123,7 +125,9 @@ class ShardVariable(SelfMadeVariable):
             chunks.write_at(component, indices, rows)
 
     def gather(self, indices):
-        """The rows `indices` (int64 tensor) as a step looks them up, where they lie; differentiable."""
+        """Return the rows `indices` (int64 tensor) as a step looks them up, where they lie;
+        differentiable.
+        """
         source = local(self.value)
         with on(source):
             rows = tf.gather(source, indices)
@@ -146,7 +150,7 @@ class ShardVariable(SelfMadeVariable):
         update_copies(rule, self.components, [slot.components for slot in slots], indices, values, hyper)
 
     def update_by_lookup(self, rule, slots, lookup, hyper):
-        """`update_rows` by the gradient of a lookup, a `LookupGradient`, of a part without copies."""
+        """Update rows by the gradient of a lookup, a `LookupGradient`, of a part without copies."""
         update_by_lookup(rule, self.components, [slot.components for slot in slots], lookup, hyper)
 
     def ask(self, indices):
@@ -160,14 +164,14 @@ class ShardVariable(SelfMadeVariable):
         """
 
     def remove(self):
-        """Called when this part of a slot is used no more."""
+        """Remove this part of a slot, which nothing uses any longer."""
 
     def new_slot(self, name, fill=0.0, per_row=False):
-        """An optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
+        """Return an optimizer slot beside this part: float32, its shape or `[rows]`, every value `fill`."""
         return self.array.slot(name, fill, per_row).parts[self.part]
 
     def slots(self):
-        """The optimizer slots that were made beside this part."""
+        """Return the optimizer slots that were made beside this part."""
         return [slot.parts[self.part] for slot in self.array.arrays()[1:]]
 
     def assign(self, value):
@@ -198,7 +202,7 @@ class ShardVariable(SelfMadeVariable):
         return self
 
     def numpy(self):
-        """All rows as a NumPy array (one copy of them)."""
+        """Return all rows as a NumPy array (one copy of them)."""
         out = np.empty(tuple(self.shape), tf.as_dtype(self.dtype).as_numpy_dtype)
         for start, stop in chunks.chunk_ranges(tuple(self.shape), tf.as_dtype(self.dtype).size):
             out[start:stop] = self.read_at(np.arange(start, stop))
@@ -212,7 +216,7 @@ class ShardVariable(SelfMadeVariable):
 
 
 def update_copies(rule, copies, slots, indices, values, hyper):
-    """One `row_update` on each device that has the rows: the only one, or every one with a copy.
+    """Run one `row_update` on each device that has the rows: the owner, or every device with a copy.
 
     Args:
         copies: list of `tf.Variable`s.
@@ -224,7 +228,7 @@ def update_copies(rule, copies, slots, indices, values, hyper):
 
 
 def update_by_lookup(rule, copies, slots, lookup, hyper):
-    """The same by the gradient of a lookup, a `LookupGradient`, in one pass."""
+    """Update rows by the gradient of a lookup, a `LookupGradient`, in one pass."""
     for copy, *beside in zip(copies, *slots):
         with on(copy):
             embedding_update(rule, copy, beside, lookup, hyper)

@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def sections_of(rows):
-    """The `Section`s of tables one after the other; `rows` is a dict from names to numbers of rows."""
+    """Return the `Section`s of tables one after the other; `rows` is a dict from names to numbers of rows."""
     stops = np.cumsum(list(rows.values()), dtype=np.int64).tolist()
     return tuple(Section(name, stop - rows[name], stop) for name, stop in zip(rows, stops))
 
@@ -61,13 +61,13 @@ class StackedTable(ShardedTable):
         super().__init__(shape, initializer, dtype=dtype, placement=placement, **kwargs)
 
     def span(self, name):
-        """The rows of the table `name`, a `RowSpan`."""
+        """Return the rows of the table `name`, a `RowSpan`."""
         (section,) = (s for s in self.sections if s.name == name)
         return RowSpan(self.array, section.start, section.stop)
 
 
 def _automatic(sections, row_bytes, devices):
-    """What "auto" means: the same for a table that is stacked and for one that is not."""
+    """Return what "auto" means: the same for a table that is stacked and for one that is not."""
     small = [s for s in sections if s.rows * row_bytes <= REPLICATED_BYTES]
     if devices == 1 or len(small) in (0, len(sections)):
         return "replicated" if small else "permutation"
@@ -92,7 +92,7 @@ class StackedInitializer(keras.initializers.Initializer):
         return self.rows(shape, dtype, 0, shape[0])
 
     def rows(self, shape, dtype, start, stop):
-        """The rows `start .. stop` of the stack: what each table has alone (`chunks.initial_rows`).
+        """Return the rows `start .. stop` of the stack: what each table has alone (`chunks.initial_rows`).
 
         The values of a chunk follow from where it begins in its own table, and the chunks of a stack begin
         elsewhere. So whole chunks of tables are drawn, and the last one is kept for the next chunk of the

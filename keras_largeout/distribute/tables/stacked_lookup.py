@@ -11,7 +11,7 @@ from keras_largeout.ops.embedding.wrapper import Lookup
 
 
 class Request(NamedTuple):
-    """What one feature asks of a stack.
+    """The request of one feature to a stack.
 
     Attributes:
         feature: its name, for errors.
@@ -65,7 +65,7 @@ class StackedLookup:
             self._source, self._index = brought_rows(table, self.ids, "zero")
 
     def outputs(self, dtype):
-        """What each request gets, in their order, cast to `dtype`."""
+        """Return what each request gets, in their order, cast to `dtype`."""
         sizes = dict(zip(self._order, self._sizes))
         sizes = [sum(sizes[n] for n in indices) for _, indices in self._groups]
         outputs = {}
@@ -79,7 +79,7 @@ class StackedLookup:
         return [outputs[n] for n in range(len(self._requests))]
 
     def unique_rows(self, table):
-        """The distinct rows that the requests of the table of this name use, `[unique, dim]`."""
+        """Return the distinct rows that the requests of the table of this name use, `[unique, dim]`."""
         parts = _split(self._index, self._sizes)
         ids = [part for n, part in zip(self._order, parts) if self._requests[n].section.name == table]
         return self._lookup(self._source, None, "zero").dense(tf.unique(_concat(ids)).y, None)
@@ -93,7 +93,7 @@ def _bags(request):
 
 
 def _groups(requests, bags):
-    """`(combiner, indices of the requests that one lookup answers)`."""
+    """Return `(combiner, indices of the requests that one lookup answers)`."""
     groups = {}
     for index, (request, bag) in enumerate(zip(requests, bags)):
         # Unweighted bags of one id each are their rows.
@@ -104,7 +104,7 @@ def _groups(requests, bags):
 
 
 def _stacked_ids(parts):
-    """The rows of the stack that the ids of `(request, ids)` are, int64; -1: takes part in nothing."""
+    """Return the rows of the stack that the ids of `(request, ids)` are, int64; -1: takes part in nothing."""
     parts = [(request, tf.cast(ids, tf.int64)) for request, ids in parts]
     strict = [(request, ids) for request, ids in parts if request.out_of_range == "error"]
     checked = [_check_range(strict)] if strict else []
@@ -118,7 +118,7 @@ def _stacked_ids(parts):
 
 
 def _check_range(parts):
-    """An op that fails where an id is none of its table's rows."""
+    """Return an op that fails where an id is none of its table's rows."""
     lows = tf.stack([tf.reduce_min(ids) for _, ids in parts])
     highs = tf.stack([tf.reduce_max(ids) for _, ids in parts])
     rows = [request.section.rows for request, _ in parts]

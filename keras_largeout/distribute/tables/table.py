@@ -138,7 +138,7 @@ class ShardedTable:
                 shard.constraint = constraint
 
     def _open(self, files, initializer, dtype):
-        """The `TableFolder` of a table in files; None where `files`, see `files_of`, is None.
+        """Return the `TableFolder` of a table in files; None where `files`, see `files_of`, is None.
 
         Raises:
             ValueError: it cannot be in files, or the folder is that of another table.
@@ -174,7 +174,7 @@ class ShardedTable:
             self.folder.close()
 
     def first_rows(self, initializer, shape, dtype, of_table):
-        """The `FirstRows` of the table's array or of one of a slot, in files."""
+        """Return the `FirstRows` of the table's array or of one of a slot, in files."""
         if of_table:  # those that it had when the folder was made
             return FirstRows(self.folder.first, shape, dtype)
         return FirstRows.of(initializer, shape, dtype)
@@ -195,7 +195,7 @@ class ShardedTable:
 
     @property
     def is_whole(self):
-        """Whether every replica has the whole table before it: one shard, or a replicated table."""
+        """True if every replica has the whole table: one shard, or a replicated table."""
         return not any(self.placement.sizes) or len(self.devices) == 1
 
     @property
@@ -206,7 +206,9 @@ class ShardedTable:
         return self._exchange
 
     def even_placement(self, recorded):
-        """The `Placement` that is even for what a counter recorded, and what it makes each device do."""
+        """Return the `Placement` that is even for what a counter recorded, and what it makes each device
+        do.
+        """
         return spread_rows(self.placement, recorded)
 
     def check_move(self, placement):
@@ -268,7 +270,7 @@ class ShardedTable:
         return local(part.value) if part.initialized else part.value
 
     def numpy(self):
-        """The logical array, one copy of it."""
+        """Return the logical array, one copy of it."""
         return self.array.numpy()
 
     def __array__(self, dtype=None, copy=None):

@@ -1,4 +1,4 @@
-"""What a `DistributedEmbedding` is made of: `TableConfig` and `FeatureConfig`."""
+"""The configs of a `DistributedEmbedding`: `TableConfig` and `FeatureConfig`."""
 
 import dataclasses
 
@@ -28,7 +28,9 @@ def _placement(placement):
 
 
 def unnumbered(config):
-    """What a config says. (While a model is saved or loaded, Keras numbers objects that it meets again.)"""
+    """Return what a config says. (While a model is saved or loaded, Keras numbers objects that it meets
+    again.)
+    """
     if isinstance(config, dict):
         return {key: unnumbered(value) for key, value in config.items() if key != "shared_object_id"}
     return config
@@ -120,7 +122,7 @@ class TableConfig:
         self.ids("error")
 
     def ids(self, out_of_range):
-        """The `IdsOfTable` of this table in a layer that says `out_of_range`."""
+        """Return the `IdsOfTable` of this table in a layer that says `out_of_range`."""
         return IdsOfTable(
             self.vocabulary_size,
             self.out_of_range or out_of_range,
@@ -246,16 +248,16 @@ class FeatureConfig:
 
     @property
     def padding(self):
-        """Whether id 0 is left out of the feature's bags."""
+        """True if id 0 is left out of the feature's bags."""
         return self.table.mask_zero and self.combiner is not None
 
     @property
     def masks(self):
-        """Whether a mask goes with the feature's output."""
+        """True if the feature's output has a mask."""
         return self.table.mask_zero and self.combiner is None
 
     def compute_output_shape(self, input_shape, sparse=False):
-        """The shape of the output for ids of this shape, both checked against what the feature says.
+        """Return the shape of the output for ids of this shape, both checked against what the feature says.
 
         `sparse`: whether the ids are a `tf.SparseTensor`.
 

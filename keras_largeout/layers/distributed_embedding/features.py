@@ -30,7 +30,7 @@ class FeatureStructure:
             )
 
     def flatten(self, name, structure):
-        """The leaves of a structure like that of the features, in their order."""
+        """Return the leaves of a structure like that of the features, in their order."""
         try:
             keras.tree.assert_same_structure(self.configs, structure)
         except (TypeError, ValueError):
@@ -41,7 +41,7 @@ class FeatureStructure:
         return keras.tree.flatten(structure)
 
     def pack(self, leaves):
-        """The structure with these leaves."""
+        """Return the structure with these leaves."""
         return keras.tree.pack_sequence_as(self.configs, leaves)
 
 
@@ -50,12 +50,12 @@ _PREPROCESSED = "preprocessed_inputs_per_placement"
 
 
 def bundled(inputs, weights=None):
-    """Inputs and weights (where there are any) in one structure."""
+    """Return inputs and weights (where there are any) in one structure."""
     return {_PREPROCESSED: {"inputs": inputs} if weights is None else {"inputs": inputs, "weights": weights}}
 
 
 def unbundled(inputs, weights=None):
-    """`(inputs, weights)`, also of what `bundled` made."""
+    """Return `(inputs, weights)`, also of what `bundled` made."""
     if isinstance(inputs, dict) and set(inputs) == {_PREPROCESSED}:
         bundle = inputs[_PREPROCESSED]
         return bundle["inputs"], bundle.get("weights", weights)

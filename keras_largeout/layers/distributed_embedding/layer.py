@@ -188,7 +188,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
                 fused.build(self._tables_of(stacks))
 
     def _tables_of(self, stacks):
-        """The `StackedTable`s of `Stack`s."""
+        """Return the `StackedTable`s of `Stack`s."""
         return [table for stack, table in zip(self._stacks, self.tables) if stack in stacks]
 
     def __call__(self, *args, **kwargs):
@@ -199,11 +199,11 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     @classmethod
     def has_sparsecores(cls):
-        """False: there are no TPUs here. As in keras_rs."""
+        """Return False: there are no TPUs here. As in keras_rs."""
         return False
 
     def preprocess(self, inputs, weights=None, training=False):
-        """Inputs and weights in one structure, which this layer takes as its `inputs`.
+        """Return inputs and weights in one structure, which this layer takes as its `inputs`.
 
         As in keras_rs, where TPUs need it. Here nothing is gained by it.
 
@@ -250,7 +250,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return self._features.pack([self._requests.output(f, outputs[n]) for n, f in features])
 
     def _look_up(self, stacks, requests):
-        """What the tables of `stacks` answer.
+        """Return what the tables of `stacks` answer.
 
         Returns:
             A dict from the numbers of their requests to outputs, and one from the names of the tables that
@@ -308,7 +308,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
     # The tables one by one.
 
     def get_embedding_tables(self):
-        """dict from the name of each table to its rows.
+        """Return dict from the name of each table to its rows.
 
         The values are views: `shape`, `dtype`, subscripts as of a NumPy array (`table[[3, 5], :2]`),
         `read(start, stop)`, `numpy()` (`np.asarray` works as well) and `assign(value)`. Nothing is read
@@ -319,7 +319,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return {section.name: table.span(section.name) for table in self.tables for section in table.sections}
 
     def make_uses(self):
-        """A `FeatureUse` for each feature."""
+        """Return a `FeatureUse` for each feature."""
         requests = self._requests
         if not requests.uses:
             rules = [(f.name, requests.rules[f.table.name]) for f in requests.features]
@@ -327,7 +327,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return list(requests.uses)
 
     def table_specs(self, counts=None):
-        """What a planner (`kl.distribute.plan`) has to know of the stacks: a list of `TableSpec`.
+        """Return what a planner (`kl.distribute.plan`) has to know of the stacks: a list of `TableSpec`.
 
         Args:
             counts: optional dict from names of tables to frequencies of their rows, `[vocabulary_size]`, in
@@ -337,7 +337,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return [stack.spec(self._plan_name(stack), features, dtype, counts or {}) for stack in self._stacks]
 
     def table_optimizers(self):
-        """dict from the names of the tables that have an optimizer of their own to it.
+        """Return dict from the names of the tables that have an optimizer of their own to it.
 
         What a config said (a Keras optimizer, or its name) became an optimizer of `kl.optimizers`. Tables
         whose configs say the same share one.

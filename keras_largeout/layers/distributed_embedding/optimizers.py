@@ -19,7 +19,8 @@ class Trained(NamedTuple):
 
 
 def trained_together(stacks):
-    """The stacks of a layer by what trains them: list of `Trained`, in the order of their first tables.
+    """Return the stacks of a layer by what trains them: list of `Trained`, in the order of their first
+    tables.
 
     Tables whose configs say the same have one optimizer, in how many stacks they may lie: so a file of its
     slots fits whatever the tables are stacked with.
@@ -37,7 +38,7 @@ def trained_together(stacks):
 
 
 def _same(optimizer, other):
-    """Whether two optimizers are one, or copies of one (a loaded layer has a copy for each table)."""
+    """Return whether two optimizers are one, or copies of one (a loaded layer has a copy for each table)."""
     if type(optimizer) is not type(other):
         return False
     return optimizer is other or unnumbered(optimizer.get_config()) == unnumbered(other.get_config())

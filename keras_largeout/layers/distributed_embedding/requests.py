@@ -1,4 +1,4 @@
-"""From the inputs of a `DistributedEmbedding` to what it asks of its tables."""
+"""The lookups that the inputs of a `DistributedEmbedding` need."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ from keras_largeout.layers._sequences import cut, padded
 
 
 class Requests:
-    """How the features of a layer are looked up.
+    """The lookups of the features of a layer.
 
     Args:
         features: list of `FeatureConfig`.
@@ -28,7 +28,7 @@ class Requests:
                 self.rules[table.name] = table.ids(out_of_range)
 
     def __call__(self, ids, weights, sections, training=None):
-        """A `Request` per feature, in their order.
+        """Return a `Request` per feature, in their order.
 
         Args:
             ids, weights: lists, what the layer was called with for each feature; weights may be None.
@@ -50,12 +50,12 @@ class Requests:
         ]
 
     def output(self, feature, rows):
-        """What the layer returns for a feature, of the rows that its request got."""
+        """Return what the layer returns for a feature, of the rows that its request got."""
         length = feature.max_sequence_length
         return rows if length is None else padded(rows, length)
 
     def mask(self, feature, ids):
-        """Which ids of a feature are no padding, bool of the shape of its output; symbolic ids too."""
+        """Return which ids of a feature are no padding, bool of the shape of its output; symbolic ids too."""
         return self.rules[feature.table.name].is_token(ids, feature.max_sequence_length)
 
     @staticmethod
@@ -66,7 +66,9 @@ class Requests:
         return cut(ids, feature.max_sequence_length)
 
     def _in_tables(self, ids, training):
-        """Ids of all features as rows of their tables. A vocabulary sees all features of its table as one."""
+        """Return ids of all features as rows of their tables. A vocabulary sees all features of its table
+        as one.
+        """
         found = {}
         for name, rule in self.rules.items():
             indices = [n for n, feature in enumerate(self.features) if feature.table.name == name]

@@ -1,4 +1,4 @@
-"""Which tables of a `DistributedEmbedding` become one: its stacks, from their configs alone."""
+"""The stacks of a `DistributedEmbedding`, tables that become one, from their configs alone."""
 
 import math
 from typing import NamedTuple
@@ -32,11 +32,11 @@ class Stack(NamedTuple):
 
     @property
     def cache_rows(self):
-        """What its tables ask for together; None where they ask for no cache."""
+        """The sum of its tables' `cache_rows`; None if they have no cache."""
         return sum(table.cache_rows or 0 for table in self.tables) or None
 
     def spec(self, name, features, dtype, counts):
-        """What a planner has to know: a `TableSpec` under this name.
+        """Return what a planner has to know: a `TableSpec` under this name.
 
         Args:
             features: the `FeatureConfig`s of the layer.
@@ -64,7 +64,7 @@ class Stack(NamedTuple):
 
 
 def gather_tables(features):
-    """dict from names to the different `TableConfig`s of `FeatureConfig`s, in their order.
+    """Return dict from names to the different `TableConfig`s of `FeatureConfig`s, in their order.
 
     Raises:
         ValueError: two different tables have one name.
@@ -81,7 +81,7 @@ def gather_tables(features):
 
 
 def stacks_of(tables, stacking="auto"):
-    """The `Stack`s of tables, in the order of their first tables; the same on any number of devices.
+    """Return the `Stack`s of tables, in the order of their first tables; the same on any number of devices.
 
     Args:
         tables: dict from names to `TableConfig`.
@@ -118,7 +118,7 @@ def stacks_of(tables, stacking="auto"):
 
 
 def _alike(table):
-    """What tables of one stack have in common."""
+    """Return what tables of one stack have in common."""
     placement = table.placement if isinstance(table.placement, str) else id(table.placement)
     own = table.name if not isinstance(placement, str) else None  # a Placement is that of one table
     optimizer, constraint = (
@@ -133,7 +133,7 @@ def _rows(tables):
 
 
 def _chosen(tables, stacking):
-    """dict from the name of a table to the index of the stack that was asked for; None: stack all."""
+    """Return dict from the name of a table to the index of the stack that was asked for; None: stack all."""
     if stacking == "auto":
         return None
     if isinstance(stacking, str):

@@ -1,4 +1,4 @@
-"""What `compile` was given for the output of a head: one early error that says what to write.
+"""Checks of what `compile` was given for the output of a head: one early error that says what to write.
 
 Hidden vectors look like scores of classes to Keras's losses and metrics: "sparse_categorical_crossentropy"
 would take the 17th hidden unit for class 17, "accuracy" would ask which hidden unit is the largest. Behind
@@ -108,7 +108,7 @@ def _is_head(loss):
 
 
 def _of_keras(given):
-    """Whether a loss or metric is one of Keras's own, which know nothing of heads."""
+    """Return whether a loss or metric is one of Keras's own, which know nothing of heads."""
     if isinstance(given, str):
         return True
     kind = given if inspect.isroutine(given) or inspect.isclass(given) else type(given)
@@ -142,7 +142,8 @@ def _by_output(given, outputs, names):
 
 
 def _head_behind(output):
-    """The head from whose hidden vectors alone, without weights, an output of a model was made, or None.
+    """Return the head from whose hidden vectors alone, without weights, an output of a model was made, or
+    None.
 
     What has one number per token, or `num_classes` of them, is taken for what was made of scores.
 
@@ -161,7 +162,7 @@ def _head_behind(output):
 
 
 def _sources(output):
-    """The tensors from which one was made without weights: the floating ones, but constants."""
+    """Return the tensors from which one was made without weights: the floating ones, but constants."""
     if isinstance(output, keras.KerasTensor):
         return made_from(output)
     if not isinstance(output, tf.Tensor) or not tf.is_symbolic_tensor(output):

@@ -13,7 +13,7 @@ _MANY = 4  # times the average: tokens with more of them are searched apart
 
 
 def best_without(search, hidden, k, excluded, num_classes):
-    """The k best classes of those that are not excluded; see `Head.best_without`.
+    """Return the k best classes of those that are not excluded; see `Head.best_without`.
 
     As many more are searched as a token has excluded at most. Tokens with far more than the others are
     searched apart.
@@ -42,7 +42,7 @@ def best_without(search, hidden, k, excluded, num_classes):
 
 
 def _best_of_more(search, hidden, k, excluded, wanted):
-    """The k best classes that are not excluded, of the `wanted` best."""
+    """Return the k best classes that are not excluded, of the `wanted` best."""
     scores, ids = search(hidden, wanted)
     kept = tf.cast(~_contained(ids, tf.cast(excluded, ids.dtype)), tf.int32)
     kept, places = tf.math.top_k(kept, k)  # of equal ones the first: the order stays
@@ -51,7 +51,7 @@ def _best_of_more(search, hidden, k, excluded, wanted):
 
 
 def excluded_per_token(exclude, lead, num_classes):
-    """int32 `[n, m]`: the excluded classes of each token, -1 being none.
+    """Return int32 `[n, m]`: the excluded classes of each token, -1 being none.
 
     Args:
         exclude: class ids as `Head.top_k` takes them.
@@ -89,7 +89,7 @@ def excluded_per_token(exclude, lead, num_classes):
 
 
 def _contained(ids, excluded):
-    """bool `[n, k]`: which of `ids` are in their row of `excluded`, `[n, m]`."""
+    """Return bool `[n, k]`: which of `ids` are in their row of `excluded`, `[n, m]`."""
     ordered = tf.sort(tf.pad(excluded, [[0, 0], [0, 1]], constant_values=-1), axis=1)  # never without columns
     places = tf.minimum(tf.searchsorted(ordered, ids), tf.shape(ordered)[1] - 1)
     return tf.gather(ordered, places, batch_dims=1) == ids

@@ -58,13 +58,13 @@ class HeadTree:
         return self.num_classes + self.num_nodes - 1
 
     def cut(self, dim):
-        """The `TreeCut`: what of the tree is replicated on several devices."""
+        """Return the `TreeCut`: what of the tree is replicated on several devices."""
         if self._cut is None:
             self._cut = TreeCut.of(self.tree, self.counts, dim or _USUAL_DIM)
         return self._cut
 
     def place(self, placement, devices, dim, name):
-        """The `Placement` of the rows on several devices.
+        """Return the `Placement` of the rows on several devices.
 
         Raises:
             ValueError: `placement` is none for a tree.
@@ -97,13 +97,13 @@ class HeadTree:
             self.variables.append(_variable(head, field, values[field], one_copy))
 
     def _unfilled(self):
-        """Arrays of the right shapes, until the weights file brings the tree."""
+        """Return arrays of the right shapes, until the weights file brings the tree."""
         rows = self.num_rows
         sizes = (self.num_classes, self.num_nodes + 1, self.num_nodes, self.num_nodes, -(-rows // 16), rows)
         return {field: np.zeros(size, np.int32) for field, size in zip(TreeArrays._fields, sizes)}
 
     def arrays(self):
-        """The `TreeArrays` that the ops take."""
+        """Return the `TreeArrays` that the ops take."""
         return TreeArrays(*(v.value if isinstance(v, keras.Variable) else v for v in self.variables))
 
     def require(self, name):
@@ -132,7 +132,7 @@ class HeadTree:
             store["cut_nodes"], store["cut_loads"] = cut.nodes, cut.loads
 
     def saved(self, store, name):
-        """The tree in a file.
+        """Return the tree in a file.
 
         Raises:
             ValueError: it has other sizes than this one.
@@ -165,7 +165,7 @@ class HeadTree:
             variable.assign(self.tree.arrays()[field])
 
     def config(self, dim):
-        """dict: the sizes of the tree, and a digest by which a clone in this process finds it."""
+        """Return dict: the sizes of the tree, and a digest by which a clone in this process finds it."""
         if self.tree is None:
             return self._sizes
         cut = self.cut(dim)
@@ -192,7 +192,7 @@ def _variable(head, field, value, one_copy):
 
 
 def tree_of_arguments(num_classes, counts, tree):
-    """The tree that the constructor's arguments ask for."""
+    """Return the tree that the constructor's arguments ask for."""
     if isinstance(tree, trees.Tree):
         if tree.num_classes != num_classes:
             raise ValueError(
@@ -221,7 +221,7 @@ def tree_of_arguments(num_classes, counts, tree):
 
 
 def _digest(tree):
-    """A str: two trees have the same one where they are equal."""
+    """Return a str: two trees have the same one where they are equal."""
     digest = hashlib.blake2b(digest_size=8)
     for array in (tree.class_row, tree.node_start, tree.node_row):
         digest.update(np.ascontiguousarray(array))
@@ -229,12 +229,12 @@ def _digest(tree):
 
 
 def _remember(tree, cut):
-    """The digest by which a layer made from this config finds the tree again while it is alive."""
+    """Return the digest by which a layer made from this config finds the tree again while it is alive."""
     digest = _digest(tree)
     _TREES[digest], _CUTS[digest] = tree, cut
     return digest
 
 
 def _remembered(digest):
-    """The tree and the cut that `_remember` was given; None, None where they are no longer alive."""
+    """Return the tree and the cut that `_remember` was given; None, None where they are no longer alive."""
     return _TREES.get(digest), _CUTS.get(digest)

@@ -20,7 +20,7 @@ _MERGING = (
 
 
 def mask_behind(model, hidden):
-    """The mask that a tensor of a functional model would have if merging layers kept masks.
+    """Return the mask that a tensor of a functional model would have if merging layers kept masks.
 
     It goes back from the tensor by layers that hand the mask of their first input on, as far as the tensors
     have the same batch and time steps.

@@ -8,7 +8,8 @@ from keras_largeout.trees._check import class_counts
 
 
 def counts_per_class(counts, num_classes):
-    """Class frequencies as positive float64 `[num_classes]`; a 0 becomes the smallest other, with a warning.
+    """Return class frequencies as positive float64 `[num_classes]`; a 0 becomes the smallest other, with a
+    warning.
 
     Raises:
         ValueError: another shape; numbers that are negative or not finite, or all 0.
@@ -22,7 +23,7 @@ def counts_per_class(counts, num_classes):
 
 
 class PerClass:
-    """What a head was given as one number per class, and the variable that it becomes.
+    """One number per class that a head was given, and the variable that it becomes.
 
     A config says just that there are some (True): their values are NaN until weights are loaded.
 
@@ -79,7 +80,7 @@ class LabelWeights(PerClass):
         super().__init__("label_weights", given, num_classes)
 
     def times(self, lists):
-        """`LabelLists` with these weights, times those that they have."""
+        """Return `LabelLists` with these weights, times those that they have."""
         self.require_known()
         last = self.variable.shape[0] - 1  # the op says which label is out of range
         with on_the_host():

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def ranking_losses(kind, vectors, rows, biases, of_targets, hits, num_classes, calibration):
-    """The losses, float32 `[tokens]`.
+    """Return the losses, float32 `[tokens]`.
 
     Args:
         kind: "bpr" or "binary_crossentropy".

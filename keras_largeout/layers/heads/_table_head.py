@@ -70,7 +70,7 @@ class TableHead(HeadOptimizer, Head):
         self.take_optimizer(optimizer)
 
     def tied_to(self):
-        """The embedding whose table is the kernel; None where the head has one of its own.
+        """Return the embedding whose table is the kernel; None where the head has one of its own.
 
         No attribute: Keras would save the embedding with the head.
         """
@@ -186,7 +186,7 @@ class TableHead(HeadOptimizer, Head):
             )
 
     def flat_losses(self, y_true, vectors, weight, hidden):
-        """The losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
+        """Return the losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
 
         Args:
             y_true: int32 or int64 `[n]`.
@@ -197,7 +197,7 @@ class TableHead(HeadOptimizer, Head):
         raise NotImplementedError
 
     def scaled(self, vectors):
-        """Hidden vectors over the temperature."""
+        """Return hidden vectors over the temperature."""
         return vectors if self.temperature == 1.0 else vectors / tf.cast(self.temperature, vectors.dtype)
 
     def log_prob(self, hidden, y):

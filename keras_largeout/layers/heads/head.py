@@ -1,4 +1,4 @@
-"""What an output head is: a layer that returns its input, owns the output weights and brings its loss.
+"""The base of the output heads: layers that return their input, own the output weights and bring their loss.
 
 `head.loss` is a registered `keras.losses.Loss` (`head_loss.py`). It refers to its head weakly, and by
 name once it is deserialised. It computes the losses from integer targets itself and hands them to Keras
@@ -96,7 +96,7 @@ class Head(keras.layers.Layer):
         return HeadLoss(self.name, head=self)
 
     def make_loss(self, **kwargs):
-        """`loss` with other arguments.
+        """Return `loss` with other arguments.
 
         Args:
             ignore_class: int or None: tokens with this target are left out of the loss and of its mean, as in
@@ -110,7 +110,7 @@ class Head(keras.layers.Layer):
         return HeadLoss(self.name, head=self, **kwargs)
 
     def targets(self, y_true, hidden, ignore_class=None):
-        """What the loss makes of Keras's `y_true`.
+        """Return what the loss makes of Keras's `y_true`.
 
         Args:
             y_true: as it came: a tensor, a `tf.RaggedTensor`, a `tf.SparseTensor` or an array.
@@ -132,7 +132,7 @@ class Head(keras.layers.Layer):
         return ids, ids, ids != -1
 
     def score(self, y_true, hidden, sample_weight=None, ignore_class=None):
-        """The losses of a batch: what losses and metrics begin with.
+        """Return the losses of a batch: what losses and metrics begin with.
 
         Args:
             y_true: as it came to the loss or metric.
@@ -162,11 +162,11 @@ class Head(keras.layers.Layer):
         check_outputs(model, outputs)
 
     def token_losses(self, y_true, hidden, active=None):
-        """The losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
+        """Return the losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
         raise NotImplementedError
 
     def weighed_losses(self, y_true, hidden, active, weight):
-        """`token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
+        """Return `token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
 
         A head that computes gradients along with the losses can make use of it.
 
@@ -177,7 +177,7 @@ class Head(keras.layers.Layer):
         return losses, losses
 
     def log_prob(self, hidden, y):
-        """log p(y | hidden).
+        """Return log p(y | hidden).
 
         Args:
             hidden: float `[..., dim]`.
@@ -189,7 +189,7 @@ class Head(keras.layers.Layer):
         return -self.token_losses(tf.convert_to_tensor(y), tf.convert_to_tensor(hidden))
 
     def top_k(self, hidden, k, exclude=None):
-        """The k classes of highest score, exactly.
+        """Return the k classes of highest score, exactly.
 
         Args:
             hidden: float `[..., dim]`.
@@ -234,7 +234,8 @@ class Head(keras.layers.Layer):
         return scores, ids
 
     def log_probs(self, hidden):
-        """log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into memory.
+        """Return log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into
+        memory.
 
         Args:
             hidden: float `[..., dim]`.
@@ -284,14 +285,14 @@ class Head(keras.layers.Layer):
         raise NotImplementedError
 
     def best_classes(self, hidden, k):
-        """What `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
+        """Return what `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
 
         k: int, or an int32 scalar tensor.
         """
         raise NotImplementedError
 
     def scores_of(self, hidden, ids):
-        """The scores that `best_classes` has found, computed anew where their gradient is asked for.
+        """Return the scores that `best_classes` has found, computed anew where their gradient is asked for.
 
         Args:
             hidden: float `[n, dim]`.
@@ -304,11 +305,13 @@ class Head(keras.layers.Layer):
         return tf.reshape(self.log_prob(every, tf.reshape(ids, [-1])), tf.shape(ids))
 
     def score_variables(self):
-        """The plain `tf.Variable`s of one device of which scores have a gradient, beside hidden vectors."""
+        """Return the plain `tf.Variable`s of one device of which scores have a gradient, beside hidden
+        vectors.
+        """
         return []
 
     def _differentiable(self, hidden, scores, ids):
-        """`best_classes` of hidden vectors, `[n, k]` each, with the gradient of the scores."""
+        """Return `best_classes` of hidden vectors, `[n, k]` each, with the gradient of the scores."""
         if is_exporting() or not self.searches:
             return scores, ids
         variables = self.score_variables()
@@ -324,7 +327,8 @@ class Head(keras.layers.Layer):
         return _gradients.with_gradient(gradient, tf.stop_gradient(scores), [hidden], variables), ids
 
     def best_without(self, hidden, k, excluded):
-        """What `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too few.
+        """Return what `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too
+        few.
 
         Args:
             hidden: float `[n, dim]`.
@@ -334,7 +338,7 @@ class Head(keras.layers.Layer):
         return best_without(self.best_classes, hidden, k, excluded, self.num_classes)
 
     def predictor(self, model, k=10, position="all", exclude=None):
-        """A `keras.Model` from the inputs of `model` to the k classes of highest score.
+        """Return a `keras.Model` from the inputs of `model` to the k classes of highest score.
 
         Args:
             model: a model of which an output is this head's (the hidden vectors). It may have others, and it
@@ -368,7 +372,7 @@ class Head(keras.layers.Layer):
         return predictor(self, model, k, position, exclude)
 
     def summary_note(self):
-        """What `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""
+        """Return what `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""
         sizes = {True: 0, False: 0}  # of weights, and of integers
         for weight in self.weights:
             sizes[tf.as_dtype(weight.dtype).is_floating] += tf.TensorShape(weight.shape).num_elements()
@@ -392,7 +396,7 @@ class Head(keras.layers.Layer):
 
 
 def _class_ids(y_true, hidden):
-    """Class ids as integers, without the trailing axis of length 1 that Keras allows."""
+    """Return class ids as integers, without the trailing axis of length 1 that Keras allows."""
     y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
     trailing = rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1
     return tf.squeeze(y_true, -1) if trailing else y_true

@@ -97,7 +97,7 @@ class HeadLoss(keras.losses.Loss):
         )
 
     def resolve_head(self, hidden=None):
-        """The head that this loss belongs to.
+        """Return the head that this loss belongs to.
 
         Args:
             hidden: the model's output, which knows the heads that it went through.
@@ -146,7 +146,7 @@ class HeadLoss(keras.losses.Loss):
         return mean_of_replicas(loss, self._divisor(scored), tf.shape(y_pred)[0])
 
     def _divisor(self, scored):
-        """What Keras divides the sum of the losses by."""
+        """Return what Keras divides the sum of the losses by."""
         factors = [tf.cast(f, tf.float32) for f in (scored.counted, scored.weight) if f is not None]
         if factors and self.reduction == "mean_with_sample_weight":
             return tf.reduce_sum(functools.reduce(tf.multiply, factors))
@@ -172,7 +172,7 @@ def _checked_class(ignore_class):
 
 
 def weights_like(like, sample_weight):
-    """`sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes.
+    """Return `sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes.
 
     Raises:
         ValueError: it has other axes than `like`.
@@ -194,6 +194,8 @@ def weights_like(like, sample_weight):
 
 
 def all_of(*conditions):
-    """Where all of some tensors of bools are True; None for everywhere, as for a condition that is None."""
+    """Return where all of some tensors of bools are True; None for everywhere, as for a condition that is
+    None.
+    """
     conditions = [tf.cast(condition, tf.bool) for condition in conditions if condition is not None]
     return functools.reduce(tf.logical_and, conditions) if conditions else None

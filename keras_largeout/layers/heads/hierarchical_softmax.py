@@ -182,7 +182,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         return [self.kernel_table] + ([self.bias_table] if self.use_bias else [])
 
     def _parts(self):
-        """The table, the bias (None without) and the tree, of the whole."""
+        """Return the table, the bias (None without) and the tree, of the whole."""
         in_parts = self._sharded is not None and not is_exporting()
         rows = LogicalRows if in_parts else lambda table: table.variable
         return rows(self.kernel_table), rows(self.bias_table) if self.use_bias else None, self._tree.arrays()
@@ -226,7 +226,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         return tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights)
 
     def table_specs(self):
-        """What a planner (`kl.distribute.plan`) has to know of the layer: `TableSpec`s."""
+        """Return what a planner (`kl.distribute.plan`) has to know of the layer: `TableSpec`s."""
         if self.tree is None or not self.built:
             raise ValueError(f"The head {self.name!r} has no tree or no weights yet: build it first.")
         rows = TableSpec(

@@ -6,7 +6,7 @@ from keras_largeout._hidden import in_training, note_training
 
 
 def losses_of_lists(head, lists, hidden, active, weight):
-    """The mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
+    """Return the mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
 
     Args:
         head: `Head`.

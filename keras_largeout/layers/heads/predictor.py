@@ -1,4 +1,4 @@
-"""What `head.predictor` makes of a model: one that answers with the best classes."""
+"""The model that `head.predictor` makes: it answers with the best classes."""
 
 import keras
 
@@ -37,7 +37,7 @@ def predictor(head, model, k, position, exclude=None):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Predictor(Model):
-    """From the inputs of a model whose tensors nobody knows to the best classes of a head in it.
+    """A model from the inputs of a subclassed model to the best classes of a head in it.
 
     Args:
         model: `keras.Model`.
@@ -77,14 +77,14 @@ class Predictor(Model):
 
 
 def _beside(inputs, one_more):
-    """The inputs of a model, and one more: in a dict by its name, else at the end of a list."""
+    """Return the inputs of a model, and one more: in a dict by its name, else at the end of a list."""
     if isinstance(inputs, dict):
         return {**inputs, one_more.name: one_more}
     return [*(inputs if isinstance(inputs, (list, tuple)) else [inputs]), one_more]
 
 
 def _of_head(head, model, outputs):
-    """The one of the outputs of `model` that is the head's."""
+    """Return the one of the outputs of `model` that is the head's."""
     own = [output for output in outputs if head in heads_of(output)[-1:]]
     if own:
         return own[0]

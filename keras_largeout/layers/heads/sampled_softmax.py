@@ -207,7 +207,7 @@ class SampledSoftmax(TableHead):
         return tf.math.softplus(terms.lse - of_targets)
 
     def _drawn(self, y_true, training):
-        """The `Candidates` of this step; without training those of the seed, whatever the step."""
+        """Return the `Candidates` of this step; without training those of the seed, whatever the step."""
         if training:
             seed = tf.cast(tf.convert_to_tensor(self._seeds.next()), tf.int64)
         else:

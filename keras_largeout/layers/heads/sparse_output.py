@@ -254,7 +254,9 @@ class SparseOutput(HeadOptimizer, Head):
         )
 
     def keep_batches(self):
-        """The layer's `BatchKeeper`, which can keep the batch of a training step traced from now on."""
+        """Return the layer's `BatchKeeper`, which can keep the batch of a training step traced from now
+        on.
+        """
         self._require_built("keep_batches")
         if self._keeper is None:
             dtype = tf.bfloat16 if self.compute_dtype == "bfloat16" else tf.float32
@@ -264,7 +266,7 @@ class SparseOutput(HeadOptimizer, Head):
         return self._keeper
 
     def in_degrees(self):
-        """How many connections each input has: int64 array `[dim]`."""
+        """Return how many connections each input has: int64 array `[dim]`."""
         self._require_built("in_degrees")
         return self.fan_in_weights.in_degrees()
 
@@ -282,7 +284,8 @@ class SparseOutput(HeadOptimizer, Head):
         return self.loss_kind == "softmax"
 
     def log_prob(self, hidden, y):
-        """log p(y | hidden): of the softmax over all labels, or of y being a label ("binary_crossentropy").
+        """Return log p(y | hidden): of the softmax over all labels, or of y being a label
+        ("binary_crossentropy").
 
         Args:
             hidden: float `[..., dim]`.

@@ -78,7 +78,7 @@ class TopK(keras.layers.Layer):
         self.built = True
 
     def build_from_config(self, config):
-        """Nothing: it may get another head when it is called, and has no weights of its own."""
+        """Do nothing: the layer has no weights, and may get another head when it is called."""
 
     def call(self, inputs, mask=None, exclude=None):
         check_keras_3(self, inputs)
@@ -105,7 +105,7 @@ class TopK(keras.layers.Layer):
         return {"ids": ids, "scores": scores}
 
     def count_params(self):
-        """0: the weights are the head's, and a summary counts them there."""
+        """Return 0: the weights belong to the head, and a summary counts them there."""
         return 0
 
     def compute_mask(self, inputs, mask=None):

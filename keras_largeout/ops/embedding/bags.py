@@ -27,7 +27,7 @@ class Bags(NamedTuple):
 
 
 def bags_of(ids, weights=None, combiner=None):
-    """The `Bags` of `ids`.
+    """Return the `Bags` of `ids`.
 
     Args:
         ids: integer `tf.Tensor`, `tf.RaggedTensor` or `tf.SparseTensor` (indices in row-major order).
@@ -47,7 +47,7 @@ def bags_of(ids, weights=None, combiner=None):
 
 
 def joined(bags):
-    """The layout of several `Bags` one after the other: `(splits, size)`, one of them None."""
+    """Return the layout of several `Bags` one after the other: `(splits, size)`, one of them None."""
     sizes = {b.size if isinstance(b.size, int) else None for b in bags}
     if len(sizes) == 1 and (size := sizes.pop()):
         return None, size
@@ -125,7 +125,7 @@ def _sparse(ids, weights, combiner):
 
 
 def _splits_of(row, rows):
-    """Where each row begins, int64 `[rows + 1]`, of the rows of sparse elements.
+    """Return where each row begins, int64 `[rows + 1]`, of the rows of sparse elements.
 
     Raises:
         tf.errors.InvalidArgumentError: they are not in order, or outside `[0, rows)`.
@@ -139,14 +139,14 @@ def _splits_of(row, rows):
 
 
 def _reshaped(rows, shape, static):
-    """`rows` `[bags, dim]` as `shape + [dim]`; `static` is what is known of `shape`."""
+    """Return `rows` `[bags, dim]` as `shape + [dim]`; `static` is what is known of `shape`."""
     out = tf.reshape(rows, tf.concat([shape, tf.shape(rows, shape.dtype)[-1:]], 0))
     out.set_shape(static.concatenate(rows.shape[-1:]))
     return out
 
 
 def _of_shape(weights, ids):
-    """`weights`, checked to have the shape of `ids`."""
+    """Return `weights`, checked to have the shape of `ids`."""
     weights = tf.convert_to_tensor(weights)
     if not weights.shape.is_compatible_with(ids.shape):
         raise ValueError(
@@ -162,7 +162,7 @@ def _of_shape(weights, ids):
 
 
 def _same_partition(ids, weights):
-    """The two with one partition, checked to be equal."""
+    """Return the two with one partition, checked to be equal."""
     if ids.ragged_rank != weights.ragged_rank:
         raise ValueError(
             f"`weights` must have the ragged rank of `ids`, {ids.ragged_rank}. "

@@ -20,12 +20,12 @@ def check_way(out_of_range):
 
 
 def in_op(out_of_range):
-    """What is left for the op to do, one of `OUT_OF_RANGE`, after `into_range`."""
+    """Return what is left for the op to do, one of `OUT_OF_RANGE`, after `into_range`."""
     return out_of_range if out_of_range in OUT_OF_RANGE else "zero"
 
 
 def into_range(ids, rows, out_of_range, padding=False):
-    """Ids of a table of `rows` rows, in which those outside it have got a row by one of `WAYS`.
+    """Return ids of a table of `rows` rows, in which those outside it have got a row by one of `WAYS`.
 
     - "error", "zero": the ids as they are.
     - "modulo": the remainder, never negative, of the division by `rows`.

@@ -4,14 +4,14 @@ import tensorflow as tf
 
 
 def values_of(ids):
-    """The values of ids of any kind, a tensor: of ragged and sparse ones flat."""
+    """Return the values of ids of any kind, a tensor: of ragged and sparse ones flat."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.flat_values
     return ids.values if isinstance(ids, tf.SparseTensor) else ids
 
 
 def with_values(ids, values):
-    """Ids of this kind and shape with other values."""
+    """Return ids of this kind and shape with other values."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_flat_values(values)
     if isinstance(ids, tf.SparseTensor):

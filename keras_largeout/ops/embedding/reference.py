@@ -1,4 +1,4 @@
-"""What the `embedding` ops compute, bag by bag, in float64, for the tests."""
+"""The reference of the `embedding` ops: bag by bag, in float64, for the tests."""
 
 import itertools
 
@@ -26,7 +26,7 @@ def _bags(ids, row_splits, weights, combiner, num_rows, out_of_range):
 def embedding_lookup_reference(
     table, ids, row_splits=None, weights=None, combiner=None, out_of_range="error"
 ):
-    """What `embedding_lookup` computes, on NumPy arrays, in float64, bag by bag."""
+    """Return what `embedding_lookup` computes, on NumPy arrays, in float64, bag by bag."""
     table, ids = np.asarray(table).astype(np.float64), np.asarray(ids)
     leading = (
         ids.shape if combiner is None else ids.shape[:-1] if row_splits is None else (len(row_splits) - 1,)
@@ -41,7 +41,7 @@ def embedding_lookup_reference(
 def embedding_gradient_reference(
     table, ids, grad, row_splits=None, weights=None, combiner=None, out_of_range="error"
 ):
-    """The gradients of `embedding_lookup`, on NumPy arrays, in float64.
+    """Return the gradients of `embedding_lookup`, on NumPy arrays, in float64.
 
     Returns:
         The ids that take part (`[u]`, ascending), the gradients of their rows (`[u, dim]`), and that of the

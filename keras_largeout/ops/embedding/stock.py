@@ -7,7 +7,7 @@ from keras_largeout.ops.rows import gather
 
 
 def stock_embedding_lookup(table, ids, weights=None, combiner=None, num_rows=None):
-    """`ops.embedding.embedding_lookup` without custom ops, for dense, ragged and sparse ids.
+    """Return `ops.embedding.embedding_lookup` without custom ops, for dense, ragged and sparse ids.
 
     Ids outside the table give zeros: a server should not fail a whole batch for one unknown id.
 
@@ -48,7 +48,7 @@ class StockLookup(Lookup):
 
 
 def _bag_sum(row_splits):
-    """A function that sums `[..., ids of a bag, dim]` over the ids of each bag."""
+    """Return a function that sums `[..., ids of a bag, dim]` over the ids of each bag."""
     if row_splits is None:
         return lambda values: tf.reduce_sum(values, axis=-2)
     bags = tf.size(row_splits) - 1

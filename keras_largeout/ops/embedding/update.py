@@ -14,7 +14,7 @@ from keras_largeout.ops.row_update import row_update_reference
 
 
 class LookupGradient(NamedTuple):
-    """What the gradient of a table is made of: all that its `Largeout>EmbeddingGrad` gets.
+    """The operands of the gradient of a table: all that its `Largeout>EmbeddingGrad` gets.
 
     `ids`, `row_splits` (`[0]`: ids are dense) and `weights` (`[0]`: none) are those of the lookup, as its op
     takes them; `grad` is the gradient of its output.
@@ -30,7 +30,7 @@ class LookupGradient(NamedTuple):
 
     @classmethod
     def of(cls, gradient):
-        """That of a gradient in a graph, or None where it is something else than the gradient of a lookup.
+        """Return the `LookupGradient` of a gradient in a graph; None if it is not the gradient of a lookup.
 
         Where nobody else uses the gradient itself, TensorFlow's rewriting of graphs leaves out the op that
         makes it.
@@ -49,7 +49,7 @@ class LookupGradient(NamedTuple):
 
 
 def embedding_update(rule, variable, slots, lookup, hyper):
-    """`row_update` by the gradient of a lookup in `variable`, which is never in memory; the same bits.
+    """Return `row_update` by the gradient of a lookup in `variable`, which is never in memory; the same bits.
 
     Args:
         rule, slots, hyper: As in `row_update`.
@@ -81,7 +81,7 @@ def embedding_update(rule, variable, slots, lookup, hyper):
 
 
 def embedding_update_reference(rule, variable, slots, ids, grad, hyper, **options):
-    """What `embedding_update` does, in NumPy and out of place.
+    """Return what `embedding_update` does, in NumPy and out of place.
 
     Args:
         rule, variable, slots, hyper: As in `row_update_reference`.

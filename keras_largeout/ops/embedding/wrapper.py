@@ -66,7 +66,8 @@ def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, o
 
 
 def embedding_combine(rows, ids, row_splits=None, weights=None, combiner=None, out_of_range="zero"):
-    """`embedding_lookup` in a tensor of rows that have been brought together, such as those of an exchange.
+    """Return `embedding_lookup` in a tensor of rows that have been brought together, such as those of an
+    exchange.
 
     Its gradient is dense: `[u, dim]`, duplicates summed as there.
 
@@ -126,7 +127,9 @@ class Lookup:
         return bags.restore(self.bags(bags.ids, bags.weights, *joined([bags])))
 
     def bags(self, ids, weights, splits, size):
-        """One row per bag, `[bags, dim]`, of flat `ids` and `weights` in the layout of `bags.joined`."""
+        """Return one row per bag, `[bags, dim]`, of flat `ids` and `weights` in the layout of
+        `bags.joined`.
+        """
         if self.combiner is not None and splits is None:
             ids = tf.reshape(ids, [-1, size])
             weights = None if weights is None else tf.reshape(weights, [-1, size])
@@ -156,7 +159,7 @@ class Lookup:
 
 
 def as_ids(ids):
-    """Ids as the ops take them: int32 or int64."""
+    """Return ids as the ops take them: int32 or int64."""
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise ValueError(f"`ids` must be integers. Received: dtype={ids.dtype.name}")
@@ -193,7 +196,7 @@ def _embedding_combine_gradient(op, grad):
 
 @tf.RegisterGradient("Largeout>EmbeddingGrad")
 def _second_gradient(op, _, grad_rows):
-    """The rows are linear in the gradient of the lookup: theirs is looked up as the table was."""
+    """Return the rows are linear in the gradient of the lookup: theirs is looked up as the table was."""
     ids, row_splits, weights, grad, _ = op.inputs
     unique_ids, wide = op.outputs[0], tf.cast(ids, tf.int64)
     places = tf.searchsorted(unique_ids, tf.reshape(wide, [-1]), out_type=tf.int64)
@@ -214,7 +217,7 @@ def _second_gradient(op, _, grad_rows):
 
 
 def _gradient(op, grad, of_table, weights_grad):
-    """The gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
+    """Return the gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
     table, ids, row_splits, weights = op.inputs
     options = {name: op.get_attr(name) for name in ("combiner", "out_of_range", "late_errors")}
     options = {name: v.decode() if isinstance(v, bytes) else v for name, v in options.items()}

@@ -36,7 +36,7 @@ class FanInUpdate(NamedTuple):
 
 
 class FanInForward(NamedTuple):
-    """What the forward pass of `fan_in_loss` computes over the classes of one variable.
+    """The results of the forward pass of `fan_in_loss` over the classes of one variable.
 
     Attributes:
         loss: float32 `[B]`. For "softmax" over a part of the classes: the loss as if there were no others.
@@ -57,7 +57,7 @@ class FanInForward(NamedTuple):
 def loss_arguments(
     inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
 ):
-    """What the ops of the loss share, checked: tensors and `tf.Variable`s by name."""
+    """Return what the ops of the loss share, checked: tensors and `tf.Variable`s by name."""
     if loss not in LOSSES:
         raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
     inputs, weights, indices, bias = operands(inputs, weights, indices, bias)
@@ -78,7 +78,7 @@ def loss_arguments(
 
 
 def handles(arguments):
-    """The inputs and attributes that the ops of the loss share."""
+    """Return the inputs and attributes that the ops of the loss share."""
     weights, indices, bias = arguments["weights"], arguments["indices"], arguments["bias"]
     return {
         **arguments,
@@ -92,7 +92,7 @@ def handles(arguments):
 
 
 def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient=False):
-    """`FanInForward` of `loss_arguments`, differentiable."""
+    """Return `FanInForward` of `loss_arguments`, differentiable."""
     if weight_gradient:
         watch(arguments["weights"], arguments["bias"])
     return FanInForward(
@@ -113,7 +113,7 @@ def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient
 
 
 def check_update(update, bias):
-    """The variables of the slots: those of the weights, then those of the bias."""
+    """Return the variables of the slots: those of the weights, then those of the bias."""
     if update.rule not in RULES:
         raise ValueError(f"`update.rule` must be one of {RULES}. Received: rule={update.rule!r}")
     count = _SLOTS[update.rule]
@@ -140,7 +140,7 @@ def operands(inputs, weights, indices, bias):
 
 
 def variable(name, value, dtypes):
-    """The `tf.Variable` in `value`, checked; `name` is what errors call it."""
+    """Return the `tf.Variable` in `value`, checked; `name` is what errors call it."""
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, tf.Variable):
@@ -152,14 +152,16 @@ def variable(name, value, dtypes):
 
 
 def int64(value):
-    """A host number (or a few) as int64; Python's numbers stay constants that shapes can be inferred from."""
+    """Return a host number (or a few) as int64; Python's numbers stay constants that shapes can be
+    inferred from.
+    """
     if isinstance(value, (tuple, list)) and any(map(tf.is_tensor, value)):
         return tf.stack([int64(v) for v in value])
     return tf.cast(value, tf.int64) if tf.is_tensor(value) else tf.constant(value, tf.int64)
 
 
 def seed_of(pair):
-    """An update's `seed` as the ops read it: in host memory."""
+    """Return an update's `seed` as the ops read it: in host memory."""
     with on_the_host():
         return int64(pair)
 
@@ -171,7 +173,7 @@ def watch(weights, bias):
 
 
 def optional_handle(bias, weights):
-    """The bias's handle. Without bias the op takes any handle in its place and does not read it."""
+    """Return the bias's handle. Without bias the op takes any handle in its place and does not read it."""
     return (weights if bias is None else bias).handle
 
 

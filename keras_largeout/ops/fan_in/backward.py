@@ -23,7 +23,8 @@ def fan_in_backward(
     input_gradient=True,
     weight_gradient=True,
 ):
-    """Gradients of the losses over the classes of one variable; with `update` its step, taken in place.
+    """Return gradients of the losses over the classes of one variable; with `update` its step, taken in
+    place.
 
     Args:
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, update: as in `fan_in_loss`.

@@ -1,4 +1,4 @@
-"""Where a class may grow new connections: random candidates, and the gradients that they would have."""
+"""Candidates for new connections of a class, drawn at random, and the gradients that they would have."""
 
 import tensorflow as tf
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def fan_in_candidates(indices, num_inputs, seed, count, first_row=0, num_rows=None, first_class=0):
-    """`count` different inputs for each class, at random, to none of which it is connected.
+    """Return `count` different inputs for each class, at random, to none of which it is connected.
 
     Args:
         indices: Variable `[C, K]`, uint16 or uint32.
@@ -66,7 +66,7 @@ def fan_in_candidate_gradient(
     first_class=0,
     num_classes=None,
 ):
-    """The gradient of the loss for connections that do not exist (their weights would be zero).
+    """Return the gradient of the loss for connections that do not exist (their weights would be zero).
 
     Args:
         inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes: As

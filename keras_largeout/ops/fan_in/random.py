@@ -6,7 +6,7 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix64(z):
-    """The finaliser of SplitMix64: uint64 to uint64, a bijection."""
+    """Return the finaliser of SplitMix64: uint64 to uint64, a bijection."""
     with np.errstate(over="ignore"):
         z = np.uint64(z)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -15,14 +15,14 @@ def mix64(z):
 
 
 def random_key(seed):
-    """The key of one op call from `seed`, (seed, step)."""
+    """Return the key of one op call from `seed`, (seed, step)."""
     with np.errstate(over="ignore"):
         first, step = (np.uint64(int(s) & 0xFFFFFFFFFFFFFFFF) for s in seed)
         return mix64(mix64(first + _GAMMA) + step)
 
 
 def mix32(element, key):
-    """One uint32 for each uint64 of `element`."""
+    """Return one uint32 for each uint64 of `element`."""
     with np.errstate(over="ignore"):
         element = np.asarray(element, np.uint64)
         high = element >> np.uint64(32)
@@ -41,7 +41,9 @@ def _below(key, item, draw_number, limit):
 
 
 def draw(key, item, limit, taken, count):
-    """`count` different numbers in `[0, limit)`, none of `taken`, for class `item`; in order of drawing."""
+    """Return `count` different numbers in `[0, limit)`, none of `taken`, for class `item`; in order of
+    drawing.
+    """
     taken = {int(t) for t in taken}
     new, number = [], 0
     if limit <= 4 * (len(taken) + count):  # few are free: shuffle those

@@ -1,4 +1,6 @@
-"""What the fan-in ops compute, on NumPy arrays: sums in float64, connections and random numbers exactly."""
+"""The reference of the fan-in ops on NumPy arrays: sums in float64, connections and random numbers
+exactly.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -8,14 +10,14 @@ from keras_largeout.ops.row_update import row_update_reference
 
 
 def fan_in_logits_reference(inputs, weights, indices, bias=None):
-    """Logits `[B, C]`, float64."""
+    """Return logits `[B, C]`, float64."""
     inputs, weights = np.asarray(inputs, np.float64), np.asarray(weights).astype(np.float64)
     logits = np.einsum("bck,ck->bc", inputs[:, np.asarray(indices, np.int64)], weights)
     return logits if bias is None else logits + np.asarray(bias, np.float64)
 
 
 def _targets(labels, row_splits, label_weights, shape, first_class):
-    """`[B, C]`: whether a class is a label of an example, and the weight of its positive term."""
+    """Return `[B, C]`: whether a class is a label of an example, and the weight of its positive term."""
     positive, weight = np.zeros(shape, bool), np.ones(shape)
     for b in range(shape[0]):
         for at in range(row_splits[b], row_splits[b + 1]):
@@ -27,7 +29,7 @@ def _targets(labels, row_splits, label_weights, shape, first_class):
 
 
 def _terms(loss, z, positive, weight):
-    """The losses `[B]` and their gradients to the logits `[B, C]`."""
+    """Return the losses `[B]` and their gradients to the logits `[B, C]`."""
     sign = np.where(positive, 1.0, -1.0)
     weight = np.where(positive, weight, 0.0 if loss == "softmax" else 1.0)
     if loss == "squared_hinge":
@@ -53,7 +55,7 @@ def fan_in_loss_reference(
     grad_loss=None,
     first_class=0,
 ):
-    """The losses of `fan_in_loss` and their gradients.
+    """Return the losses of `fan_in_loss` and their gradients.
 
     Args:
         grad_loss: The gradient of the losses, `[B]`; `None`: ones. The others as in `fan_in_loss`, as arrays.
@@ -76,14 +78,16 @@ def fan_in_loss_reference(
 
 
 def fan_in_candidate_gradient_reference(inputs, d_logits, candidates, first_row=0):
-    """`[n, M]`: the gradient for connections to `candidates`; `d_logits` `[B, C]` is that of the logits."""
+    """Return `[n, M]`: the gradient for connections to `candidates`; `d_logits` `[B, C]` is that of the
+    logits.
+    """
     rows = slice(first_row, first_row + len(candidates))
     x = np.asarray(inputs, np.float64)
     return np.einsum("bc,bck->ck", np.asarray(d_logits)[:, rows], x[:, np.asarray(candidates, np.int64)])
 
 
 def fan_in_update_reference(rule, weights, slots, gradient, hyper, seed=(0, 0), first_class=0):
-    """What the fused step does to weights (or a bias) of the given gradient.
+    """Return what the fused step does to weights (or a bias) of the given gradient.
 
     Args:
         rule: One of `RULES`.
@@ -110,7 +114,9 @@ def fan_in_update_reference(rule, weights, slots, gradient, hyper, seed=(0, 0), 
 
 
 def round_stochastically(values, seed, first_class=0):
-    """float32 `[C, K]` to bfloat16: up with the probability of what is cut off; the op's random numbers."""
+    """Return float32 `[C, K]` to bfloat16: up with the probability of what is cut off; the op's random
+    numbers.
+    """
     values = np.ascontiguousarray(values, np.float32)
     element = np.arange(values.size, dtype=np.uint64) + np.uint64(first_class * values.shape[1])
     noise = mix32(element, random_key(seed)).reshape(values.shape) & np.uint32(0xFFFF)
@@ -121,35 +127,37 @@ def round_stochastically(values, seed, first_class=0):
 
 
 def fan_in_top_k_reference(inputs, weights, indices, bias, k):
-    """The `k` largest logits of every example: `scores` and `ids`, `[B, k]`; ties by the smaller id."""
+    """Return the `k` largest logits of every example: `scores` and `ids`, `[B, k]`; ties by the smaller
+    id.
+    """
     logits = fan_in_logits_reference(inputs, weights, indices, bias)
     ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(logits, ids, 1), ids
 
 
 def fan_in_connections_reference(num_rows, fan_in, num_inputs, seed, first_class=0):
-    """int64 `[num_rows, fan_in]`: what `fan_in_connections` draws."""
+    """Return int64 `[num_rows, fan_in]`: what `fan_in_connections` draws."""
     key = random_key(seed)
     rows = [draw(key, first_class + r, num_inputs, [], fan_in) for r in range(num_rows)]
     return np.array(rows, np.int64).reshape(num_rows, fan_in)
 
 
 def fan_in_candidates_reference(indices, num_inputs, seed, count, first_class=0):
-    """int64 `[C, count]`: what `fan_in_candidates` draws."""
+    """Return int64 `[C, count]`: what `fan_in_candidates` draws."""
     key = random_key(seed)
     rows = [draw(key, first_class + r, num_inputs, row, count) for r, row in enumerate(np.asarray(indices))]
     return np.array(rows, np.int64).reshape(len(indices), count)
 
 
 def _prune_keys(weights, seed, first_class):
-    """The order in which connections are pruned: |weight|, then a random number. uint64 `[C, K]`."""
+    """Return the order in which connections are pruned: |weight|, then a random number. uint64 `[C, K]`."""
     bits = np.abs(np.asarray(weights).astype(np.float32)).view(np.uint32).astype(np.uint64)
     element = np.arange(bits.size, dtype=np.uint64) + np.uint64(first_class * bits.shape[1])
     return (bits << np.uint64(32)) | mix32(element, random_key(seed)).reshape(bits.shape).astype(np.uint64)
 
 
 def fan_in_prune_threshold_reference(weights, fraction, seed, first_class=0):
-    """The key of the last connection to prune; -1 where there is none."""
+    """Return the key of the last connection to prune; -1 where there is none."""
     keys = np.sort(_prune_keys(weights, seed, first_class), axis=None)
     count = int(fraction * keys.size + 0.5)
     return int(keys[count - 1]) if count else -1
@@ -167,7 +175,7 @@ def fan_in_rewire_reference(
     scores=None,
     first_class=0,
 ):
-    """What `fan_in_rewire` does, out of place: new `(weights, indices, slots, number of changes)`."""
+    """Return what `fan_in_rewire` does, out of place: new `(weights, indices, slots, number of changes)`."""
     weights, indices, slots = np.array(weights), np.array(indices), [np.array(s) for s in slots]
     keys, random, changes = _prune_keys(weights, seed, first_class), random_key(seed), 0
     for row in range(len(weights)):

@@ -1,4 +1,4 @@
-"""Which inputs a class is connected to: drawn at random, pruned and regrown, in place.
+"""The connections of a class to inputs: drawn at random, pruned and regrown, in place.
 
 Kernels: `custom_ops/fan_in/fan_in_rewire.h`. Every random number depends on seed, class and draw alone, so
 connections are the same on any number of devices and threads.
@@ -40,7 +40,7 @@ KEY_DIGITS = 7  # of 9 bits: the 63 bits by which connections are ordered
 
 
 def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=None):
-    """Initial connections: `fan_in` different inputs for each class, uniform.
+    """Return initial connections: `fan_in` different inputs for each class, uniform.
 
     Args:
         num_rows: Number of classes to draw for: `first_class .. first_class + num_rows`. Large layers are
@@ -77,7 +77,7 @@ def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=
 
 
 def fan_in_prune_threshold(weights, fraction, seed, first_class=0, connections=None, summed=tf.identity):
-    """The threshold below which `fraction` of all connections lie: for `fan_in_rewire(threshold=...)`.
+    """Return the threshold below which `fraction` of all connections lie: for `fan_in_rewire(threshold=...)`.
 
     Connections are ordered by |weight|, equal ones at random (by `seed`), so that exactly
     `int(fraction * C * K + 0.5)` of them are pruned whatever ties there are.
@@ -202,7 +202,7 @@ def fan_in_rewire(
 
 
 def fan_in_degrees(indices, num_inputs):
-    """How many connections every input has: int64 `[num_inputs]`.
+    """Return how many connections every input has: int64 `[num_inputs]`.
 
     Args:
         indices: Variable `[C, K]`, uint16 or uint32.

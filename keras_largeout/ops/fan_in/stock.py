@@ -8,7 +8,7 @@ _VALUES = 2**24  # Values of one gathered [rows, fan_in, examples] tensor.
 
 
 def stock_fan_in_logits_of(inputs, classes, weights, indices, bias=None):
-    """The logit of one class for each example: float32 `[B]`.
+    """Return the logit of one class for each example: float32 `[B]`.
 
     Args:
         inputs: float `[B, I]`.
@@ -22,13 +22,13 @@ def stock_fan_in_logits_of(inputs, classes, weights, indices, bias=None):
 
 
 def _unsigned(places, dtype):
-    """int32: what bits that were taken for signed integers are as `dtype`."""
+    """Return int32: what bits that were taken for signed integers are as `dtype`."""
     places = tf.cast(places, tf.int32)
     return tf.where(places < 0, places + 2**16, places) if dtype == tf.uint16 else places
 
 
 def stock_fan_in_top_k(inputs, weights, indices, bias, k):
-    """The k largest logits of every example and what a softmax divides by, some classes at a time.
+    """Return the k largest logits of every example and what a softmax divides by, some classes at a time.
 
     Args:
         inputs: float `[B, I]`.

@@ -44,7 +44,7 @@ __all__ = [
 
 
 def fan_in_logits(inputs, weights, indices, bias=None):
-    """`logits[b, c] = bias[c] + sum over k of weights[c, k] * inputs[b, indices[c, k]]`.
+    """Return `logits[b, c] = bias[c] + sum over k of weights[c, k] * inputs[b, indices[c, k]]`.
 
     For small numbers of classes, tests and losses of one's own: it forms `[B, C]`. Gradients go to inputs,
     weights and bias, those of the variables dense. The same bits come out for any number of threads.
@@ -98,7 +98,8 @@ def fan_in_loss(
     input_gradient=True,
     weight_gradient=True,
 ):
-    """The losses of a batch; neither logits `[B, C]` nor (with `update`) gradients `[C, K]` are ever whole.
+    """Return the losses of a batch; neither logits `[B, C]` nor (with `update`) gradients `[C, K]` are ever
+    whole.
 
     With z the logits of `fan_in_logits`, w the weight of a label (1 without `label_weights`), the loss of an
     example is
@@ -189,7 +190,7 @@ def fan_in_forward(
     first_class=0,
     num_classes=None,
 ):
-    """The forward pass of `fan_in_loss` alone, with what its backward pass reads; arguments as there.
+    """Return the forward pass of `fan_in_loss` alone, with what its backward pass reads; arguments as there.
 
     Returns:
         `FanInForward`. It has no gradient.
@@ -201,7 +202,7 @@ def fan_in_forward(
 
 
 def fan_in_top_k(inputs, weights, indices, bias, k, dtype=tf.int32):
-    """The `k` largest logits of every example, without ever holding all of them.
+    """Return the `k` largest logits of every example, without ever holding all of them.
 
     Args:
         inputs: Floating tensor `[B, I]`.

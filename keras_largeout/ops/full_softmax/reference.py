@@ -1,10 +1,10 @@
-"""What `full_softmax` computes, on NumPy arrays, in float64, with all logits at once."""
+"""The reference of `full_softmax` on NumPy arrays, in float64, with all logits at once."""
 
 import numpy as np
 
 
 def full_softmax_reference(hidden, targets, table, bias=None, skip_target=False, upstream=None):
-    """The terms of `full_softmax_terms`, and the gradients of a weighted sum of them.
+    """Return the terms of `full_softmax_terms`, and the gradients of a weighted sum of them.
 
     Args:
         hidden: `[tokens, dim]`.

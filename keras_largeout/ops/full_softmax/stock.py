@@ -10,7 +10,7 @@ _MOST, _LEAST = 16_384, 512  # so many classes, whose rows are copied.
 
 
 def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
-    """The k largest logits of every token, and the logsumexp of all.
+    """Return the k largest logits of every token, and the logsumexp of all.
 
     Args:
         hidden: float `[n, dim]`.

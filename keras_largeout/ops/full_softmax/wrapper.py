@@ -59,7 +59,8 @@ def full_softmax_terms(
     weight_gradient=True,
     scratch_bytes=SCRATCH_BYTES,
 ):
-    """What a loss needs of a softmax over all rows of a table; nothing has the size `[tokens, classes]`.
+    """Return what a loss needs of a softmax over all rows of a table; nothing has the size `[tokens,
+    classes]`.
 
     The logits are `hidden . table^T + bias`. Table and bias are used by their handles, in place; their
     gradients are dense. The same bits come out for any number of threads.

@@ -11,7 +11,7 @@ _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
 
 def xxhash64_reference(data, seed=0):
-    """XXH64 of bytes, an int in `[0, 2**64)`.
+    """Return XXH64 of bytes, an int in `[0, 2**64)`.
 
     Source: the specification of xxHash by Yann Collet, https://github.com/Cyan4973/xxHash, doc.
     """
@@ -41,7 +41,7 @@ def xxhash64_reference(data, seed=0):
 
 
 def category_hash_reference(values, num_bins, seeds, first=0):
-    """What `wrapper.category_hash` gives with "xxhash64", for lists of strings, bytes or ints.
+    """Return what `wrapper.category_hash` gives with "xxhash64", for lists of strings, bytes or ints.
 
     Args:
         values: list of p lists `[n]`.

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def stock_category_hash(values, num_bins, seeds, first=0):
-    """`ops.hashing.wrapper.category_hash` with "farmhash64": the same arguments, no custom op."""
+    """Return `ops.hashing.wrapper.category_hash` with "farmhash64": the same arguments, no custom op."""
     values = [v if v.dtype == tf.string else tf.strings.as_string(v) for v in values]
     if len(values) == 1 and list(seeds) == [None]:
         return first + tf.strings.to_hash_bucket_fast(values[0], num_bins - first)[:, None]
@@ -24,5 +24,7 @@ def stock_category_hash(values, num_bins, seeds, first=0):
 
 
 def _fingerprints(rows):
-    """FarmHash64 of strings `[n]`, or of rows of bytes `[n, size]`: uint8 `[n, 8]`, the lowest first."""
+    """Return FarmHash64 of strings `[n]`, or of rows of bytes `[n, size]`: uint8 `[n, 8]`, the lowest
+    first.
+    """
     return tf.ensure_shape(tf.raw_ops.Fingerprint(data=rows, method="farmhash64"), [None, 8])

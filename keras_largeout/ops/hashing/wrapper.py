@@ -16,7 +16,7 @@ HASHES = ("farmhash64", "xxhash64")
 
 
 def xxhash64(values, seed=0):
-    """XXH64 of each value: the numbers of any library of that name.
+    """Return XXH64 of each value: the numbers of any library of that name.
 
     Args:
         values: strings (by their bytes) or integers (by their decimal digits), a tensor of any shape.
@@ -46,7 +46,7 @@ def xxhash64(values, seed=0):
 
 
 def category_hash(values, num_bins, seeds, hash="xxhash64", first=0):
-    """Ids of categories by k hashes, each of bins of its own.
+    """Return ids of categories by k hashes, each of bins of its own.
 
     Args:
         values: list of tensors `[n]` of strings or integers: one, or those of which each combination is a
@@ -88,7 +88,7 @@ def category_hash(values, num_bins, seeds, hash="xxhash64", first=0):
 
 
 def _hashable(values):
-    """Values of a type that the ops take."""
+    """Return values of a type that the ops take."""
     dtype = values.dtype
     if dtype in (tf.string, tf.int32, tf.int64, tf.uint64):
         return values
@@ -98,7 +98,7 @@ def _hashable(values):
 
 
 def _signed(seed):
-    """The bits of an unsigned seed as an attribute of an op."""
+    """Return the bits of an unsigned seed as an attribute of an op."""
     if not 0 <= seed < 2**64:
         raise ValueError(f"A seed must be an int from 0 to 2**64 - 1. Received: {seed!r}")
     return int(seed) - 2**64 if seed >= 2**63 else int(seed)

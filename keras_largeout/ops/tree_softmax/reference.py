@@ -1,4 +1,4 @@
-"""What `tree_softmax` computes, on NumPy arrays, in float64, node by node."""
+"""The reference of `tree_softmax` on NumPy arrays, in float64, node by node."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def _node_log_probs(node, hidden, table, bias, node_start):
 
 
 def _path(target, tree):
-    """The (node, row) pairs of a class, from leaf to root."""
+    """Yield the (node, row) pairs of a class, from leaf to root."""
     row = tree.class_row[target]
     while row >= 0:
         node = np.searchsorted(tree.node_start, row, side="right") - 1
@@ -27,7 +27,7 @@ def _float64(*arrays):
 
 
 def tree_softmax_reference(hidden, targets, table, bias, tree, weights=None, grad_loss=None):
-    """The loss of `tree_softmax_loss` and its gradients.
+    """Return the loss of `tree_softmax_loss` and its gradients.
 
     Args:
         hidden: `[tokens, dim]`.
@@ -77,7 +77,9 @@ def tree_softmax_reference(hidden, targets, table, bias, tree, weights=None, gra
 
 
 def tree_top_k_reference(hidden, table, bias, tree, k):
-    """The `k` largest of all log probabilities: `log_probs` and `ids`, `[queries, k]`; ties by smaller id."""
+    """Return the `k` largest of all log probabilities: `log_probs` and `ids`, `[queries, k]`; ties by
+    smaller id.
+    """
     hidden, table, bias = _float64(hidden, table, bias)
     all_log_probs = np.empty((len(hidden), len(tree.class_row)))
     for query, h in enumerate(hidden):

@@ -35,18 +35,20 @@ def in_chunks(hidden, size, k, search):
 
 
 def best_of(scores, ids, k):
-    """The k best of each row, and their ids."""
+    """Return the k best of each row, and their ids."""
     best, places = tf.math.top_k(scores, k)
     return best, tf.gather(ids, places, batch_dims=1)
 
 
 def comparable(scores):
-    """Scores that can be compared: NaN (kept out of `top_k`, whose order it breaks) counts as improbable."""
+    """Return scores that can be compared: NaN (kept out of `top_k`, whose order it breaks) counts as
+    improbable.
+    """
     return tf.maximum(tf.where(tf.math.is_nan(scores), FLOOR, scores), FLOOR)
 
 
 class TreeFacts:
-    """What is known of a tree while a search of it is traced.
+    """The facts of a tree that are known while a search of it is traced.
 
     Args:
         tree: `TreeArrays` of variables, eager tensors or NumPy arrays.
@@ -68,7 +70,7 @@ class TreeFacts:
 
 
 def node_scores(logits, tree, facts):
-    """What the logit of a row lacks to be a log-probability.
+    """Return what the logit of a row lacks to be a log-probability.
 
     Args:
         logits: float32 `[num_rows, queries]`.
@@ -98,7 +100,7 @@ def node_scores(logits, tree, facts):
 
 
 def rows_on_paths(targets, tree, facts):
-    """The rows of all nodes that the paths to `targets` pass: what a softmax over the tree reads.
+    """Return the rows of all nodes that the paths to `targets` pass: what a softmax over the tree reads.
 
     Args:
         targets: integers `[tokens]`.
@@ -132,7 +134,7 @@ class DenseSearch:
         return tf.math.top_k(scores, self.k)
 
     def _class_scores(self, hidden):
-        """float32 `[num_classes, queries]`. Rows come first: the children of a node are contiguous."""
+        """Return float32 `[num_classes, queries]`. Rows come first: the children of a node are contiguous."""
         logits = self._logits(hidden)
         class_row = tf.convert_to_tensor(self.tree.class_row)
         node, scores = node_scores(logits, self.tree, self.facts)

@@ -32,7 +32,7 @@ _LIMIT_SHARE = 64  # A query that would open more than 1 / 64 of all rows is sco
 
 
 def stock_top_k(hidden, table, bias, tree, k):
-    """The k most probable classes of every query; exact.
+    """Return the k most probable classes of every query; exact.
 
     Args:
         hidden: floats `[queries, dim]`.
@@ -89,7 +89,7 @@ class _BestFirst:
         )
 
     def _search_all(self, hidden, queries):
-        """(scores, ids, whether the search was given up) of all queries, chunk by chunk."""
+        """Return (scores, ids, whether the search was given up) of all queries, chunk by chunk."""
 
         # The flag travels as one more column of ids (beside an idle one of scores), to share the loop.
         def search(chunk):
@@ -141,7 +141,9 @@ class _BestFirst:
         return best, best_ids, *self._keep(best, tf.gather(scores, inner, axis=1), nodes)
 
     def _keep(self, best, open_scores, open_nodes):
-        """The open nodes that can still matter, best first; as many columns as the busiest query needs."""
+        """Return the open nodes that can still matter, best first; as many columns as the busiest query
+        needs.
+        """
         alive = tf.reduce_sum(tf.cast(open_scores > best[:, -1:], tf.int32), axis=1)
         return best_of(open_scores, open_nodes, tf.reduce_max(alive))
 
@@ -172,7 +174,7 @@ class _BestFirst:
         return tf.cast(gather(self.table, rows), tf.float32)
 
     def _open_padded(self, hidden, node):
-        """(logits, child, valid), each `[pairs, widest]`."""
+        """Return (logits, child, valid), each `[pairs, widest]`."""
         start = tf.gather(self.tree.node_start, node)
         size = tf.gather(self.tree.node_start, node + 1) - start
         step = tf.range(self.widest)
@@ -184,7 +186,7 @@ class _BestFirst:
         return tf.where(valid, logits, tf.float32.min), tf.gather(self.tree.row_child, rows), valid
 
     def _open_ragged(self, hidden, node):
-        """The same, `[pairs, the widest of these nodes]`, without gathering the padding."""
+        """Return the same, `[pairs, the widest of these nodes]`, without gathering the padding."""
         start = tf.gather(self.tree.node_start, node)
         size = tf.gather(self.tree.node_start, node + 1) - start
         pair = tf.repeat(tf.range(tf.shape(node)[0]), size)

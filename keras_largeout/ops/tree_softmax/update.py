@@ -14,7 +14,7 @@ _open = threading.local()
 
 
 class TableStep:
-    """What the backward pass of a tree softmax does to the rows of its table.
+    """The step that the backward pass of a tree softmax takes on the rows of its table.
 
     Within `with step:` the gradient of `tree_softmax_loss` is asked. The op that gives it then updates the
     rows and slots of `variable`; the table's own gradient is None, and `taken` is True.
@@ -37,7 +37,7 @@ class TableStep:
 
 
 def open_step():
-    """The `TableStep` that the next gradient is to take, or None. It is asked once."""
+    """Return the `TableStep` that the next gradient is to take, or None. It is asked once."""
     step = getattr(_open, "step", None)
     if step is None or step.taken:
         return None
@@ -46,7 +46,8 @@ def open_step():
 
 
 def tree_softmax_update(step, bias, hidden, weights, grad_loss, node_start, node_parent, saved, **options):
-    """`row_update` of a table by the gradient of a tree softmax, which is never in memory; the same bits.
+    """Return `row_update` of a table by the gradient of a tree softmax, which is never in memory; the same
+    bits.
 
     Args:
         step: `TableStep`.
@@ -88,7 +89,7 @@ def tree_softmax_update(step, bias, hidden, weights, grad_loss, node_start, node
 
 
 def tree_softmax_update_reference(rule, variable, slots, rows, row_grads, hyper):
-    """What `tree_softmax_update` does to a table, in NumPy and out of place.
+    """Return what `tree_softmax_update` does to a table, in NumPy and out of place.
 
     Args:
         rule, variable, slots, hyper: As in `row_update_reference`.

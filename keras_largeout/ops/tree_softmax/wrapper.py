@@ -54,7 +54,8 @@ def tree_softmax_loss(
     forest=False,
     num_classes=0,
 ):
-    """Cross-entropy `-log p(target | hidden)` where p is the product of one softmax per node of a tree.
+    """Return cross-entropy `-log p(target | hidden)` where p is the product of one softmax per node of a
+    tree.
 
     log p(class) is the sum over the path from the root of (logit of the row - logsumexp of the node's rows),
     with logit = `hidden . table[row] + bias[row]`. Only nodes on the paths of the targets are computed. Table
@@ -109,7 +110,7 @@ def tree_softmax_pairs(
     forest=False,
     num_classes=0,
 ):
-    """What `tree_softmax_loss` returns for these arguments, and what it took.
+    """Return what `tree_softmax_loss` returns for these arguments, and what it took.
 
     Returns:
         The losses, float32 `[tokens]`, and how many (token, node) pairs were computed, an int32 scalar.
@@ -136,7 +137,7 @@ def tree_softmax_pairs(
 
 
 def tree_softmax_top_k(hidden, table, bias, tree, k, dtype=tf.int32):
-    """The `k` most probable classes of every row of `hidden`, exact.
+    """Return the `k` most probable classes of every row of `hidden`, exact.
 
     Best-first search over the nodes, which ends when no open node is as probable as the k-th class found.
 

@@ -13,7 +13,7 @@ _BITS = 2**64 - 1
 
 
 def mix(x):
-    """The finalizer of SplitMix64 (Steele et al. 2014) of a Python int."""
+    """Return the finalizer of SplitMix64 (Steele et al. 2014) of a Python int."""
     x = (x + 0x9E3779B97F4A7C15) & _BITS
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
@@ -21,7 +21,7 @@ def mix(x):
 
 
 def _buckets(id, capacity):
-    """Both buckets in which an id may lie, as ranges of slots."""
+    """Return both buckets in which an id may lie, as ranges of slots."""
     h, buckets = mix(int(id) & _BITS), capacity // SLOTS
     first = ((h >> 32) * buckets) >> 32, ((h & 0xFFFFFFFF) * buckets) >> 32
     return [range(SLOTS * bucket, SLOTS * (bucket + 1)) for bucket in first]
@@ -34,7 +34,7 @@ def _find(keys, id):
 
 
 def find_reference(keys, ids):
-    """What `find` gives for an array of keys."""
+    """Return what `find` gives for an array of keys."""
     ids = np.asarray(ids, np.int64)
     return np.array([_find(keys, id) for id in ids.reshape(-1)], np.int64).reshape(ids.shape)
 
@@ -55,7 +55,9 @@ def _score(evict, count, step):
 
 
 def _slot_for(keys, scores, id, evict, step):
-    """The slot that a new id gets: a free one, else that of the lowest score; None: none is to be had."""
+    """Return the slot that a new id gets: a free one, else that of the lowest score; None: none is to be
+    had.
+    """
     buckets = _buckets(id, len(keys))
     free = [[s for s in bucket if keys[s] == EMPTY] for bucket in buckets]
     if free[0] or free[1]:
@@ -69,7 +71,7 @@ def _slot_for(keys, scores, id, evict, step):
 
 
 def update_reference(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=True):
-    """What `update` does to arrays, in place.
+    """Return what `update` does to arrays, in place.
 
     Returns:
         `(rows, replaced)`, int64: the shape of `ids`, and `[m]`.

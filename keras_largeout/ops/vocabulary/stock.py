@@ -7,7 +7,7 @@ from keras_largeout.ops.vocabulary.reference import EMPTY, SLOTS
 
 
 def stock_find(keys, ids):
-    """`ops.vocabulary.wrapper.find` without custom ops: the same rows.
+    """Return `ops.vocabulary.wrapper.find` without custom ops: the same rows.
 
     Args:
         keys: int64 variable or tensor `[capacity]`.

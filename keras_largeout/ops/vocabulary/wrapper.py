@@ -21,7 +21,7 @@ __all__ = ["EMPTY", "EVICT", "VocabularyStep", "find", "find_reference", "update
 
 
 class VocabularyStep(NamedTuple):
-    """What a step of a vocabulary gives.
+    """The result of a step of a vocabulary.
 
     Attributes:
         rows: int64, the shape of the ids: the row of each after the step, -1 where it has none.
@@ -34,7 +34,7 @@ class VocabularyStep(NamedTuple):
 
 
 def find(keys, ids):
-    """The row of each id. Nothing is counted, and no id gets a row.
+    """Return the row of each id. Nothing is counted, and no id gets a row.
 
     Args:
         keys: int64 variable `[capacity]`: the id in each row, `EMPTY` where it is free.
@@ -54,7 +54,8 @@ def find(keys, ids):
 
 
 def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=True):
-    """One step: counts the ids, gives rows to those that were seen often enough, and says where they are.
+    """Return one step: counts the ids, gives rows to those that were seen often enough, and says where they
+    are.
 
     The variables are updated in place. Rows do not depend on the number of threads. An id that has a row
     after this step cannot lose it in this step.
@@ -106,7 +107,7 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=Tru
 
 
 def vocabulary_ids(ids):
-    """`ids` as int64. Raises ValueError where they are no integers."""
+    """Return `ids` as int64. Raises ValueError where they are no integers."""
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise ValueError(f"`ids` must be integers. Received: dtype={ids.dtype.name}")

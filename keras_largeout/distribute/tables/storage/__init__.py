@@ -1,1 +1,1 @@
-"""Where the memory of tables is: that of devices, that of the host, or files."""
+"""The storage of tables: device memory, host memory, or files."""

@@ -33,7 +33,7 @@ class FirstRows:
 
     @classmethod
     def of(cls, initializer, shape, dtype):
-        """The values that a Keras initializer asks for.
+        """Return the values that a Keras initializer asks for.
 
         Raises:
             ValueError: it is none of Zeros, Ones, Constant, RandomUniform, RandomNormal, TruncatedNormal and
@@ -47,11 +47,11 @@ class FirstRows:
 
     @property
     def are_zero(self):
-        """Whether they are all zero, as what a new file holds."""
+        """True if all of them are zero, as in a new file."""
         return all(law == _CONSTANT and a == 0 for _, law, a, _, _ in self.laws)
 
     def __call__(self, rows):
-        """The values of `rows`, int64 `[n]`: `[n, ...]`, of the dtype of the array."""
+        """Return the values of `rows`, int64 `[n]`: `[n, ...]`, of the dtype of the array."""
         width = int(np.prod(self.shape[1:], dtype=np.int64))
         starts, laws, a, b, seeds = zip(*self.laws)
         of = tf.searchsorted(tf.constant(starts, tf.int64), rows, side="right") - 1
@@ -72,7 +72,7 @@ class FirstRows:
 
 
 def _drawn(law, unit, a, b):
-    """What is added to `a`: float32, from float64 numbers between 0 and 1."""
+    """Return what is added to `a`: float32, from float64 numbers between 0 and 1."""
     if law == _UNIFORM:
         return tf.cast(unit, tf.float32) * (b - a)
     if law == _TRUNCATED:
@@ -81,7 +81,7 @@ def _drawn(law, unit, a, b):
 
 
 def _law(initializer, shape):
-    """`(law, a, b, seed)` of a Keras initializer."""
+    """Return `(law, a, b, seed)` of a Keras initializer."""
     keras_s = keras.initializers
     if isinstance(initializer, keras_s.VarianceScaling):
         initializer = chunks.fixed_scale(initializer, shape)

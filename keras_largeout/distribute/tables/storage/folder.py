@@ -147,7 +147,7 @@ class TableFolder:
         )
 
     def begin_anew(self):
-        """Called before all rows are loaded: what may be torn is deleted."""
+        """Delete files that may be torn. Call it before all rows are loaded."""
         if self.torn:
             _write(self.path, {**_read(self.path), "layouts": self._layouts})
             for name in self._torn:
@@ -164,11 +164,11 @@ class TableFolder:
             )
 
     def file(self, name):
-        """The path of the file `name`."""
+        """Return the path of the file `name`."""
         return os.path.join(self.path, f"{name}.rows")
 
     def layout(self, name):
-        """Which file has the rows of the part `name`, and which slots it has: see `Records`."""
+        """Return which file has the rows of the part `name`, and which slots it has: see `Records`."""
         return self._layouts.setdefault(name, {"number": self._first_number, "slots": []})
 
     def keep_layout(self, name, layout):
@@ -179,11 +179,11 @@ class TableFolder:
 
     @property
     def is_open(self):
-        """Whether the table may still be used."""
+        """True if the table may still be used."""
         return self._close.alive
 
     def while_open(self, tensor):
-        """`tensor`, for a step that uses the table: it fails after `close`.
+        """Return `tensor`, for a step that uses the table: it fails after `close`.
 
         Raises:
             ValueError: it was closed before.
@@ -207,7 +207,7 @@ class TableFolder:
         self._parts.add(part)
 
     def close(self):
-        """Everything is on the disk when it returns. The table cannot be used any more."""
+        """Write everything to the disk and close the files. The table cannot be used after this call."""
         if self.is_open:
             with tf.init_scope():
                 self._is_open.assign(False)
@@ -217,7 +217,7 @@ class TableFolder:
 
 
 def _new(path):
-    """A folder that was made just now: `path`, or one beside it with a number."""
+    """Return a folder that was made just now: `path`, or one beside it with a number."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     for number in itertools.count(1):
         found = path if number == 1 else f"{path}-{number}"

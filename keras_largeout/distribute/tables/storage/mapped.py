@@ -97,7 +97,7 @@ class MappedShard(ShardVariable):
             record_update(rule, self._made, indices, values, hyper, self.dtype, self._dim)
 
     def prepare(self, indices):
-        """Before rows or slots are written: those that never were get their first values.
+        """Give rows and slots that were never written their first values. Call it before they are written.
 
         Returns:
             `indices`, for what writes.
@@ -121,7 +121,7 @@ class MappedShard(ShardVariable):
         return indices
 
     def records_at(self, indices):
-        """Whole records as they lie in the file, and which of them were ever written."""
+        """Return whole records as they lie in the file, and which of them were ever written."""
         _, written = gather_records(self._made, indices, self.dtype, 0)
         return tf.gather(self._made, indices), written
 
@@ -130,7 +130,9 @@ class MappedShard(ShardVariable):
         tf.raw_ops.ResourceScatterUpdate(resource=self._made.handle, indices=indices, updates=records)
 
     def rows(self, indices):
-        """The rows `indices` (int64 tensor), first values in those never written; it has no gradient."""
+        """Return the rows `indices` (int64 tensor), first values in those never written; it has no
+        gradient.
+        """
         indices = self._folder.while_open(indices)
         rows, written = gather_records(self._made, indices, self.dtype, self._dim)
         if not self.array.first.are_zero:  # as a new file is
@@ -144,7 +146,7 @@ class MappedShard(ShardVariable):
         return tf.reshape(rows, [-1, *tuple(self.shape)[1:]])
 
     def _first(self, indices):
-        """The first values of rows, `[n, dim]`."""
+        """Return the first values of rows, `[n, dim]`."""
         logical = self.array.logical_tensor(self.part, indices)
         return tf.reshape(self.array.first(logical), [-1, self._dim])
 
@@ -218,5 +220,5 @@ class MappedSlot:
             self._beside.put(indices, tf.concat([records[:, :begin], rows, records[:, end:]], axis=1))
 
     def remove(self):
-        """Called when an optimizer uses it no more."""
+        """Remove the slot, which no optimizer uses any longer."""
         self._beside.records.release(self.name)

@@ -11,7 +11,7 @@ from keras_largeout.ops.records import record_lookup
 
 
 def is_near(table):
-    """Whether one device computes with a `ShardedTable` in a file, and its memory is the host's.
+    """Return whether one device computes with a `ShardedTable` in a file, and its memory is the host's.
 
     Not while somebody wants to know which rows are gathered: then they are brought.
     """

@@ -1,4 +1,4 @@
-"""Which memory a table's rows lie in: a question apart from which device owns a row (`Placement`)."""
+"""The memory that stores a table's rows, whichever device owns a row (`Placement`)."""
 
 import contextlib
 import contextvars
@@ -45,7 +45,7 @@ def storage(folder=None, overwrite=False):
 
 
 def check_storage(storage):
-    """`storage` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Return `storage` itself, an argument of a layer. Raises ValueError where it is none."""
     if storage in STORAGES or (folder_of(storage) and mode_of(storage) in (None, READ_ONLY, NEW)):
         return storage
     raise ValueError(
@@ -55,7 +55,7 @@ def check_storage(storage):
 
 
 def folder_of(storage):
-    """The path of the folder in which the rows are files; None where they are in memory."""
+    """Return the path of the folder in which the rows are files; None where they are in memory."""
     if not isinstance(storage, str) or not storage.startswith(_FILE):
         return None
     path = storage[len(_FILE) :].partition(_MODE)[0]
@@ -63,7 +63,7 @@ def folder_of(storage):
 
 
 def mode_of(storage):
-    """How the files of a table are used.
+    """Return how the files of a table are used.
 
     Returns:
         `READ_ONLY`: they are looked up and never trained, by any number of processes. `NEW`: they are in a
@@ -73,17 +73,17 @@ def mode_of(storage):
 
 
 def of_a_copy(storage):
-    """The `storage` of a layer that is made from the config of another one: its files are new."""
+    """Return the `storage` of a layer that is made from the config of another one: its files are new."""
     return storage if folder_of(storage) is None or mode_of(storage) else f"{storage}{_MODE}{NEW}"
 
 
 def in_a_config(storage):
-    """The `storage` of a layer as its config says it."""
+    """Return the `storage` of a layer as its config says it."""
     return storage.removesuffix(f"{_MODE}{NEW}") if folder_of(storage) else storage
 
 
 def files_of(storage, name):
-    """Where the files of the table `name` go.
+    """Return where the files of the table `name` go.
 
     Returns:
         `(path of its folder, mode, whether what is in there is deleted)`; None where it is not in files.
@@ -96,17 +96,19 @@ def files_of(storage, name):
 
 
 def planned_storage(storage, placement, name):
-    """`storage`, or "host" where a `Plan` says so of the table `name`."""
+    """Return `storage`, or "host" where a `Plan` says so of the table `name`."""
     return getattr(placement, "storages", {}).get(name, storage) if storage == "device" else storage
 
 
 def storage_of_spec(storage):
-    """What a planner is told: rows in files take nothing of a device's memory, as those in host memory."""
+    """Return what a planner is told: rows in files take nothing of a device's memory, as those in host
+    memory.
+    """
     return "host" if folder_of(storage) else storage
 
 
 def memories_of(devices, storage):
-    """The device in whose memory the rows lie that each of `devices` owns.
+    """Return the device in whose memory the rows lie that each of `devices` owns.
 
     Args:
         devices: tuple of names of devices, or of None (TensorFlow's choice).

@@ -84,13 +84,13 @@ class Records:
         self._claimed[slot] = words, fill
 
     def release(self, slot):
-        """The slot is used no more: who claims the same name next begins anew."""
+        """Release a slot that nothing uses any longer. The next claim of its name reinitializes it."""
         self._claimed.pop(slot, None)
         self._lie = [(None if name == slot else name, *rest) for name, *rest in self._lie]
 
     @tf.autograph.experimental.do_not_convert
     def settle(self):
-        """From here on the file has the slots that are claimed, in that order, right behind the row."""
+        """Fix the layout of the file: the claimed slots, in that order, follow each row."""
         wanted = [(name, *rest) for name, rest in self._claimed.items()]
         if self._lie[: len(wanted)] == wanted:
             return
@@ -101,7 +101,7 @@ class Records:
             self._write_anew(wanted)
 
     def place(self, slot):
-        """`(first word, end)` of a slot in a record."""
+        """Return `(first word, end)` of a slot in a record."""
         self.settle()
         begin = self.begin
         for name, words, _ in self._lie:
@@ -111,7 +111,7 @@ class Records:
         raise KeyError(slot)
 
     def checked(self, indices):
-        """`indices` (a tensor), for a step that writes.
+        """Return `indices` (a tensor), for a step that writes.
 
         The step fails once the slots that were claimed when it was traced are others.
         """
@@ -130,7 +130,7 @@ class Records:
                 return tf.identity(indices)
 
     def behind_row(self):
-        """What the slots of a row begin with: float32 `[words]`."""
+        """Return what the slots of a row begin with: float32 `[words]`."""
         values = [np.full(words, fill, "float32") for _, words, fill in self._lie]
         return np.concatenate([*values, np.zeros(0, "float32")])
 
@@ -171,7 +171,7 @@ class Records:
 
 
 def _data_of(path, words):
-    """`(first row, records [n, words])` of all of a file but for its holes, in chunks."""
+    """Yield `(first row, records [n, words])` of all of a file but for its holes, in chunks."""
     most, end = max(1, _CHUNK // (4 * words)), 0
     with open(path, "rb") as file:
         rows = os.fstat(file.fileno()).st_size // (4 * words)
@@ -189,7 +189,7 @@ def _data_of(path, words):
 
 
 def as_words(rows):
-    """Rows `[n, dim]` as float32 words `[n, words]`, bit for bit."""
+    """Return rows `[n, dim]` as float32 words `[n, words]`, bit for bit."""
     if rows.dtype == tf.float32:
         return rows
     rows = tf.pad(rows, [[0, 0], [0, rows.shape[1] % 2]])

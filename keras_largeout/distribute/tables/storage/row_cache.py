@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def check_cache_rows(cache_rows, storage):
-    """`cache_rows` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Return `cache_rows` itself, an argument of a layer. Raises ValueError where it is none."""
     if cache_rows is None:
         return None
     if storage != "host":
@@ -47,7 +47,7 @@ class RowCaches:
 
     @classmethod
     def of_table(cls, table, cache_rows):
-        """Those of a `ShardedTable`; None where it is to have none, or lies where it is computed with.
+        """Return those of a `ShardedTable`; None where it is to have none, or lies where it is computed with.
 
         Raises:
             ValueError: `cache_rows` of a table on parameter servers.
@@ -63,7 +63,9 @@ class RowCaches:
         return cls(name, cache_rows, table.devices, table.memories)
 
     def of_part(self, part, rows):
-        """The `RowCache` of the part with this key, which has so many rows: one for it and for its slots."""
+        """Return the `RowCache` of the part with this key, which has so many rows: one for it and for its
+        slots.
+        """
         if part not in self._made:
             capacity = min(self.capacity, rows)
             places = self._devices[part], self._memories[part]
@@ -116,7 +118,7 @@ class RowCache:
     # In a step, and beside it.
 
     def alone(self, inputs, body):
-        """`body()`, while nobody else looks up, writes or moves rows of this part.
+        """Return `body()`, while nobody else looks up, writes or moves rows of this part.
 
         Args:
             inputs: list of tensors that `body` uses. In a graph the lock is taken when they are there, and
@@ -143,12 +145,12 @@ class RowCache:
             return tf.raw_ops.MutexLock(mutex=self._mutex)
 
     def find(self, rows):
-        """The places of `rows` (int64 tensor), int32; -1: not in the cache."""
+        """Return the places of `rows` (int64 tensor), int32; -1: not in the cache."""
         with tf.device(self._host):
             return tf.gather(self.where, rows)
 
     def split(self, rows):
-        """`rows` (int64 tensor) by where they are.
+        """Return `rows` (int64 tensor) by where they are.
 
         Returns:
             Which of them are in the cache, their places, which are not, and those: int64 tensors.
@@ -198,7 +200,7 @@ class RowCache:
             self._exchange(room[start : start + step], new[: len(room)][start : start + step])
 
     def _room(self, count, before):
-        """Up to `count` places: free ones, then those whose rows have not been wanted for longest."""
+        """Return up to `count` places: free ones, then those whose rows have not been wanted for longest."""
         free = np.flatnonzero(self.row_at == _FREE)[:count]
         count -= len(free)
         if not count:
@@ -242,7 +244,7 @@ class RowCache:
 
 
 def rows_at(variable, indices):
-    """The rows `indices` of a `tf.Variable`, where they lie."""
+    """Return the rows `indices` of a `tf.Variable`, where they lie."""
     with on(variable):
         return tf.gather(variable, tf.cast(indices, tf.int64))
 

@@ -1,4 +1,4 @@
-"""Which rows of tables a batch uses: the model's own layers find them, without any dense computation."""
+"""The rows of tables that a batch uses: the model's own layers find them, without any dense computation."""
 
 import contextlib
 import threading
@@ -11,20 +11,20 @@ _state = threading.local()
 
 
 def note(part, indices):
-    """Called by lookups: these rows (int64 tensor) of a part will be gathered."""
+    """Record that these rows (int64 tensor) of a part will be gathered."""
     notes = getattr(_state, "notes", None)
     if notes is not None:
         notes.append((part, indices))
 
 
 def is_noting():
-    """Whether somebody wants to know which rows lookups gather."""
+    """Return whether somebody wants to know which rows lookups gather."""
     return getattr(_state, "notes", None) is not None
 
 
 @contextlib.contextmanager
 def _noting():
-    """In this context, and in this thread, lookups tell what they gather: a list of `(part, tensor)`."""
+    """A context in which lookups of this thread report what they gather: a list of `(part, tensor)`."""
     before = getattr(_state, "notes", None)
     _state.notes = []
     try:
@@ -34,7 +34,7 @@ def _noting():
 
 
 class WantedRows:
-    """From a batch to the rows that it uses.
+    """A function from a batch to the rows that it uses.
 
     The model's call is traced once, for inference and in a scope that keeps its state as it is. What leads
     from a batch to the indices of lookups is cut out of the graph, and all else of it is forgotten. Lookups

@@ -14,7 +14,7 @@ set -eu
 export PER_NODE=${SLURM_NTASKS_PER_NODE:-1} PORT=${PORT:-2222} PS=${PS:-0}
 export NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | xargs)
 
-# --kill-on-bad-exit: when one task fails, Slurm ends the others.
+# When one task fails, Slurm ends the others.
 srun --kill-on-bad-exit=1 bash -c '
     nodes=($NODES) addresses=()
     for ((i = 0; i < SLURM_NTASKS; i++)); do
@@ -31,6 +31,17 @@ srun --kill-on-bad-exit=1 bash -c '
         elif ((SLURM_PROCID > 0)); then job=ps index=$((SLURM_PROCID - 1)); fi
     fi
     export TF_CONFIG="{\"cluster\": {$cluster}, \"task\": {\"type\": \"$job\", \"index\": $index}}"
-    if [ $job = chief ] || [ "$PS" = 0 ]; then exec python "$@"; fi
-    exec python -m keras_largeout.distribute.server
+    trap : TERM  # Python gets it too, and says how it ended
+    if [ "$PS" = 0 ]; then
+        python "$@"
+    elif [ $job = chief ]; then
+        python "$@"
+        code=$?
+        scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"  # the servers would wait for another chief
+        exit $code
+    else
+        python -m keras_largeout.distribute.server
+        code=$?
+        exit $((code == 143 ? 0 : code))  # 143: SIGTERM
+    fi
 ' bash "$@"

@@ -10,6 +10,7 @@ from keras_largeout.distribute.tables.storage.places import storage
 from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
 from keras_largeout.resizing import resize
+from keras_largeout.versions import show_versions
 
 __all__ = [
     "Model",
@@ -24,6 +25,7 @@ __all__ = [
     "metrics",
     "optimizers",
     "resize",
+    "show_versions",
     "stock_ops",
     "storage",
     "trees",

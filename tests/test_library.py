@@ -94,6 +94,13 @@ def test_build_info():
     assert info["isa"] in ("generic", "x86-64-v3", "x86-64-v4", "x86-64-v4 with AVX512-BF16")
 
 
+def test_show_versions(capsys):
+    keras_largeout.show_versions()
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["keras_largeout"] == keras_largeout.__version__ and said["tensorflow"] == tf.__version__
+    assert "CPU" in said["devices"] and said["python"].startswith("3.")
+
+
 def test_level_of_instructions_is_lowered_by_the_environment(imported):
     told, _ = imported(
         PACKAGE.parent,

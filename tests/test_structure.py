@@ -74,6 +74,7 @@ MAY_IMPORT = {
     "callbacks": {"layers", "distribute", "ops"},
     "export": {"layers", "distribute", "ops"},
     "resizing": {"distribute", "files", "layers"},
+    "versions": {"ops"},
 }
 # These can be read, run and tested on a machine that has none of the devices.
 NUMPY_ONLY = {"trees", "distribute.planning", "files", "_checks", "_version", "_private", "_hidden"}

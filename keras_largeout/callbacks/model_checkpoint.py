@@ -17,9 +17,9 @@ class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
     layer of this package and no slots of its tables.
 
     Args:
-        filepath, monitor, verbose, save_best_only, save_weights_only, mode, save_freq,
-            initial_value_threshold: as for Keras's callback. A `filepath` that is an address ("gs://...") is
-            left to Keras.
+        filepath: str or path, as for Keras's callback. An address ("gs://...") is left to Keras.
+        monitor, verbose, save_best_only, save_weights_only: as for Keras's callback.
+        mode, save_freq, initial_value_threshold: as for Keras's callback.
 
     Raises:
         ValueError: an argument that Keras refuses.

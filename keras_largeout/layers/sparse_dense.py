@@ -26,10 +26,11 @@ class SparseDense(OneTable, keras.layers.Layer):
         units: int > 0, the outputs.
         input_dim: int > 0, the features. None: the last axis of the inputs, where these are a
             `tf.SparseTensor` of known width.
-        activation, use_bias, kernel_initializer, bias_initializer, bias_regularizer, kernel_constraint,
-            bias_constraint: as in `keras.layers.Dense`. For a linear model take
-            `kernel_initializer="zeros"`: features that never come then keep a weight of exactly zero. A
-            `kernel_constraint` must act row by row.
+        activation, use_bias: as in `keras.layers.Dense`.
+        kernel_initializer: as in `keras.layers.Dense`. For a linear model take "zeros": features that never
+            come then keep a weight of exactly zero.
+        bias_initializer, bias_regularizer, bias_constraint: as in `keras.layers.Dense`.
+        kernel_constraint: constraint that acts row by row.
         kernel_regularizer: regularizer, applied to the distinct rows that a batch uses (not to the whole
             kernel) and added to the layer's losses. For weights of exactly zero take
             `kl.optimizers.Ftrl(l1_regularization_strength=...)`.

@@ -139,7 +139,7 @@ class NDCGAtK(AtK):
 
     A row without labels counts as 0. Labels are equally relevant.
 
-    Args: those of `PrecisionAtK`.
+    Takes the arguments of `PrecisionAtK`.
 
     Source: Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002,
     in the form of the Extreme Classification Repository (discounted from the first rank on).

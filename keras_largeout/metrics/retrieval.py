@@ -46,7 +46,7 @@ class HitRateAtK(TopKAccuracy):
     The name is that of recommenders, the numbers are those of `TopKAccuracy`. With one label per row they
     are also those of `RecallAtK`.
 
-    Args: those of `RecallAtK`. The default name is `hit_rate_at_{k}`.
+    Takes the arguments of `RecallAtK`. The default name is `hit_rate_at_{k}`.
 
     Source: Deshpande and Karypis, "Item-based top-N recommendation algorithms", ACM TOIS 22(1), 2004,
     section 6.2.
@@ -62,7 +62,7 @@ class MRR(AtK):
 
     Rows without a label are left out.
 
-    Args: those of `RecallAtK`. The default name is `mrr_at_{k}`.
+    Takes the arguments of `RecallAtK`. The default name is `mrr_at_{k}`.
 
     Source: Voorhees, "The TREC-8 question answering track report", TREC 1999, section 3.
     """

@@ -11,7 +11,7 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
     Adagrad does nothing where the gradient is zero, so this is exactly Keras's Adagrad, at the cost of the
     rows touched.
 
-    Args: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
+    Takes the arguments of `keras.optimizers.Adagrad`. `weight_decay` acts on the rows of the batch.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,

@@ -8,8 +8,8 @@ from keras_largeout.optimizers.row_sparse import RowSparse
 class Ftrl(RowSparse, keras.optimizers.Ftrl):
     """`keras.optimizers.Ftrl` that updates just the rows that a sparse gradient lists.
 
-    Args: those of `keras.optimizers.Ftrl`; the shrinkage acts on the rows of the batch. What the others mean
-        for rows: see `RowSparse`.
+    Takes the arguments of `keras.optimizers.Ftrl`. The shrinkage and `weight_decay` act on the rows of the
+    batch.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,

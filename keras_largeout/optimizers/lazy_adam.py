@@ -16,8 +16,8 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     `1 / (1 - beta_1)` steps after each of its batches. A larger learning rate for tables of rare rows makes
     up for it (`keras.optimizers.MultiOptimizer`).
 
-    Args: those of `keras.optimizers.Adam`; `amsgrad` is for dense weights alone. What the others mean for
-        rows: see `RowSparse`.
+    Takes the arguments of `keras.optimizers.Adam`. `amsgrad` is for dense weights alone. `weight_decay` acts
+    on the rows of the batch.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `amsgrad`,

@@ -12,8 +12,8 @@ class LossScaleOptimizer(SavedWithoutRows, keras.optimizers.LossScaleOptimizer):
     It looks for infinities and NaN in the rows that a sparse gradient lists (Keras's own makes a dense copy
     of the gradient first, of the size of the table), and on all replicas (Keras's own: on the first).
 
-    Args: those of `keras.optimizers.LossScaleOptimizer`. `compile` makes one by itself under the policy
-        mixed_float16; a model with a table takes it for this one.
+    Takes the arguments of `keras.optimizers.LossScaleOptimizer`. Under the policy mixed_float16 `compile`
+    makes Keras's own, and a model with a table replaces it by this one.
 
     Raises:
         ValueError: an argument that Keras refuses.

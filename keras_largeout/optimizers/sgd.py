@@ -11,7 +11,7 @@ class SGD(RowSparse, keras.optimizers.SGD):
     With momentum, the velocity of a row decays, and moves the row, only in the steps that have the row in
     their batch.
 
-    Args: those of `keras.optimizers.SGD`. What they mean for rows: see `RowSparse`.
+    Takes the arguments of `keras.optimizers.SGD`. `weight_decay` acts on the rows of the batch.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,

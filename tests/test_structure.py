@@ -309,3 +309,46 @@ def test_docstrings_begin_with_a_verb_or_a_noun(folder):
             if (is_function or folder == "keras_largeout") and rule.match(text):
                 wrong.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
     assert not wrong, "\n".join(wrong)
+
+
+DOCS = ROOT / "docs"
+
+
+def _entries(page):
+    return re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+
+
+def test_reference_has_every_public_name():
+    """Each public name has one entry on a page of docs/reference, and each entry is a public name."""
+    public = []
+    for init in sorted(PACKAGE.glob("*/__init__.py")) + [PACKAGE / "__init__.py"]:
+        package = ".".join(init.parent.relative_to(ROOT).parts)
+        for node in ast.parse(init.read_text()).body:
+            if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+                public += [f"{package}.{name}" for name in ast.literal_eval(node.value)]
+    modules = {f"keras_largeout.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py")}
+    public = {name for name in public if name not in modules and not name.startswith("keras_largeout.ops")}
+    entries = [entry for page in sorted((DOCS / "reference").glob("*.md")) for entry in _entries(page)]
+    assert sorted(entries) == sorted(public - {"keras_largeout.__version__"})
+
+
+def _texts():
+    """All strings of the package, with "..." in the places of what an f-string puts in."""
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    getattr(part, "value", "") if isinstance(part, ast.Constant) else "..."
+                    for part in node.values
+                )
+    for path in OPS.glob("*/op/*.cc"):
+        yield path.read_text()
+
+
+def test_errors_of_the_help_page_exist():
+    texts = list(_texts())
+    for title in re.findall(r"^### (.*)$", (DOCS / "help/errors.md").read_text(), re.MULTILINE):
+        found = any(all(part in text for part in title.split("...")) for text in texts)
+        assert found, f"docs/help/errors.md: no error has the words {title!r}"

@@ -171,6 +171,11 @@ JOBS = [
     benchmark("fan_in", "--only ours"),
     benchmark("dense_update", "--only ours"),
     benchmark("profile", "embedding language_model"),
+    Job(
+        "docs",
+        ".ci/docs",
+        ("docs", "mkdocs.yml", "keras_largeout", ":(glob)**/*.md", "pyproject.toml", ".ci/docs"),
+    ),
     Job("wheel", '.ci/wheel "$(mktemp -d)"', (".ci/wheel", "custom_ops/CMakeLists.txt", "custom_ops/cmake")),
 ]
 

@@ -277,6 +277,29 @@ def note_made(kind, note):
     kind.__init__ = init
 
 
+def in_safe_mode():
+    """Whether a config is being deserialized that nobody vouches for (`load_model(safe_mode=True)`).
+
+    Why: nothing public says so. A layer's own `from_config`, which `clone_model` calls, is not in safe mode.
+    """
+    return bool(_need("keras.src.saving.serialization_lib", "in_safe_mode")())
+
+
+def while_loading(context):
+    """From now on Keras loads the model of each file inside `context(path)`.
+
+    Why: `from_config` does not know which file its config comes from.
+    """
+    load = _need("keras.src.saving.saving_lib", "load_model")
+
+    @functools.wraps(load)
+    def load_model(filepath, *args, **kwargs):
+        with context(filepath):
+            return load(filepath, *args, **kwargs)
+
+    sys.modules["keras.src.saving.saving_lib"].load_model = load_model
+
+
 def move_variable(variable, moved):
     """Has a `keras.Variable` keep its values in another `tf.Variable`.
 

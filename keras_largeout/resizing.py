@@ -14,6 +14,7 @@ from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.in_step import hosts_of_model
 from keras_largeout.distribute.replicas.between_hosts import copy_to_all
 from keras_largeout.files.loading import other_rows
+from keras_largeout.files.origin import loading_from
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary, whole_buckets
 
 _CONFIG = "config.json"
@@ -89,7 +90,8 @@ def resize(model, rows=None, custom_objects=None, into=None):
         rows = {name: positive_int(f"rows[{name!r}]", count) for name, count in rows.items()}
         if saved:
             path = shutil.copyfile(model, os.path.join(folder, "model.keras"))
-            return _loaded(path, rows, custom_objects)
+            with loading_from(model, bounded=False):
+                return _loaded(path, rows, custom_objects)
         try:
             path = _saved(model, model.save, folder, "model.keras")
         except NotImplementedError as error:

@@ -9,8 +9,8 @@ from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.storage.places import (
     check_storage,
-    in_a_config,
-    of_a_copy,
+    config_of_copy,
+    storage_config,
     storage_of_spec,
 )
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
@@ -142,7 +142,7 @@ class OneTable(OwnOptimizer):
 
     @classmethod
     def from_config(cls, config):
-        return super().from_config({**config, "storage": of_a_copy(config.get("storage", "device"))})
+        return super().from_config(config_of_copy(config))
 
     def place_config(self):
         """Return the part of `get_config` that says where the table is and what trains it.
@@ -152,6 +152,6 @@ class OneTable(OwnOptimizer):
         return {
             "placement": self.placement if isinstance(self.placement, str) else "auto",
             "optimizer": None if self._fused is None else self._fused.config,
-            "storage": in_a_config(self.storage),
+            **storage_config(self.storage),
             **({} if self.cache_rows is None else {"cache_rows": self.cache_rows}),
         }

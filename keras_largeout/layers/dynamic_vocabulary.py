@@ -17,6 +17,7 @@ from keras_largeout.distribute.replicas.devices import (
 )
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.plain_weight import PlainWeight
+from keras_largeout.distribute.tables.storage.places import check_loaded_size
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
@@ -144,6 +145,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         if self.built:
             return
         blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
+        check_loaded_size(self.name, 16 * self.capacity + 64 * blocks)
         device = emptiest_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
         made = {
             "keys": (EMPTY, (self.capacity,), "int64"),

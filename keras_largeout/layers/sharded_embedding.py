@@ -72,10 +72,10 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             model of the process takes the folder over, and the first one cannot be used any more. Another
             optimizer has the files written anew, with its slots. A model that is loaded, cloned or resized
             leaves a folder that is there as it is, and makes `<folder>/<name>-2`; `kl.storage` says where it
-            goes. `kl.close_files` closes the files of a model. "file:<folder>?mode=new": the same for any
-            model. "file:<folder>?mode=ro": any number of processes look rows up, and none trains them; a
-            model that is loaded leaves them as they are. Placements: "range", "modulo", "permutation",
-            "replicated".
+            goes, and which folders a file may name that is loaded in safe mode. `kl.close_files` closes the
+            files of a model. "file:<folder>?mode=new": the same for any model. "file:<folder>?mode=ro": any
+            number of processes look rows up, and none trains them; a model that is loaded leaves them as
+            they are. Placements: "range", "modulo", "permutation", "replicated".
         cache_rows: None, or int > 0, with storage="host": so many of the rows that it owns each device keeps
             in its own memory, with their optimizer slots. `kl.distribute.prefetch_rows` brings rows there
             before they are used; all others are used as without a cache. The numbers are the same to the bit.

@@ -102,12 +102,18 @@ def _packed(array, key, arrays):
     return key
 
 
-def _unpacked(value, arrays):
+def _unpacked(value, arrays, rows):
+    """Return an array of at most a number for each row."""
     if not isinstance(value, str):
         return np.array(value, np.int64)
     entry = arrays[value]
-    raw = zlib.decompress(base64.b64decode(entry["zlib"]))
-    dtype = np.dtype(entry["dtype"])
+    dtype, unpacking = np.dtype(entry["dtype"]), zlib.decompressobj()
+    raw = unpacking.decompress(base64.b64decode(entry["zlib"]), rows * dtype.itemsize + 1)
+    if len(raw) > rows * dtype.itemsize:
+        raise ValueError(
+            f"The array {value!r} of a plan must have at most a number for each of {rows} rows. "
+            "Received: a longer one"
+        )
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
 
 
@@ -192,7 +198,7 @@ def _placement(spec, entry, devices, arrays):
     if kind == "table":
         placement = Placement.on_device(spec.rows, devices, _device_index(spec, entry["device"], devices))
         if "hot" in details:
-            placement = placement.with_hot_rows(_unpacked(details["hot"], arrays))
+            placement = placement.with_hot_rows(_unpacked(details["hot"], arrays, spec.rows))
         return placement
     if kind != details["kind"] or len(details["sizes"]) != devices:
         if kind not in SIMPLE_KINDS:
@@ -202,7 +208,7 @@ def _placement(spec, entry, devices, arrays):
             )
         return Placement.of_kind(kind, spec.rows, spec.dim, devices)
     if kind == "explicit":
-        return Placement.explicit(_unpacked(details["owners"], arrays), devices, details["sizes"])
+        return Placement.explicit(_unpacked(details["owners"], arrays, spec.rows), devices, details["sizes"])
     columns = details.get("columns")
     placement = Placement(
         kind,
@@ -213,7 +219,11 @@ def _placement(spec, entry, devices, arrays):
         multiplier=details.get("multiplier", 1),
         addend=details.get("addend", 0),
     )
-    return placement.with_hot_rows(_unpacked(details["hot"], arrays)) if "hot" in details else placement
+    return (
+        placement.with_hot_rows(_unpacked(details["hot"], arrays, spec.rows))
+        if "hot" in details
+        else placement
+    )
 
 
 def _device_index(spec, device, devices):

@@ -1,5 +1,7 @@
 """`ShardedTable`: the one home of a large parameter."""
 
+import math
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -18,10 +20,12 @@ from keras_largeout.distribute.tables.storage.folder import FORMAT, TableFolder
 from keras_largeout.distribute.tables.storage.places import (
     NEW,
     READ_ONLY,
+    check_loaded_size,
     check_storage,
     files_of,
     folder_of,
     memories_of,
+    number_folder,
     planned_storage,
 )
 from keras_largeout.distribute.tables.storage.row_cache import RowCaches
@@ -116,6 +120,8 @@ class ShardedTable:
         self.exchange_dtype = exchange_dtype_of(tf.distribute.get_strategy()) if narrow else None
         self.devices, self.remote, self.hosts = table_devices(), on_servers(), current_hosts()
         itemsize = 2 if dtype == "bfloat16" else 4
+        if not self.remote:  # servers may have files of their own
+            check_loaded_size(plan_name or name, math.prod(self.shape) * itemsize)
         self.placement = place(check_placement(placement), self.shape, len(self.devices), itemsize, plan_name)
         storage = planned_storage(check_storage(storage), placement, plan_name)
         self.memories = memories_of(self.devices, storage)
@@ -146,7 +152,7 @@ class ShardedTable:
         """
         if files is None:
             return None
-        path, mode, overwrite = files
+        root, path, mode, overwrite = files
         if self.hosts is not None:
             raise ValueError(
                 "`storage` of a table over several hosts must be 'device' or 'host'. "
@@ -166,6 +172,8 @@ class ShardedTable:
             "format": FORMAT,
         }
         laws = [list(law) for law in first]
+        if mode != READ_ONLY:
+            number_folder(root)
         return TableFolder(path, about, laws, mode == READ_ONLY, mode == NEW and not overwrite, overwrite)
 
     def close(self):

@@ -6,7 +6,12 @@ import keras
 
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.tables.placing import check_placement
-from keras_largeout.distribute.tables.storage.places import check_storage, in_a_config, of_a_copy
+from keras_largeout.distribute.tables.storage.places import (
+    as_safe_as_here,
+    check_storage,
+    config_of_copy,
+    storage_config,
+)
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
 from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
 from keras_largeout.ops.embedding.wrapper import COMBINERS
@@ -149,17 +154,16 @@ class TableConfig:
             config[field] = serialize(config[field])
         # A placement that is no name belongs to a machine, not to a model.
         config["placement"] = self.placement if isinstance(self.placement, str) else "auto"
-        config["storage"] = in_a_config(self.storage)
+        config |= storage_config(self.storage)
         if self.cache_rows is None:
             del config["cache_rows"]
         return config
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
+        config = config_of_copy(config)
         for field in _OBJECTS:
             config[field] = keras.saving.deserialize_keras_object(config[field])
-        config["storage"] = of_a_copy(config.get("storage", "device"))
         return cls(**config)
 
 
@@ -243,7 +247,8 @@ class FeatureConfig:
 
     @classmethod
     def from_config(cls, config):
-        table = keras.saving.deserialize_keras_object(config["table"])
+        with as_safe_as_here():
+            table = keras.saving.deserialize_keras_object(config["table"])
         return cls(**{**config, "table": table})
 
     @property

@@ -13,6 +13,7 @@ from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale,
 from keras_largeout.distribute.tables.placing import PLACEMENTS
 from keras_largeout.distribute.tables.stacked import StackedTable
 from keras_largeout.distribute.tables.stacked_lookup import StackedLookup
+from keras_largeout.distribute.tables.storage.places import as_safe_as_here
 from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
@@ -381,5 +382,6 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        features = keras.saving.deserialize_keras_object(config["feature_configs"])
+        with as_safe_as_here():
+            features = keras.saving.deserialize_keras_object(config["feature_configs"])
         return cls(**{**config, "feature_configs": features})

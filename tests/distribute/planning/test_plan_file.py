@@ -1,7 +1,9 @@
 """Plans on paper: text, picture, and JSON that is edited and read back."""
 
+import base64
 import json
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -191,6 +193,17 @@ def test_edits_that_can_not_be(saved, change, message):
         path.write_text(json.dumps(content))
         message = "does not fit 'device 0': .* The largest there is 'rows', 3,840,000 bytes"
     with pytest.raises(ValueError, match=message):
+        Plan.load(path, tables())
+
+
+def test_arrays_have_at_most_a_number_for_each_row(saved):
+    _, path = saved
+    content = json.loads(path.read_text())
+    (key, *_) = content["arrays"]
+    long = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
+    content["arrays"][key] = {"dtype": "int64", "zlib": long}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="must have at most a number for each of"):
         Plan.load(path, tables())
 
 

@@ -1,4 +1,4 @@
-"""Which file a model is being loaded from: what its config says is bounded by that file."""
+"""Which file a model is loaded from, or saved to: it bounds what a config says, and paths begin there."""
 
 import contextlib
 import contextvars
@@ -25,6 +25,7 @@ class Origin(NamedTuple):
 
 
 _origin = contextvars.ContextVar("keras_largeout_origin", default=None)
+_target = contextvars.ContextVar("keras_largeout_target", default=None)
 
 
 @contextlib.contextmanager
@@ -38,8 +39,9 @@ def loading_from(path, bounded=True):
     if _origin.get() is not None or not is_local(path) or not os.path.exists(path):
         yield
         return
-    folder = os.path.dirname(os.path.abspath(path))
-    token = _origin.set(Origin(folder, _content_bytes(path) if bounded else None))
+    token = _origin.set(
+        Origin(os.path.dirname(os.path.abspath(path)), _content_bytes(path) if bounded else None)
+    )
     try:
         yield
     finally:
@@ -49,6 +51,44 @@ def loading_from(path, bounded=True):
 def current_origin():
     """Return the `Origin` of the model that is being loaded; None outside of `loading_from`."""
     return _origin.get()
+
+
+@contextlib.contextmanager
+def saving_to(path):
+    """A context in which a model is saved to a file.
+
+    Args:
+        path: str or path, or an address such as "gs://...".
+    """
+    token = _target.set(os.path.dirname(os.path.abspath(path)) if is_local(path) else None)
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
+def path_in_file(path):
+    """Return how a file that is being saved names another one: by a path relative to its own folder.
+
+    Args:
+        path: str, an absolute path; or an address, which stays as it is.
+    """
+    target = _target.get()
+    return path if target is None or not is_local(path) else os.path.relpath(path, target)
+
+
+def path_from_file(path, store):
+    """Return the absolute path (or address) of what `path_in_file` has named.
+
+    Args:
+        store: the mapping that Keras hands to `load_own_variables`.
+    """
+    origin, file = current_origin(), getattr(store, "path_or_io", None) or getattr(store, "path", None)
+    if not is_local(path) or (origin is None and not isinstance(file, (str, os.PathLike))):
+        return path
+    # Where there is an origin, the store is of a member of it.
+    folder = os.path.dirname(os.path.abspath(file)) if origin is None else origin.folder
+    return os.path.normpath(os.path.join(folder, path))
 
 
 def _content_bytes(path):

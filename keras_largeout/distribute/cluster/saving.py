@@ -9,6 +9,7 @@ from keras_largeout.distribute.tables.server_files import bytes_to_save
 from keras_largeout.distribute.tables.shard import outside_tables
 from keras_largeout.files.loading import load_pass, verify, verify_file
 from keras_largeout.files.model_files import model_file
+from keras_largeout.files.origin import saving_to
 
 
 class Saving:
@@ -35,7 +36,10 @@ class Saving:
             if path is not filepath:
                 yield path
                 return
-            with model_file(path, overwrite, sharded, least=bytes_to_save(self)) as path:
+            with (
+                saving_to(path),
+                model_file(path, overwrite, sharded, least=bytes_to_save(self)) as path,
+            ):
                 yield path
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):

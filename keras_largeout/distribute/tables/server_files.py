@@ -5,7 +5,7 @@ import contextvars
 import json
 import math
 import os
-import time
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables.shard import ShardVariable, outside_tables
+from keras_largeout.files.origin import path_from_file, path_in_file
 
 _FILE_BYTES = 128 << 20
 _FOLDER = "tables-"
@@ -25,9 +26,10 @@ def server_files(folder, keep=1):
 
     What is saved inside (`model.save_weights`, `model.save`) holds everything but the rows of such tables and
     of their optimizer slots, and says where those are: in a new folder inside `folder`, a file of up to
-    128 MiB for so many rows of a server. Loading needs no context: the servers read their rows. It needs the
-    same placement, so as many servers and the same plan. When the context ends without an error, folders
-    written before are removed. Tables that are not on parameter servers are saved as ever.
+    128 MiB for so many rows of a server. It says so relative to its own folder: both may be moved together.
+    Loading needs no context: the servers read their rows. It needs the same placement, so as many servers and
+    the same plan. When the context ends without an error, folders written before are removed. Tables that are
+    not on parameter servers are saved as ever.
 
         >>> with kl.distribute.server_files("/shared/run"):
         ...     model.save_weights("/shared/run/model.weights.h5")
@@ -42,7 +44,7 @@ def server_files(folder, keep=1):
     if keep < 1:
         raise ValueError(f"`keep` must be positive. Received: keep={keep}")
     folder = os.path.abspath(folder) if "://" not in os.fspath(folder) else os.fspath(folder)
-    files = _Files(f"{folder}/{_FOLDER}{time.time_ns()}")
+    files = _Files(f"{folder}/{_FOLDER}{1 + max(_numbers(folder), default=0)}")
     token = _active.set(files)
     try:
         yield
@@ -52,8 +54,8 @@ def server_files(folder, keep=1):
     finally:
         _active.reset(token)
     if files.count:
-        for name in sorted(_folders(folder))[:-keep]:
-            tf.io.gfile.rmtree(f"{folder}/{name}")
+        for number in sorted(_numbers(folder))[:-keep]:
+            tf.io.gfile.rmtree(f"{folder}/{_FOLDER}{number}")
 
 
 def bytes_to_save(model):
@@ -75,7 +77,11 @@ def save_there(span, store, key):
     files = _active.get()
     if files is None or not span.array.table.remote:
         return False
-    said = {"files": files.write(span), "shape": span.shape, "placement": span.array.placement.digest}
+    said = {
+        "files": path_in_file(files.write(span)),
+        "shape": span.shape,
+        "placement": span.array.placement.digest,
+    }
     store[_key(key)] = np.frombuffer(json.dumps(said).encode(), np.uint8)
     return True
 
@@ -86,7 +92,8 @@ def saved_there(store, key):
     """
     if _key(key) not in store:
         return None
-    return json.loads(bytes(np.asarray(store[_key(key)], np.uint8)))
+    said = json.loads(bytes(np.asarray(store[_key(key)], np.uint8)))
+    return {**said, "files": path_from_file(said["files"], store)}
 
 
 def check_there(span, said, read):
@@ -136,8 +143,11 @@ class _Files:
             tf.io.gfile.rmtree(self._folder)
 
 
-def _folders(folder):
-    return [name.rstrip("/") for name in tf.io.gfile.listdir(folder) if name.startswith(_FOLDER)]
+def _numbers(folder):
+    """Return the numbers of the folders of tables in `folder`; a later one has a larger number."""
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    found = [re.fullmatch(rf"{_FOLDER}([1-9]\d*)/?", name) for name in names]
+    return [int(match[1]) for match in found if match]
 
 
 def _key(key):

@@ -260,7 +260,7 @@ def test_load_of_servers(new_cluster):
 FILES = (
     MODEL
     + """
-import pathlib
+import pathlib, time
 FOLDER = os.environ["FOLDER"]
 keras.utils.set_random_seed(1)
 with STRATEGY.scope():
@@ -293,6 +293,7 @@ model.load_weights(f"{FOLDER}/first.weights.h5")
 say("first", [first, fit()])
 model.load_weights(f"{FOLDER}/second.weights.h5")
 say("second", [second, fit()])
+time.time_ns = lambda: 0  # a clock that goes back
 with kl.distribute.server_files(FOLDER):
     model.save_weights(f"{FOLDER}/third.weights.h5")
 say("left", len(list(pathlib.Path(FOLDER).glob("tables-*"))))
@@ -300,6 +301,13 @@ say("left", len(list(pathlib.Path(FOLDER).glob("tables-*"))))
 def nowhere():
     with kl.distribute.server_files("/proc/none"):
         model.save_weights(f"{FOLDER}/none.weights.h5")
+
+third = fit()
+moved = pathlib.Path(f"{FOLDER}-moved")
+pathlib.Path(FOLDER).rename(moved)
+model.load_weights(f"{moved}/third.weights.h5")
+say("third", [third, fit()])
+moved.rename(FOLDER)
 
 damaged = min(pathlib.Path(FOLDER).glob("tables-*/*.data-*"), key=lambda path: path.name)
 content = bytearray(damaged.read_bytes())
@@ -327,7 +335,7 @@ def test_servers_write_and_read_their_tables_themselves(new_cluster, folder):
     cluster = new_cluster(1, 2)
     script = ended(cluster.run(FILES, FOLDER=str(folder)))
     assert said(script, "folders") == 2 and said(script, "left") == 1
-    for name in ("first", "second"):
+    for name in ("first", "second", "third"):  # the third from a folder that was moved
         before, after = said(script, name)
         assert after == pytest.approx(before, rel=1e-6)
     # The second save left nothing of the first, the file that the chief writes has no rows.

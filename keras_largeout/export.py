@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.in_step import hosts_of_model, written_by_first
 from keras_largeout.distribute.tables.export_proxy import write_tables
-from keras_largeout.files.whole import put, scratch_beside
+from keras_largeout.files.whole import put, scratch_in
 from keras_largeout.ops import export_mode
 
 _LARGEST_CONSTANT = 16 * 2**20
@@ -217,9 +217,9 @@ def _check_target(path, overwrite):
 
 
 def _write(module, concrete, tables, path):
-    """Writes beside `path`, then renames: nobody ever sees half a model there."""
+    """Writes in the folder of `path`, then renames: nobody ever sees half a model there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(path) as scratch:
+    with scratch_in(path.parent) as scratch:
         new = pathlib.Path(scratch, "new")
         tf.saved_model.save(module, str(new), signatures={"serving_default": concrete, "serve": concrete})
         if tables:

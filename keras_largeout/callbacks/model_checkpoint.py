@@ -8,9 +8,11 @@ from keras_largeout.callbacks._whole_files import WholeFiles
 class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
     """`keras.callbacks.ModelCheckpoint` that never leaves half a file, for any `keras.Model`.
 
-    A file is written in a folder beside its name, `.<process>-<name>.partial`, flushed to the disk and then
-    renamed. Whatever happens before, a full disk or a kill, the file that had the name stays as it was. What
-    a killed process has left is removed when the next file is saved into the same folder.
+    A file is written in a new folder in the same folder, `.<host>-<boot>-<process>-<random>.partial`, flushed
+    to the disk and then renamed. Whatever happens before, a full disk or a kill, the file that had the name
+    stays as it was. What a killed process has left is removed when the next file is saved into the same
+    folder: at once where it ran on the same machine, in any container, and else after 10 minutes. Any number
+    of processes, containers and machines may save into one folder; who saves the same file last has it.
 
     A weights file ends in a digest of all its bytes, and a `.keras` file has one of each of its members:
     damage is noticed when it is loaded. `kl.Model` then changes nothing at all, a plain `keras.Model` no

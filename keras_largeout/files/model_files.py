@@ -6,12 +6,11 @@ import errno
 import json
 import os
 import re
-import secrets
 import shutil
 
 from keras_largeout.files.loading import MAP_DIGEST, digest_of_map, files_of_groups
 from keras_largeout.files.seal import seal
-from keras_largeout.files.whole import is_local, put, scratch_beside, whole_file
+from keras_largeout.files.whole import is_local, put, scratch_in, scratches, whole_file
 
 _note = contextvars.ContextVar("keras_largeout_note", default=None)
 
@@ -86,8 +85,8 @@ def _map_file(path):
     stem = name.removesuffix(".json").removesuffix(".weights")
     opened = os.path.join(folder, f"{stem}_00000.weights.h5")
     before = _named(os.path.join(folder, name))
-    with scratch_beside(os.path.join(folder, name)) as scratch:
-        new = os.path.join(scratch, f"{stem}-{secrets.token_hex(4)}.weights.json")
+    with scratch_in(folder) as scratch:
+        new = os.path.join(scratch, f"{stem}-{os.path.basename(scratch)}.weights.json")
         yield new
         with open(new, encoding="utf-8") as file:
             content = json.load(file)
@@ -105,11 +104,24 @@ def _map_file(path):
         put(new, os.path.join(folder, name))
         if os.path.exists(empty):  # one of the files of the map before: some versions look into it
             put(empty, opened)
-    # Those of the map before, and of saves that were killed before they had a map.
-    ours = re.compile(rf"{re.escape(stem)}-[0-9a-f]{{8}}_\d{{5}}\.weights\.h5")
-    old = {f for f in os.listdir(folder) if ours.fullmatch(f) or (f in before and f.endswith(".weights.h5"))}
-    for file in old - written - {os.path.basename(opened)}:
-        os.remove(os.path.join(folder, file))
+    _remove_unnamed(folder, stem, before, os.path.join(folder, name), keep=os.path.basename(opened))
+
+
+def _remove_unnamed(folder, stem, before, path, keep):
+    """Removes the files of the map before, and of saves that were killed before they had a map.
+
+    Those of a save in progress are kept: its scratch folder is there until `path` names them. So the three
+    questions must come in this order: which files there are, who is saving, what the map names.
+    """
+    ours = re.compile(rf"{re.escape(stem)}-([0-9a-f]{{8}})_\d{{5}}\.weights\.h5")
+    there = {file: ours.fullmatch(file) for file in os.listdir(folder)}
+    saving = scratches(folder)
+    named = _named(path)
+    for file, found in there.items():
+        is_old = found[1] not in saving if found else file in before and file.endswith(".weights.h5")
+        if is_old and file not in named and file != keep:
+            with contextlib.suppress(FileNotFoundError):  # another save removes it, too
+                os.remove(os.path.join(folder, file))
 
 
 def _named(path):

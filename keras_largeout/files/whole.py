@@ -1,17 +1,44 @@
 """Files and folders that appear under their names when they are complete: the one place that does it.
 
-They are written in a scratch folder beside the name, flushed to the disk and renamed. A process may be killed
-and a disk may be full at any moment: the name stands for what was last complete. The scratch folder of a
-process that was killed is removed by the next one that writes into the same folder.
+They are written in a scratch folder in the same folder, flushed to the disk and renamed. A process may be
+killed and a disk may be full at any moment: the name stands for what was last complete. Whoever writes next
+into the folder removes the scratch folder of a process that was killed.
+
+Containers and other machines may write into the same folder, and the number of a process there says nothing
+here. So a scratch folder has a random name, and its process keeps a lock in it (`flock`). It is removed only
+when the lock is free. A lock may be unknown to another machine, or to the file system: then the time of the
+lock file counts as well, which its process renews.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
+import secrets
 import shutil
+import socket
+import threading
+import time
 
-_SUFFIX = ".partial"
+_LOCK = "lock"
+#: Seconds after which the time of a lock is renewed, and after which one that was not renewed is free.
+_RENEWED, _EXPIRED = 20, 600
+
+
+def _boot():
+    """8 digits for the kernel that runs: all of its processes see each other's locks."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(8)
+    except OSError:
+        return secrets.token_hex(4)
+
+
+_BOOT = _boot()
+_HOST = re.sub(r"[^\w.]", "-", socket.gethostname(), flags=re.ASCII)[:60]
+# Host, boot, process, and a random part.
+_SCRATCH = re.compile(r"\.[\w.-]*-(?P<boot>[0-9a-f]{8})-\d+-(?P<random>[0-9a-f]{8})\.partial", re.ASCII)
 
 
 def is_local(path):
@@ -37,27 +64,39 @@ def whole_file(path):
         OSError: it cannot be written.
     """
     path = os.path.realpath(path)
-    with scratch_beside(path) as scratch:
+    with scratch_in(os.path.dirname(path)) as scratch:
         new = os.path.join(scratch, os.path.basename(path))
         yield new
         put(new, path)
 
 
 @contextlib.contextmanager
-def scratch_beside(path):
-    """A new folder on the file system of `path`, which is removed in the end.
+def scratch_in(folder):
+    """Makes a new folder on the file system of `folder`, and removes it in the end.
 
-    First, what killed processes have left for names in this folder is removed.
+    First, what killed processes have left in `folder` is removed.
+
+    Yields:
+        str, its path. The last part, 8 random hexadecimal digits, is in `scratches(folder)` until the end.
     """
-    folder, name = os.path.split(os.path.realpath(path))
-    _remove_leftovers(folder, name)
-    scratch = os.path.join(folder, f".{os.getpid()}-{name}{_SUFFIX}")
-    _remove(scratch)  # of a process that had the same number
-    os.mkdir(scratch)
+    _remove_leftovers(folder)
+    outer, inner, lock = _locked_scratch(folder)
+    done = threading.Event()
+    renews = threading.Thread(target=_renew, args=(lock, done), daemon=True)
+    renews.start()
     try:
-        yield scratch
+        yield inner
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        done.set()
+        renews.join()
+        with contextlib.suppress(OSError):
+            _clear(outer, inner, lock)
+
+
+def scratches(folder):
+    """The names of the scratch folders in `folder` that processes may be writing to, as a set."""
+    found = map(_SCRATCH.fullmatch, os.listdir(folder or "."))
+    return {name["random"] for name in found if name}
 
 
 def put(new, path):
@@ -100,30 +139,80 @@ def _exchange(new, path):
         os.replace(new, path)
 
 
-def _remove_leftovers(folder, name):
-    ours = re.compile(
-        rf"\.(\d+)-(.+{re.escape(_SUFFIX)}|{re.escape(name)})"
-    )  # the second: of versions before
-    for entry in os.listdir(folder or "."):
-        found = ours.fullmatch(entry)
-        if found and not _runs(int(found[1])):
-            _remove(os.path.join(folder, entry))
+# Scratch folders: an outer one, named for who looks at it, with the lock and an inner one.
 
 
-def _remove(path):
-    shutil.rmtree(path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.remove(path)
+def _locked_scratch(folder):
+    """The paths of a new outer and inner folder, and the descriptor of the lock."""
+    while True:
+        random = secrets.token_hex(4)
+        outer = os.path.join(folder, f".{_HOST}-{_BOOT}-{os.getpid()}-{random}.partial")
+        inner = os.path.join(outer, random)
+        os.mkdir(outer)
+        with contextlib.suppress(FileNotFoundError):  # another process took it for a leftover
+            lock = os.open(os.path.join(outer, _LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                _take(lock)
+                os.mkdir(inner)
+                return outer, inner, lock
+            except (BlockingIOError, FileNotFoundError):
+                os.close(lock)
 
 
-def _runs(process):
-    """Return whether there is such a process on this machine; True where that cannot be known."""
-    if os.name != "posix":
-        return True
+def _take(lock):
+    """Whether the lock was taken; False where the file system has no locks.
+
+    Raises:
+        BlockingIOError: a process has it.
+    """
     try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
         return False
-    except OSError:  # it is another user's
-        return True
     return True
+
+
+def _renew(lock, done):
+    while not done.wait(_RENEWED):
+        with contextlib.suppress(OSError):
+            os.utime(lock)
+
+
+def _remove_leftovers(folder):
+    for entry in os.listdir(folder or "."):
+        found = _SCRATCH.fullmatch(entry)
+        if found:
+            outer = os.path.join(folder, entry)
+            with contextlib.suppress(OSError):  # somebody has it, removes it too, or does not let us
+                _remove_leftover(outer, os.path.join(outer, found["random"]), found["boot"] == _BOOT)
+
+
+def _remove_leftover(outer, inner, is_of_this_kernel):
+    try:
+        lock = os.open(os.path.join(outer, _LOCK), os.O_RDWR)
+    except FileNotFoundError:
+        os.rmdir(outer)  # it was killed before it had a lock; one that is about to make it tries again
+        return
+    try:
+        is_taken = _take(lock)
+        expired = time.time() - os.fstat(lock).st_mtime > _EXPIRED
+    except OSError:
+        os.close(lock)
+        raise
+    if expired or (is_taken and is_of_this_kernel):
+        _clear(outer, inner, lock)
+    else:
+        os.close(lock)
+
+
+def _clear(outer, inner, lock):
+    """Removes a scratch folder whose lock is ours. One with files in it has its lock file, too."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(inner)
+        os.remove(os.path.join(outer, _LOCK))
+    finally:
+        os.close(lock)
+    os.rmdir(outer)

@@ -112,7 +112,7 @@ def main():
         os.close(theirs)
         with open(ours) as said:
             number = int((said.read().split() or [number])[-1])
-        left = [p for p in folder.iterdir() if p.name.startswith(f".{child}-")]
+        left = [p for p in folder.iterdir() if f"-{child}-" in p.name]
         midst += bool(left)
         check(number)
     for size in (0, 20_000, SIZE * CHUNKS * 4, SIZE * CHUNKS * 8 + 3000):  # a full disk; HDF5 may crash of it

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import fcntl
+import itertools
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 import types
 
 import keras
@@ -16,10 +19,11 @@ import numpy as np
 import pytest
 
 import keras_largeout as kl
+from keras_largeout.files import model_files, whole
 from keras_largeout.files.seal import check_seal
 from keras_largeout.files.whole import whole_file
 
-DEAD = 2**22 + 1  # Linux has no process of this number
+PACKAGE = pathlib.Path(kl.__file__).parent
 
 
 def make(cls, value=1.0):
@@ -104,15 +108,113 @@ def test_sharded_weights(tmp_path, monkeypatch):
     assert (tmp_path / "ours.weights.json").exists()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    old, new, other = (
-        tmp_path / name for name in (f".{DEAD}-m.weights.h5", f".{DEAD}-x.keras.partial", f".{DEAD}-notes")
-    )
-    running = tmp_path / f".{os.getppid()}-m.weights.h5.partial"
-    old.write_text("half"), other.write_text("the user's"), new.mkdir(), running.mkdir()
-    (new / "x.keras").write_text("half")
+def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
+    """That of another machine, whose locks may be unknown here, when it has not been renewed for long."""
+
+    def left(at, boot=whole._BOOT):
+        with monkeypatch.context() as patch:
+            patch.setattr(whole, "_BOOT", boot)
+            patch.setattr(whole, "_clear", lambda outer, inner, lock: os.close(lock))
+            with whole_file(tmp_path / "m") as path:
+                pathlib.Path(path).write_text("half")
+        outer = pathlib.Path(path).parents[1]
+        os.utime(outer / "lock", (at, at))
+        return outer.name
+
+    now = time.time()
+    removed = {left(now), left(now - 1000, "01234567")}
+    kept = {left(now, "01234567"), ".4194305-m.partial"}
+    (tmp_path / ".4194305-m.partial").mkdir()
+    assert removed | kept == set(os.listdir(tmp_path)) - {"m"}
     make(kl.Model).save_weights(tmp_path / "m.weights.h5")
-    assert sorted(os.listdir(tmp_path)) == sorted([running.name, other.name, "m.weights.h5"])
+    assert set(os.listdir(tmp_path)) == {*kept, "m", "m.weights.h5"}
+
+
+def _no_locks(*arguments):
+    raise OSError(errno.ENOLCK, "no locks")
+
+
+@pytest.mark.parametrize("boot", [whole._BOOT, "01234567"])
+@pytest.mark.parametrize("locks", [True, False])
+def test_several_processes_save_into_one_folder(tmp_path, monkeypatch, locks, boot):
+    """Others that save have no number of a process here; nor need the file system have locks."""
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", _no_locks)
+    monkeypatch.setattr(whole, "_RENEWED", 0.01)
+    with whole_file(tmp_path / "a") as path:
+        pathlib.Path(path).write_text("first")
+        lock = pathlib.Path(path).parents[1] / "lock"
+        os.utime(lock, (0, 0))
+        while lock.stat().st_mtime == 0:
+            time.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(whole, "_BOOT", boot)
+            for name in "ab":
+                with whole_file(tmp_path / name) as other:
+                    pathlib.Path(other).write_text("second")
+        assert (tmp_path / "a").read_text() == "second"
+    assert (tmp_path / "a").read_text() == "first" and sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_two_processes_save_one_map(tmp_path, monkeypatch):
+    """At any moment of one save, the other one begins and ends."""
+    path, sizes = tmp_path / "m.weights.json", {"max_shard_size": 5e-5}
+    put = model_files.put
+    for moment in range(4):
+        calls = itertools.count()
+
+        def saves_between(new, name, calls=calls, moment=moment):
+            if next(calls) == moment:
+                make(kl.Model, 7.0).save_weights(path, **sizes)
+                assert again() == {7.0}
+            put(new, name)
+
+        def again():
+            model = make(kl.Model, 0.0)
+            model.load_weights(path)
+            return {float(value) for w in model.get_weights() for value in np.unique(w)}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model_files, "put", saves_between)
+            make(kl.Model, float(moment)).save_weights(path, **sizes)
+        assert again() in ({float(moment)}, {7.0})  # whose map came last
+        assert {p.name for p in tmp_path.glob("m-*")} <= model_files._named(path)
+
+
+SAVES = """
+import os, sys, time, types
+package, path, waits = sys.argv[1:]
+sys.modules["keras_largeout"] = types.ModuleType("keras_largeout")  # without TensorFlow
+sys.modules["keras_largeout"].__path__ = [package]
+from keras_largeout.files.whole import whole_file
+with whole_file(path) as new:
+    open(new, "w").write(f"process {os.getpid()}")
+    print("writes", flush=True)
+    while waits and not os.path.exists(waits):
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_containers_save_into_one_folder(tmp_path, name):
+    """Each has a process 1, as containers do."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("processes may not have numbers of their own here")
+
+    def start(name, waits):
+        command = [*alone, sys.executable, "-c", SAVES, PACKAGE, tmp_path / name, waits]
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+
+    first = start("a", tmp_path / "enough")
+    assert first.stdout.readline() == "writes\n"
+    assert start(name, "").wait(60) == 0
+    assert (tmp_path / name).read_text() == "process 1"
+    (tmp_path / "enough").touch()
+    assert first.wait(60) == 0
+    assert (tmp_path / "a").read_text() == "process 1"
+    assert set(os.listdir(tmp_path)) == {"a", name, "enough"}
 
 
 def test_the_disk_has_a_file_before_its_name_has(tmp_path, monkeypatch):
@@ -153,9 +255,6 @@ def killed(program, *arguments):
     print(done.stdout)
     counted = json.loads(done.stdout)
     assert counted["in the midst of a save"] >= counted["kills"] // 4, counted
-
-
-PACKAGE = pathlib.Path(kl.__file__).parent
 
 
 @pytest.mark.full

@@ -278,7 +278,7 @@ def note_made(kind, note):
 
 
 def in_safe_mode():
-    """Whether a config is being deserialized that nobody vouches for (`load_model(safe_mode=True)`).
+    """Return whether a config is being deserialized that nobody vouches for (`load_model(safe_mode=True)`).
 
     Why: nothing public says so. A layer's own `from_config`, which `clone_model` calls, is not in safe mode.
     """
@@ -286,7 +286,7 @@ def in_safe_mode():
 
 
 def while_loading(context):
-    """From now on Keras loads the model of each file inside `context(path)`.
+    """Have Keras load the model of each file inside `context(path)`.
 
     Why: `from_config` does not know which file its config comes from.
     """

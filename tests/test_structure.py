@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "metrics": {"_hidden", "ops"},
     "distribute.planning": {"trees"},
     "distribute.replicas": {"ops", "_private"},
-    "distribute.tables": {"distribute.replicas", "distribute.planning", "ops"},
+    "distribute.tables": {"distribute.processes", "distribute.replicas", "distribute.planning", "ops"},
     "distribute.outputs": {"distribute.tables", "distribute.replicas", "distribute.planning", "ops", "trees"},
     "distribute.balance": {
         "distribute.outputs",

@@ -27,7 +27,7 @@ _RENEWED, _EXPIRED = 20, 600
 
 
 def _boot():
-    """8 digits for the kernel that runs: all of its processes see each other's locks."""
+    """Return 8 digits for the kernel that runs: all of its processes see each other's locks."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(8)
@@ -94,7 +94,7 @@ def scratch_in(folder):
 
 
 def scratches(folder):
-    """The names of the scratch folders in `folder` that processes may be writing to, as a set."""
+    """Return the names of the scratch folders in `folder` that processes may be writing to, as a set."""
     found = map(_SCRATCH.fullmatch, os.listdir(folder or "."))
     return {name["random"] for name in found if name}
 
@@ -143,7 +143,7 @@ def _exchange(new, path):
 
 
 def _locked_scratch(folder):
-    """The paths of a new outer and inner folder, and the descriptor of the lock."""
+    """Return the paths of a new outer and inner folder, and the descriptor of the lock."""
     while True:
         random = secrets.token_hex(4)
         outer = os.path.join(folder, f".{_HOST}-{_BOOT}-{os.getpid()}-{random}.partial")
@@ -160,7 +160,7 @@ def _locked_scratch(folder):
 
 
 def _take(lock):
-    """Whether the lock was taken; False where the file system has no locks.
+    """Return whether the lock was taken; False where the file system has no locks.
 
     Raises:
         BlockingIOError: a process has it.

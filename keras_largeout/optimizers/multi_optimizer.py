@@ -12,5 +12,5 @@ _KERAS = getattr(keras.optimizers, "MultiOptimizer", keras.optimizers.Optimizer)
 class MultiOptimizer(SavedWithoutRows, _KERAS):
     """A `keras.optimizers.MultiOptimizer` around optimizers of this package, which save slots of tables.
 
-    Takes the arguments of `keras.optimizers.MultiOptimizer`. A model with a table replaces Keras's own by this.
+    Takes the arguments of `keras.optimizers.MultiOptimizer`. A model with a table replaces Keras's by it.
     """

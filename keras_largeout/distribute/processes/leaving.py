@@ -1,11 +1,19 @@
 """The exit of a process that is told to end."""
 
+import _thread
+import atexit
 import contextlib
+import os
 import signal
 import sys
 import threading
+import weakref
 
+_TELL = signal.SIGTERM, signal.SIGHUP
 _codes = []  # the exit code, once the process was told to end
+_told = []  # the signals that told it, of those that its exit status names
+_waits = False  # whether the process must not leave yet
+_process = None  # the one that has handlers: not its forks
 
 
 def leave_on_sigterm():
@@ -13,9 +21,46 @@ def leave_on_sigterm():
 
     Where the script has a handler of its own, that stays.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if _may_have_handlers() and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end):
         signal.signal(signal.SIGTERM, _leave)
+
+
+def close_on_signals():
+    """Have SIGTERM and SIGHUP end the process as Ctrl-C does: open files are closed on the way out.
+
+    Its exit status still says that the signal ended it. Where the script has a handler of its own, that
+    stays. So does SIG_IGN (`nohup`). Threads other than the main one cannot have handlers: nothing changes.
+    """
+    global _process
+    if not _may_have_handlers():
+        return
+    if _process is None:
+        atexit.register(_wait)  # runs before what is closed at the exit
+    _process = os.getpid()
+    for number in _TELL:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def end_on_signals():
+    """Restore the usual effect of the signals, if `close_on_signals` changed it."""
+    if _may_have_handlers() and not _waits:
+        for number in _TELL:
+            if signal.getsignal(number) is _end:
+                signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def leaving_later():
+    """A context for what must be done: a signal that comes meanwhile ends the process when it is done."""
+    global _waits
+    before, _waits = _waits, True
+    try:
+        yield
+    finally:
+        _waits = before
+    if _told and not _waits:
+        _thread.interrupt_main(_told[-1])  # as if it came now: this may be another thread
 
 
 @contextlib.contextmanager
@@ -33,6 +78,40 @@ def leaving_when_told():
         raise
 
 
+def _may_have_handlers():
+    return threading.current_thread() is threading.main_thread()
+
+
 def _leave(number, frame):
     _codes.append(128 + number)
     sys.exit(_codes[-1])
+
+
+def _end(number, frame):
+    if os.getpid() != _process:
+        _end_now(number)
+    _told.append(number)
+    if not _waits:
+        _leave(number, frame)
+
+
+def _wait():
+    global _waits
+    _waits = True
+
+
+def _say_so():
+    if _told and os.getpid() == _process:
+        _end_now(_told[0])
+
+
+def _end_now(number):
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+# At the exit the newest finalizer runs first: what was opened after this import is closed before.
+weakref.finalize(_end, _say_so)

@@ -10,6 +10,7 @@ import weakref
 
 import tensorflow as tf
 
+from keras_largeout.distribute.processes.leaving import close_on_signals, end_on_signals, leaving_later
 from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.files.whole import whole_file
 
@@ -26,7 +27,8 @@ class TableFolder:
 
     It is locked while the table exists: for one trainer, or for any number of readers. Who opens it to train
     while another table of this process does takes it over: that one is closed. What it holds is complete when
-    it was closed: by `close`, or when the table goes, or at the end of the process. A process that is killed
+    it was closed: by `close`, or when the table goes, or at the end of the process, also by Ctrl-C, SIGTERM
+    or SIGHUP (unless the script has a handler that does not end it). A process that is killed by SIGKILL
     leaves it open. Rows may then be torn. They are kept, and the table has none, until all of its rows are
     loaded from a save of the model (`begin_anew`): using it before is an error.
 
@@ -71,6 +73,7 @@ class TableFolder:
         else:
             self._close = weakref.finalize(self, _closed, self.path, self._lock, self._torn)
             _OPEN[os.path.realpath(self.path)] = self
+            close_on_signals()
 
     def _open(self):
         lock = os.path.join(self.path, _LOCK)
@@ -248,6 +251,13 @@ def _remove_but(path, kept):
 
 
 def _closed(path, lock, torn):
+    with leaving_later():
+        _close(path, lock, torn)
+    if not any(folder.is_open for folder in _OPEN.values()):
+        end_on_signals()
+
+
+def _close(path, lock, torn):
     if torn:  # it was not used: what was there before is left as it was
         _remove_but(path, torn)
         os.close(lock)

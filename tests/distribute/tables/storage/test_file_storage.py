@@ -304,6 +304,60 @@ def _check_killed(folder):
     np.testing.assert_array_equal(embedding(folder).table.numpy(), rows)
 
 
+TOLD_TO_END = """
+import os, signal, sys
+import keras, numpy as np
+import keras_largeout as kl
+folder, number, how = sys.argv[1], signal.Signals[sys.argv[2]], sys.argv[3]
+if how == "handler":
+    signal.signal(number, lambda *_: print("handled", flush=True))
+words = kl.layers.ShardedEmbedding(50, 4, storage="file:" + folder, name="words")
+model = keras.Sequential([words, keras.layers.Flatten(), keras.layers.Dense(1)])
+model.compile(kl.optimizers.LazyAdam(), "mse")
+train = lambda epochs: model.fit(np.zeros((8, 2), "int32"), np.zeros(8), verbose=0, epochs=epochs)
+train(1)
+if how == "handler":
+    os.kill(os.getpid(), number)
+    train(1)
+elif how == "closing":
+    fsync = os.fsync
+    os.fsync = lambda file: (os.kill(os.getpid(), number), fsync(file))
+    kl.close_files(model)
+elif how == "closed":
+    kl.close_files(model)
+    assert signal.getsignal(number) is signal.SIG_DFL
+    os.kill(os.getpid(), number)
+else:
+    print("trains", flush=True)
+    try:
+        train(1_000_000)
+    finally:
+        print("leaves", flush=True)
+        os.kill(os.getpid(), number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [("SIGTERM", "training"), ("SIGHUP", "training"), ("SIGTERM", "closing"), ("SIGTERM", "closed")],
+)
+def test_signals_close_the_folder(tmp_path, number, how):
+    """Also a second one; the exit status names the signal."""
+    process = Forked(["-c", TOLD_TO_END, tmp_path, number, how])
+    if how == "training":
+        assert "trains\n" in iter(process.stdout.readline, "")
+        os.kill(process.pid, signal.Signals[number])
+        assert "leaves\n" in iter(process.stdout.readline, "")
+    assert process.wait(120) == -signal.Signals[number]
+    assert is_closed(tmp_path / "words")
+
+
+def test_a_handler_of_the_script_decides(tmp_path):
+    process = Forked(["-c", TOLD_TO_END, tmp_path, "SIGTERM", "handler"])
+    assert process.wait(120) == 0
+    assert "handled" in process.stdout.read() and is_closed(tmp_path / "words")
+
+
 def test_closed_when_the_table_goes(tmp_path):
     model = small_model(tmp_path)
     model.fit(*SMALL, verbose=0)

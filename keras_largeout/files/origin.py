@@ -1,4 +1,4 @@
-"""Which file a model is loaded from, or saved to: it bounds what a config says, and paths begin there."""
+"""The file that a model is loaded from, or saved to: it bounds what a config says, and paths begin there."""
 
 import contextlib
 import contextvars

@@ -480,6 +480,29 @@ def _never_called(shape, dtype=None):
     )
 
 
+def order_of_batches(epoch_iterator):
+    """Return what the order of the batches of every epoch follows from; None where that cannot be known.
+
+    Why: Keras's loops know their data, and no public method of a model or a callback does.
+
+    Returns:
+        str, equal in two processes whose epochs have the same order, or None.
+    """
+    adapters = "keras.src.trainers.data_adapters"
+    adapter = _need(epoch_iterator, "data_adapter")
+    if isinstance(adapter, _need(f"{adapters}.array_data_adapter", "ArrayDataAdapter")):
+        if not _need(adapter, "_shuffle"):
+            return "as given"
+        # Each epoch, in any process, has the one permutation that follows from this seed.
+        seed = _need("keras.src.utils.rng_utils", "get_random_seed")()
+        return None if seed is None else f"seed {seed}"
+    if isinstance(adapter, _need(f"{adapters}.py_dataset_adapter", "PyDatasetAdapter")):
+        dataset = _need(adapter, "py_dataset")
+        changes = type(dataset).on_epoch_end is not keras.utils.PyDataset.on_epoch_end
+        return None if changes or _need(adapter, "shuffle") else "as given"
+    return None
+
+
 class LoopHooks:
     """A base, before `keras.Model`, that names two moments of Keras's loops of which no public method tells.
 
@@ -502,7 +525,11 @@ class LoopHooks:
         """
         return logs
 
+    order_of_batches = None  # of the last loop: see the function
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None:
+            self.order_of_batches = order_of_batches(iterator)
         self.before_first_step(iterator, data_batch, super()._maybe_symbolic_build)
 
     def _get_metrics_result_or_logs(self, logs):

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import tempfile
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_largeout.callbacks._whole_files import WholeFiles
 from keras_largeout.distribute.hosts.in_step import hosts_of_model
@@ -18,6 +20,7 @@ from keras_largeout.files.model_files import noted
 from keras_largeout.files.seal import note_of
 from keras_largeout.files.whole import is_local, whole_file
 
+_LOG = logging.getLogger("keras_largeout")
 # The files that Keras's callback writes, and what it adds to the names of the last but one.
 _WEIGHTS, _EPOCH, _BEFORE = "latest.weights.h5", "training_metadata.json", ".bkp"
 
@@ -34,6 +37,13 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
       its rows of tables and of their slots to a folder in `backup_dir`, all servers at the same time, and
       reads them again: see `kl.distribute.server_files`. The restarted script must have as many servers and
       the same plan.
+    - With an integer `save_freq`, training goes on behind the last batch of the backup: batches before it are
+      read, and passed by without a step (callbacks see them, with empty logs). So the optimizer takes as many
+      steps as without a restart, and schedules agree. The batches are those of a run without a restart where
+      a `kl.Model` is trained on arrays, or on a `keras.utils.PyDataset` without an `on_epoch_end` of its own;
+      with `shuffle=False`, or arrays with the same `keras.utils.set_random_seed`. A sentence in the log
+      ("keras_largeout") says where that is not known: some batches may then be repeated and others skipped.
+      Metrics of that epoch are of the batches after the restart.
     - On several hosts in step the first one writes, and all read the file when they begin. The restarted
       script may have any number of hosts.
 
@@ -52,6 +62,8 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
 
     _elsewhere = None  # the folder of a host that is not the first one
     _state = None  # what the weights belong to: the epoch, and the batch in it
+    _done = (None, 0)  # an epoch, and how many batches of it are in the weights that were restored
+    _train_function = None  # that of the model, while it passes a batch by
 
     def on_train_begin(self, logs=None):
         hosts = hosts_of_model(self.model)
@@ -60,6 +72,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         if hosts is not None:
             self._check_shared(hosts)
         super().on_train_begin(logs)
+        self._find_batch()
         if hosts is not None and hosts.index:
             self._save_elsewhere()
 
@@ -101,10 +114,54 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         with self._backing_up():
             super().on_epoch_end(epoch, logs)
 
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._is_done(batch):
+            self._train_function, self.model.train_function = self.model.train_function, self._pass_by
+
     def on_train_batch_end(self, batch, logs=None):
-        self._state = {**(self._state or {"epoch": 0}), "batch": batch}
+        if self._train_function is not None:
+            self.model.train_function, self._train_function = self._train_function, None
+            return
+        order = getattr(self.model, "order_of_batches", None)
+        self._state = {**(self._state or {"epoch": 0}), "batch": batch, "done": batch + 1, "order": order}
         with self._backing_up():
             super().on_train_batch_end(batch, logs)
+
+    def _is_done(self, batch):
+        epoch, count = self._done
+        return self._state is not None and self._state["epoch"] == epoch and batch < count
+
+    def _pass_by(self, iterator):
+        """Take the place of the model's `train_function`: read the batches of a step, and make none."""
+        if not self._by_servers:
+            for _ in range(self.model.steps_per_execution):
+                next(iterator)
+        return {}
+
+    @property
+    def _by_servers(self):
+        """Whether workers of a cluster read the batches, in no order."""
+        return isinstance(self.model.distribute_strategy, tf.distribute.ParameterServerStrategy)
+
+    def _find_batch(self):
+        """Find in the backup how many batches of its epoch are done."""
+        self._done = (None, 0)
+        try:
+            with open(os.path.join(self.backup_dir, _EPOCH), encoding="utf-8") as file:
+                state = json.load(file)
+        except (OSError, ValueError):  # there is none, or it is not on a file system
+            return
+        if not state.get("done"):
+            return
+        self._done = (state["epoch"], state["done"])
+        order = None if self._by_servers else getattr(self.model, "order_of_batches", None)
+        if order is None or order != state.get("order"):
+            _LOG.warning(
+                "BackupAndRestore goes on in epoch %d after %d batches, in data whose order may be another "
+                "than before: in this epoch some batches may be repeated and others skipped.",
+                state["epoch"] + 1,
+                state["done"],
+            )
 
     @contextlib.contextmanager
     def _backing_up(self):
@@ -126,7 +183,9 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
             for path in (weights, epoch):
                 with contextlib.suppress(FileNotFoundError):
                     _copy(path + _BEFORE, path)
-        state = note_of(weights)
+        state, steps = note_of(weights), (self.params or {}).get("steps")
+        if state and steps and state.get("done", 0) >= steps:  # only the end of the epoch was missing
+            state = {"epoch": state["epoch"] + 1, "batch": 0}
         if state:  # not in a file that Keras's callback wrote
             with whole_file(epoch) as path, open(path, "w", encoding="utf-8") as file:
                 json.dump(state, file)

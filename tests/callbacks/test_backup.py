@@ -7,6 +7,7 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_largeout as kl
 from keras_largeout.files.seal import note_of
@@ -108,10 +109,98 @@ def test_a_backup_of_keras_is_restored(tmp_path, cls):
 def test_every_few_batches(tmp_path):
     """The epoch is that of the batch, also after a restart in the middle of one."""
     train(keras.Model, tmp_path / "backup", stop=2, save_freq=3)
-    assert note_of(tmp_path / "backup/latest.weights.h5") == {"epoch": 1, "batch": 1}
+    note = note_of(tmp_path / "backup/latest.weights.h5")
+    assert {key: note[key] for key in ("epoch", "batch", "done")} == {"epoch": 1, "batch": 1, "done": 2}
     _, epochs = train(keras.Model, tmp_path / "backup", stop=2, save_freq=3)
     assert epochs == [1, 2]
     assert note_of(tmp_path / "backup/latest.weights.h5")["epoch"] == 1
     backup = kl.callbacks.BackupAndRestore(tmp_path / "gone")
     make(keras.Model).fit(np.ones((2, 2), int), np.ones(2), epochs=5, verbose=0, callbacks=[backup])
     assert not os.path.exists(tmp_path / "gone")
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Ends training after so many steps, as a kill does."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps -= bool(logs)
+        if logs and not self.steps:
+            raise Stop
+
+
+class Data(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return X[4 * index : 4 * index + 4], X[4 * index : 4 * index + 4].sum(1)
+
+
+X = np.arange(40).reshape(20, 2) % 30
+
+
+def train_on(cls, data, folder=None, after=0, at_once=1):
+    """A model that was trained for 2 epochs of 5 steps, or backed up and stopped after some of them."""
+    model = make(cls)
+    model.compile(kl.optimizers.LazyAdam(SCHEDULE), "mse", steps_per_execution=at_once)
+    keras.utils.set_random_seed(5)
+    dataset = tf.data.Dataset.from_tensor_slices((X, X.sum(1))).batch(4)
+    args, kwargs = {
+        "arrays": ((X, X.sum(1)), {"batch_size": 4, "shuffle": False}),
+        "shuffled arrays": ((X, X.sum(1)), {"batch_size": 4}),
+        "PyDataset": ((Data(),), {"shuffle": False}),
+        "shuffled PyDataset": ((Data(),), {}),
+        "Dataset": ((dataset,), {}),
+        "endless Dataset": ((dataset.repeat(),), {"steps_per_epoch": 5}),
+    }[data]
+    callbacks = [StopAfter(after)]
+    if folder is not None:
+        often = after or 1000
+        callbacks.insert(0, kl.callbacks.BackupAndRestore(folder, save_freq=often, delete_checkpoint=False))
+    with contextlib.suppress(Stop):
+        model.fit(*args, **kwargs, epochs=2, verbose=0, callbacks=callbacks)
+    return model
+
+
+SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.9)
+KNOWN = "arrays", "shuffled arrays", "PyDataset"
+OTHERS = "shuffled PyDataset", "Dataset", "endless Dataset"
+
+
+@pytest.mark.parametrize(
+    "cls, data, after",
+    [
+        *((kl.Model, data, 3) for data in (*KNOWN, *OTHERS)),
+        (kl.Model, "shuffled arrays", 8),
+        (kl.Model, "Dataset", 5),
+        (keras.Model, "arrays", 3),
+    ],
+)
+def test_goes_on_behind_the_last_batch(tmp_path, caplog, cls, data, after):
+    """As many steps wherever it was killed, and the same ones where the order is the same."""
+    train_on(cls, data, tmp_path, after)
+    caplog.clear()
+    model = train_on(cls, data, tmp_path)
+    assert int(model.optimizer.iterations) == 10
+    if data != "shuffled PyDataset":
+        assert_same(model, train_on(cls, data).get_weights())
+    known = after == 5 or (cls is kl.Model and data in KNOWN)
+    assert ("some batches may be repeated and others skipped" in caplog.text) == (not known)
+
+
+def test_another_order_is_said(tmp_path, caplog):
+    train_on(kl.Model, "shuffled arrays", tmp_path, 8)
+    train_on(kl.Model, "arrays", tmp_path)
+    assert "in epoch 2 after 3 batches" in caplog.text
+
+
+def test_several_steps_at_once(tmp_path):
+    """Five batches are two and two and one."""
+    train_on(kl.Model, "arrays", tmp_path, 2, at_once=2)
+    model = train_on(kl.Model, "arrays", tmp_path, at_once=2)
+    assert int(model.optimizer.iterations) == 10
+    assert_same(model, train_on(kl.Model, "arrays", at_once=2).get_weights())

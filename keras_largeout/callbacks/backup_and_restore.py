@@ -140,7 +140,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
 
     @property
     def _by_servers(self):
-        """Whether workers of a cluster read the batches, in no order."""
+        """True if workers of a cluster read the batches, in no order."""
         return isinstance(self.model.distribute_strategy, tf.distribute.ParameterServerStrategy)
 
     def _find_batch(self):

@@ -18,6 +18,7 @@ from keras_largeout.distribute.tables.server_files import server_files
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import noted
 from keras_largeout.files.seal import note_of
+from keras_largeout.files.table_files import read_json
 from keras_largeout.files.whole import is_local, whole_file
 
 _LOG = logging.getLogger("keras_largeout")
@@ -172,8 +173,12 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
     def _find_whole_state(self):
         """Gives Keras the last whole backup: its weights, and the epoch that they say they are of."""
         weights, epoch = (os.path.join(self.backup_dir, name) for name in (_WEIGHTS, _EPOCH))
-        if not os.path.exists(weights):
-            return
+        if os.path.exists(weights):
+            self._find_whole_weights(weights, epoch)
+        if os.path.exists(epoch):
+            read_json(epoch)  # Keras would not name what is damaged
+
+    def _find_whole_weights(self, weights, epoch):
         try:
             verify_file(weights)
         except OSError:

@@ -79,7 +79,7 @@ def scratch_in(folder):
     Yields:
         str, its path. The last part, 8 random hexadecimal digits, is in `scratches(folder)` until the end.
     """
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     outer, inner, lock = _locked_scratch(folder)
     done = threading.Event()
     renews = threading.Thread(target=_renew, args=(lock, done), daemon=True)
@@ -97,6 +97,16 @@ def scratches(folder):
     """Return the names of the scratch folders in `folder` that processes may be writing to, as a set."""
     found = map(_SCRATCH.fullmatch, os.listdir(folder or "."))
     return {name["random"] for name in found if name}
+
+
+def remove_leftovers(folder):
+    """Removes the scratch folders in `folder` that no process writes to."""
+    for entry in os.listdir(folder or "."):
+        found = _SCRATCH.fullmatch(entry)
+        if found:
+            outer = os.path.join(folder, entry)
+            with contextlib.suppress(OSError):  # somebody has it, removes it too, or does not let us
+                _remove_leftover(outer, os.path.join(outer, found["random"]), found["boot"] == _BOOT)
 
 
 def put(new, path):
@@ -178,15 +188,6 @@ def _renew(lock, done):
     while not done.wait(_RENEWED):
         with contextlib.suppress(OSError):
             os.utime(lock)
-
-
-def _remove_leftovers(folder):
-    for entry in os.listdir(folder or "."):
-        found = _SCRATCH.fullmatch(entry)
-        if found:
-            outer = os.path.join(folder, entry)
-            with contextlib.suppress(OSError):  # somebody has it, removes it too, or does not let us
-                _remove_leftover(outer, os.path.join(outer, found["random"]), found["boot"] == _BOOT)
 
 
 def _remove_leftover(outer, inner, is_of_this_kernel):

@@ -14,6 +14,7 @@ from keras_largeout.distribute.planning.pins import pinned
 from keras_largeout.distribute.planning.placement import SIMPLE_KINDS, Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad
 from keras_largeout.distribute.planning.specs import TableSpec
+from keras_largeout.files.table_files import read_json
 from keras_largeout.files.whole import whole_file
 
 _ABOUT = (
@@ -129,8 +130,7 @@ def read(path, specs=None):
     """Return the devices, the tables (a dict of the fields of each `TablePlan`) and the batch size in a
     file.
     """
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file)
+    content = read_json(path)
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         version = content.get("version") if isinstance(content, dict) else None
         raise ValueError(f"A file of a plan has version {_VERSION}. Received: {path}, version {version!r}")

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import warnings
 import weakref
@@ -12,9 +11,16 @@ import tensorflow as tf
 
 from keras_largeout.distribute.processes.leaving import close_on_signals, end_on_signals, leaving_later
 from keras_largeout.distribute.replicas.devices import plain_variable
-from keras_largeout.files.whole import whole_file
-
-_ABOUT, _LOCK = "table.json", "lock"
+from keras_largeout.files.table_files import (
+    ABOUT,
+    LOCK,
+    ROWS,
+    check_rows,
+    read_about,
+    rows_files,
+    write_about,
+    write_closed,
+)
 
 #: How the files are laid out.
 FORMAT = "records"
@@ -52,7 +58,8 @@ class TableFolder:
             reverse.
         ValueError: it holds another table.
         FileNotFoundError: there is none to read.
-        OSError: it cannot be written.
+        OSError: it cannot be written; or `table.json` is damaged or gone, or a file of rows is gone or is not
+            the one that was closed.
     """
 
     _first_number = 0
@@ -76,7 +83,7 @@ class TableFolder:
             close_on_signals()
 
     def _open(self):
-        lock = os.path.join(self.path, _LOCK)
+        lock = os.path.join(self.path, LOCK)
         if self.read_only:
             try:
                 return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -112,7 +119,7 @@ class TableFolder:
             ) from None
         if overwrite:
             _empty(self.path)
-        known = _read(self.path)
+        known = read_about(self.path)
         self.existed = known is not None
         if known is None:
             if self.read_only:
@@ -127,15 +134,17 @@ class TableFolder:
                 f"Received: {self.path} with {known['table']}"
             )
         elif not known["closed"]:
-            self._torn += [name for name in os.listdir(self.path) if name.endswith(".rows")] or [""]
+            self._torn += rows_files(self.path) or [""]
             if self.read_only:
                 raise OSError(self._is_torn)
+        else:
+            check_rows(self.path, known)
         self.first, self._layouts = known["first"], known["layouts"]
         if self.torn:  # new files, beside those that are there
             number = 1 + max((layout["number"] for layout in self._layouts.values()), default=0)
             self._layouts, self._first_number = {}, number
         if not self.read_only:
-            _write(self.path, {**known, "closed": False})
+            write_about(self.path, {**known, "closed": False, "files": {}})
 
     @property
     def torn(self):
@@ -152,7 +161,7 @@ class TableFolder:
     def begin_anew(self):
         """Delete files that may be torn. Call it before all rows are loaded."""
         if self.torn:
-            _write(self.path, {**_read(self.path), "layouts": self._layouts})
+            write_about(self.path, {**read_about(self.path), "layouts": self._layouts})
             for name in self._torn:
                 with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                     os.remove(os.path.join(self.path, name))
@@ -168,7 +177,7 @@ class TableFolder:
 
     def file(self, name):
         """Return the path of the file `name`."""
-        return os.path.join(self.path, f"{name}.rows")
+        return os.path.join(self.path, f"{name}{ROWS}")
 
     def layout(self, name):
         """Return which file has the rows of the part `name`, and which slots it has: see `Records`."""
@@ -178,7 +187,7 @@ class TableFolder:
         """Writes down what `layout(name)` is from now on."""
         self._layouts[name] = layout
         if not self.torn:
-            _write(self.path, {**_read(self.path), "layouts": self._layouts})
+            write_about(self.path, {**read_about(self.path), "layouts": self._layouts})
 
     @property
     def is_open(self):
@@ -239,14 +248,14 @@ def _new(path):
 
 def _empty(path):
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(path, _ABOUT))
+        os.remove(os.path.join(path, ABOUT))
     _remove_but(path, [])
 
 
 def _remove_but(path, kept):
     """Removes the files of rows in a folder, but for those of these names."""
-    for name in os.listdir(path) if os.path.isdir(path) else ():
-        if name.endswith(".rows") and name not in kept:
+    for name in rows_files(path):
+        if name not in kept:
             os.remove(os.path.join(path, name))
 
 
@@ -262,25 +271,8 @@ def _close(path, lock, torn):
         _remove_but(path, torn)
         os.close(lock)
         return
-    if not os.path.exists(os.path.join(path, _ABOUT)):  # somebody removed the folder
+    if not os.path.exists(os.path.join(path, ABOUT)):  # somebody removed the folder
         os.close(lock)
         return
-    for name in os.listdir(path):
-        if name.endswith(".rows"):
-            with open(os.path.join(path, name), "rb") as file:
-                os.fsync(file.fileno())
-    _write(path, {**_read(path), "closed": True})
+    write_closed(path)
     os.close(lock)
-
-
-def _read(path):
-    try:
-        with open(os.path.join(path, _ABOUT), encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return None
-
-
-def _write(path, content):
-    with whole_file(os.path.join(path, _ABOUT)) as new, open(new, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)

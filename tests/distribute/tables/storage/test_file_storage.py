@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import signal
 
 import keras
@@ -25,6 +26,7 @@ from distribute.tables.storage._models import (
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.tables.storage import mapped
+from keras_largeout.files.__main__ import main as files_main
 from keras_largeout.layers import ShardedEmbedding
 
 
@@ -328,8 +330,8 @@ elif how == "closed":
     assert signal.getsignal(number) is signal.SIG_DFL
     os.kill(os.getpid(), number)
 else:
-    print("trains", flush=True)
     try:
+        print("trains", flush=True)
         train(1_000_000)
     finally:
         print("leaves", flush=True)
@@ -356,6 +358,85 @@ def test_a_handler_of_the_script_decides(tmp_path):
     process = Forked(["-c", TOLD_TO_END, tmp_path, "SIGTERM", "handler"])
     assert process.wait(120) == 0
     assert "handled" in process.stdout.read() and is_closed(tmp_path / "words")
+
+
+def filled(folder):
+    """The path of the file of a table that was trained and closed, twice, and its bytes after the first."""
+    copies = []
+    for _ in range(2):
+        layer = embedding(folder)
+        step_of(layer, klo.LazyAdam(0.1))([1, 2])
+        layer.table.folder.close()
+        (path,) = (folder / "words").glob("*.rows")
+        copies.append(path.read_bytes())
+    return path, copies[0]
+
+
+def older_time(path, copy):
+    os.utime(path, (0, path.stat().st_mtime - 100))
+
+
+DAMAGES = {  # what is done to a file of rows, and what is said about it
+    "gone": (lambda path, copy: path.unlink(), "no such file"),
+    "older rows": (lambda path, copy: path.write_bytes(copy), "other rows"),
+    "older": (older_time, "one that is 100 seconds older"),
+    "cut": (lambda path, copy: os.truncate(path, 100), "100 bytes in the place of"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_files_that_are_not_those_that_were_closed(tmp_path, damage, capsys):
+    path, copy = filled(tmp_path)
+    right, (harm, said) = path.read_bytes(), DAMAGES[damage]
+    harm(path, copy)
+    for mode in ("", "?mode=ro"):
+        with pytest.raises(OSError, match=rf"words.*\.rows must be the file that .* Received: {said}"):
+            embedding(f"{tmp_path}{mode}")
+    assert is_closed(tmp_path / "words")
+    with pytest.raises(SystemExit) as end:
+        files_main(["check", str(tmp_path)])
+    repaired = damage == "older"
+    assert end.value.code == (0 if repaired else 1)
+    assert ("whose times were corrected" if repaired else said) in capsys.readouterr().out
+    path.write_bytes(right)  # brought back
+    embedding(f"{tmp_path}?mode=ro")
+
+
+def test_a_copy_of_a_folder_is_as_good(tmp_path):
+    filled(tmp_path / "a")
+    rows = embedding(f"{tmp_path}/a?mode=ro").table.numpy()
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+    np.testing.assert_array_equal(embedding(tmp_path / "b").table.numpy(), rows)
+
+
+def test_what_a_check_says(tmp_path, capsys):
+    layer = embedding(tmp_path / "open")
+    filled(tmp_path / "right")
+    small_model(f"{tmp_path}/model").save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(SystemExit) as end:
+        files_main(["check", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and "open/words: in use, not checked" in said
+    assert "right/words: closed, with all of its files" in said and "m.weights.h5: no damage found" in said
+    layer.table.folder.close()
+    for name, content in {
+        "torn": json.dumps(
+            {**json.loads((tmp_path / "right/words/table.json").read_text()), "closed": False}
+        ),
+        "half": '{"table": ',
+        "other": '["table"]',
+    }.items():
+        (tmp_path / "right/words/table.json").write_text(content)
+        with pytest.raises(SystemExit) as end:
+            files_main(["check", str(tmp_path / "right")])
+        said = capsys.readouterr().out
+        assert end.value.code == 1 and ("It was not closed" if name == "torn" else "is damaged") in said
+        if name != "torn":
+            with pytest.raises(OSError, match=r"words/table\.json is damaged: it must"):
+                embedding(tmp_path / "right")
+    (tmp_path / "right/words/table.json").unlink()
+    with pytest.raises(OSError, match=r"words/table\.json is gone, and must be there"):
+        embedding(tmp_path / "right")
 
 
 def test_closed_when_the_table_goes(tmp_path):

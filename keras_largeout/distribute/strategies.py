@@ -6,7 +6,7 @@ from keras_largeout.distribute.processes.config import from_environment
 from keras_largeout.distribute.replicas.exchange_dtype import check_exchange_dtype
 
 
-def strategy(devices=None, exchange_dtype=None):
+def strategy(devices=None, exchange_dtype=None, heartbeat_timeout=60.0):
     """Return the strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
 
     There it serves its chief until the process is told to end. So one script can be the command of every
@@ -31,14 +31,19 @@ def strategy(devices=None, exchange_dtype=None):
             once per way, to 8 bits (a relative error of at most 2^-8). Biases, losses, weights of other
             layers, and a table that a head is tied to travel as they are. Without a cluster the argument has
             no meaning.
+        heartbeat_timeout: float, seconds within which another process of the run must answer. On a cluster,
+            the steps of a worker that stands still (it was stopped, its machine or network hangs) then go to
+            other workers, and training ends with an error that names it where it is a parameter server or the
+            last worker. Hosts in step end with `HostLostError`, after at most 10 seconds. A process that
+            computes or compiles answers. Defaults to `60.0`.
 
     Returns:
         `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, a
         `tf.distribute.ParameterServerStrategy` or a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Raises:
-        ValueError: there are GPUs, but fewer than `devices`; another `exchange_dtype` than these, or than the
-            cluster already has.
+        ValueError: there are GPUs, but fewer than `devices`; `heartbeat_timeout` is not a positive number;
+            another `exchange_dtype` than these, or than the cluster already has.
         RuntimeError: TensorFlow already runs with fewer logical CPUs; or a process of the cluster has another
             build of this package, or none; or hosts have different numbers of devices.
 
@@ -54,9 +59,14 @@ def strategy(devices=None, exchange_dtype=None):
     if devices is not None and (not isinstance(devices, int) or devices < 1):
         raise ValueError(f"`devices` must be a positive integer or None. Received: devices={devices!r}")
     exchange_dtype = check_exchange_dtype(exchange_dtype)
+    if not isinstance(heartbeat_timeout, (int, float)) or not heartbeat_timeout > 0:
+        raise ValueError(
+            "`heartbeat_timeout` must be a positive number of seconds. "
+            f"Received: heartbeat_timeout={heartbeat_timeout!r}"
+        )
     cluster = from_environment()
     if cluster is not None:
-        return _take_part(cluster, devices, exchange_dtype)
+        return _take_part(cluster, devices, exchange_dtype, heartbeat_timeout)
     cards = tf.config.list_physical_devices("GPU")
     gpus = tf.config.list_logical_devices("GPU") if cards else []
     if devices is None:
@@ -78,20 +88,20 @@ def strategy(devices=None, exchange_dtype=None):
     )
 
 
-def _take_part(cluster, devices, exchange_dtype):
+def _take_part(cluster, devices, exchange_dtype, heartbeat_timeout):
     if cluster.in_step:
         from keras_largeout.distribute.hosts.connect import connect as connect_hosts
 
         if devices and not tf.config.list_physical_devices("GPU"):
             _make_logical_cpus(devices)
-        return connect_hosts(cluster, devices)
+        return connect_hosts(cluster, devices, heartbeat_timeout)
     if cluster.is_server:
         from keras_largeout.distribute.server import serve  # it is a program as well: not imported twice
 
         serve(cluster)
     from keras_largeout.distribute.cluster.parameter_server import connect
 
-    return connect(cluster, exchange_dtype)
+    return connect(cluster, exchange_dtype, heartbeat_timeout)
 
 
 def _make_logical_cpus(count):

@@ -30,8 +30,9 @@ progress bar are Keras's, unchanged.
   dataset function and 50 steps per call, the chief needs a fifth of a millisecond per step.
 - *Fewer bytes.* Rows and hidden vectors travel in bfloat16 on request
   (`distribute/replicas/exchange_dtype.py`).
-- *A lost server* is found in TensorFlow's error (`errors.py`), or by asking (`server_watch.py`: now and
+- *A lost server* is found in TensorFlow's error (`errors.py`), or by a heartbeat (`server_watch.py`: now and
   then TensorFlow waits for ever for a server that is gone), and raised as one `ServerLostError`.
+- *A worker that stands still* for `heartbeat_timeout` is disconnected, so that its steps run on another one.
 - *Files* are written beside and renamed, after waiting for the steps under way. The servers can write
   their own rows: `distribute/tables/server_files.py`.
 """

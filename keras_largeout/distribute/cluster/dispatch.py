@@ -10,8 +10,7 @@ from concurrent.futures import Future, wait
 
 import tensorflow as tf
 
-from keras_largeout.distribute.cluster.errors import ServerLostError, naming_lost_servers
-from keras_largeout.distribute.cluster.server_watch import ServerWatch
+from keras_largeout.distribute.cluster.errors import ServerLostError, WorkersSilentError, naming_lost_servers
 from keras_largeout.distribute.replicas._tensorflow import never_wait_for_other_workers
 from keras_largeout.distribute.replicas.devices import processes
 
@@ -52,7 +51,6 @@ class Dispatcher:
         self.workers = len(processes("worker"))
         self.limit = _PER_WORKER * max(1, self.workers)
         self._free = threading.Semaphore(self.limit)
-        self._watch = ServerWatch()
         # A thread waits for each answer. They don't wait in order: one worker may stand still.
         self._waiting = _DaemonThreads(self.limit)
         self._answers = collections.deque()
@@ -69,7 +67,8 @@ class Dispatcher:
             A `concurrent.futures.Future` of the answer, tensors on this process.
 
         Raises:
-            What an earlier function raised; `distribute.ServerLostError` where a parameter server died.
+            What an earlier function raised; `distribute.ServerLostError` where a parameter server died;
+            `WorkersSilentError` where every worker stands still.
         """
         self._until(lambda: self._free.acquire(timeout=_LOOK))
         try:
@@ -118,8 +117,18 @@ class Dispatcher:
     def _until(self, happened):
         """Waits until `happened()`. (TensorFlow alone may wait for ever for a server that is gone.)"""
         while not happened():
-            if self._watch.lost is not None:
-                raise ServerLostError(self.coordinator.strategy, self._watch.lost)
+            self.check_answering()
+
+    def check_answering(self):
+        """Raise an error if a parameter server is lost, or if every worker stands still."""
+        strategy = self.coordinator.strategy
+        watch = getattr(strategy, "watch", None)  # TensorFlow's own strategy has none
+        if watch is None:
+            return
+        if (lost := watch.lost) is not None:
+            raise ServerLostError(strategy, lost)
+        if silent := watch.silent_workers:
+            raise WorkersSilentError(silent)
 
     def _check(self, answer):
         error = answer.exception()

@@ -35,6 +35,21 @@ class ServerLostError(RuntimeError):
         self.index = index
 
 
+class WorkersSilentError(RuntimeError):
+    """Every worker stands still.
+
+    Args:
+        names: list of str, the workers.
+    """
+
+    def __init__(self, names):
+        super().__init__(
+            f"{' and '.join(names)} did not answer within `heartbeat_timeout`, and no other worker is there. "
+            "Start them and this script again: with kl.callbacks.BackupAndRestore training goes on from the "
+            "last epoch."
+        )
+
+
 def lost_server(error):
     """Return the number of the parameter server whose end caused `error`, or None."""
     if not isinstance(error, tf.errors.OpError):

@@ -4,6 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
+from keras_largeout.distribute.cluster.server_watch import ServerWatch
 from keras_largeout.distribute.processes.leaving import leave_on_sigterm
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
@@ -20,6 +21,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     Args:
         cluster: `distribute.cluster.Cluster`; this process is its chief.
         exchange_dtype: None, or the dtype in which float32 rows and hidden vectors travel.
+        heartbeat_timeout: float, seconds without an answer after which a worker or server is given up.
 
     Raises:
         OSError: the port of this process is taken, or may not be.
@@ -27,7 +29,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             this process's port could not be kept to it.
     """
 
-    def __init__(self, cluster, exchange_dtype=None):
+    def __init__(self, cluster, exchange_dtype=None, heartbeat_timeout=60.0):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({job: list(hosts) for job, hosts in cluster.addresses.items()}),
             task_type="chief",
@@ -39,6 +41,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             super().__init__(resolver)
         check_servers(cluster)
         self.cluster, self.exchange_dtype = cluster, exchange_dtype
+        self.watch = ServerWatch(cluster, heartbeat_timeout)
         self._anchors = {}
         with super().scope():
             servers = devices.table_devices()
@@ -65,7 +68,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 _connected = {}
 
 
-def connect(cluster, exchange_dtype=None):
+def connect(cluster, exchange_dtype=None, heartbeat_timeout=60.0):
     """Return the strategy of a cluster, made once: a process can connect only once.
 
     Raises:
@@ -73,7 +76,7 @@ def connect(cluster, exchange_dtype=None):
     """
     key = cluster.to_tf_config()
     if key not in _connected:
-        _connected[key] = ParameterServerStrategy(cluster, exchange_dtype)
+        _connected[key] = ParameterServerStrategy(cluster, exchange_dtype, heartbeat_timeout)
         leave_on_sigterm()
     made = _connected[key]
     if made.exchange_dtype != exchange_dtype:

@@ -1,34 +1,46 @@
-"""A watch that notices parameter servers that no longer answer."""
+"""A watch that notices workers and parameter servers that no longer answer."""
 
 import threading
-import time
 
-from keras_largeout.distribute.replicas._tensorflow import is_alive
-from keras_largeout.distribute.replicas.devices import processes
-
-_SECONDS = 3.0
+from keras_largeout.distribute.processes.following import follow
+from keras_largeout.distribute.processes.heartbeat import Heartbeat, disconnect
 
 
 class ServerWatch:
-    """Asks the parameter servers every few seconds, in its own thread, whether they still answer.
+    """Notices workers and parameter servers that stand still, and parameter servers that end.
 
-    Most often TensorFlow finds out by itself, in a step that needs the server. But a step may also wait for
-    an answer that never comes.
+    What a worker that stands still was to compute goes to another one: the connections of this process to it
+    are ended, which TensorFlow takes for the end of the worker. It takes part again when it answers.
 
-    Attributes:
-        lost: the index of a server that did not answer twice in a row, or None.
+    Most often TensorFlow finds out by itself that a server ended, in a step that needs the server. But a step
+    may also wait for an answer that never comes.
+
+    Args:
+        cluster: `Cluster`, of which this process is the chief.
+        seconds: float, how long a process may be silent.
     """
 
-    def __init__(self):
-        self.lost = None
-        self._missed = [0] * len(processes("ps"))
-        threading.Thread(target=self._run, name="keras_largeout_servers", daemon=True).start()
+    def __init__(self, cluster, seconds):
+        self._cluster, self._ended = cluster, []
+        self._heartbeat = Heartbeat(cluster, cluster.servers(), seconds, self._give_up)
+        for index in range(len(cluster.addresses["ps"])):
+            threading.Thread(target=self._follow, args=(index,), name="largeout_ps", daemon=True).start()
 
-    def _run(self):
-        while self.lost is None:
-            time.sleep(_SECONDS)
-            for index in range(len(self._missed)):
-                # A server that stands still holds up this thread and nothing else.
-                self._missed[index] = 0 if is_alive("ps", index) else self._missed[index] + 1
-                if self._missed[index] == 2:
-                    self.lost = index
+    def _give_up(self, job, index):
+        disconnect(self._cluster.addresses[job][index])
+
+    def _follow(self, index):
+        follow(self._cluster.addresses["ps"][index], lambda: None)
+        self._ended.append(index)
+
+    @property
+    def lost(self):
+        """The index of a parameter server that ended or stands still, or None."""
+        silent = [index for job, index in list(self._heartbeat.silent) if job == "ps"]
+        return next(iter([*self._ended, *silent]), None)
+
+    @property
+    def silent_workers(self):
+        """The names of the workers, if all of them stand still; else an empty list."""
+        silent = [name for (job, _), name in list(self._heartbeat.silent.items()) if job == "worker"]
+        return silent if len(silent) == len(self._cluster.addresses["worker"]) else []

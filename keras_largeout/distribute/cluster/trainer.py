@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_largeout._keras import LoopHooks, all_layers
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
+from keras_largeout.distribute.cluster.errors import naming_lost_servers
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
@@ -263,7 +264,11 @@ class ClusterTraining(Saving, LoopHooks):
         if self._strategy is not None:
             self.check_hooks()
         try:
-            lost = contextlib.nullcontext() if self._hosts is None else self._hosts.naming_lost()
+            lost = contextlib.nullcontext()
+            if self._cluster_strategy is not None:
+                lost = naming_lost_servers(self._cluster_strategy)
+            elif self._hosts is not None:
+                lost = self._hosts.naming_lost()
             with leaving_when_told(), lost:
                 yield
         except BaseException as error:

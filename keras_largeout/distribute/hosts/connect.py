@@ -19,7 +19,7 @@ _LINGER = 2.0
 _connected = {}
 
 
-def connect(cluster, devices=None):
+def connect(cluster, devices=None, heartbeat_timeout=60.0):
     """Return the `tf.distribute.MultiWorkerMirroredStrategy` of a cluster, made once: it waits until all are
     there.
 
@@ -27,6 +27,7 @@ def connect(cluster, devices=None):
         cluster: `Cluster` without parameter servers.
         devices: int, how many logical CPUs stand for GPUs on each host without any; None for one. All GPUs of
             a host are used.
+        heartbeat_timeout: float, seconds within which another host must answer.
 
     Raises:
         OSError: the port of this process is taken, or may not be.
@@ -35,11 +36,11 @@ def connect(cluster, devices=None):
     """
     key = cluster.to_tf_config()
     if key not in _connected:
-        _connected[key] = _connect(cluster, devices)
+        _connected[key] = _connect(cluster, devices, heartbeat_timeout)
     return _connected[key]
 
 
-def _connect(cluster, devices):
+def _connect(cluster, devices, heartbeat_timeout):
     gpus = tf.config.list_physical_devices("GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
     kind = kinds.NCCL if gpus else kinds.RING
@@ -62,7 +63,7 @@ def _connect(cluster, devices):
         )
         hosts = hosts_of(strategy)
         _check_hosts(cluster, hosts)  # it meets the others, so here all have come
-    hosts.watch = HostWatch(cluster)
+    hosts.watch = HostWatch(cluster, heartbeat_timeout)
     hosts.watch.name_uncaught()
     atexit.register(hosts.watch.end, _LINGER)
     leave_on_sigterm()

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import logging
 import re
 import sys
 import threading
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas._tensorflow import abort_collectives, peer_answers
 
+_LOG = logging.getLogger("keras_largeout")
 _SECONDS = 1.0  # between two questions
 _PATIENCE = 10.0  # for a host that is there and does not answer: TensorFlow has as much
 _REFUSALS = 2  # questions in a row that nobody was there to answer: its process has ended
@@ -60,13 +62,15 @@ class HostWatch:
 
     Args:
         cluster: `Cluster` without parameter servers, whose hosts have all come.
+        patience: float, seconds that a host may be silent. TensorFlow itself has no more than 10.
 
     Attributes:
         lost: list of the names of the hosts that were lost, in that order.
     """
 
-    def __init__(self, cluster):
-        self.lost = []
+    def __init__(self, cluster, patience=_PATIENCE):
+        self.lost, self._patience = [], min(patience, _PATIENCE)
+        _LOG.warning("A host is given up after %g s without an answer.", self._patience)
         self._cluster, self._noticed, self._ending = cluster, threading.Condition(), threading.Event()
         self._threads = [
             threading.Thread(target=self._watch, args=(job, index), name="keras_largeout_hosts", daemon=True)
@@ -78,12 +82,12 @@ class HostWatch:
     def _watch(self, job, index):
         answered, refused = time.monotonic(), 0
         while not self._ending.wait(_SECONDS):
-            answer = peer_answers(job, index, 5 * _SECONDS)
+            answer = peer_answers(job, index, min(5 * _SECONDS, self._patience))
             if answer:
                 answered, refused = time.monotonic(), 0
                 continue
             refused += answer is False
-            if refused >= _REFUSALS or time.monotonic() - answered > _PATIENCE:
+            if refused >= _REFUSALS or time.monotonic() - answered > self._patience:
                 self._lost(job, index)
                 return
 

@@ -191,17 +191,23 @@ def _filter(addresses):
 
 def _sockets_on(port):
     """Yield `(socket, whether it listens)` of this process's TCP sockets on `port`."""
+    for one in own_sockets():
+        if one.type == socket.SOCK_STREAM and one.getsockname()[1] == port:
+            yield one, bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def own_sockets():
+    """Yield each internet socket of this process, as a duplicate that is closed afterwards."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
-                    continue
-                if one.type == socket.SOCK_STREAM:
-                    yield one, bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+            one = socket.socket(fileno=os.dup(int(name)))
         except FileNotFoundError:  # closed since it was listed
             continue
+        with one:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                yield one
 
 
 def _address(end):

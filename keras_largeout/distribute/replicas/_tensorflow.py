@@ -161,15 +161,6 @@ def without_callbacks():
             _need(context, "add_op_callback")(callback)
 
 
-def is_alive(job, index):
-    """Return whether a process of the cluster answers, and is still the one that this process connected to.
-
-    Why: TensorFlow may wait for ever for an answer of a server that is gone, and has no public way to ask.
-    """
-    context = _need("tensorflow.python.eager.context", "context")()
-    return _need(context, "check_alive")(f"/job:{job}/replica:0/task:{index}")
-
-
 def peer_answers(job, index, seconds):
     """Return whether another host of a `MultiWorkerMirroredStrategy` answers within `seconds`.
 

@@ -67,6 +67,38 @@ def test_a_worker_that_stands_still_does_not_stop_the_others(new_cluster, folder
     assert said(script, "iterations") == 240
 
 
+IMPATIENT = EPOCHS.replace("strategy()", "strategy(heartbeat_timeout=5)")
+
+
+def test_steps_of_a_worker_that_stands_still_go_to_another_one(new_cluster, folder):
+    cluster = new_cluster(2, 1)
+    script = cluster.run(IMPATIENT, FOLDER=str(folder))
+    script.wait_for(r"batch 0\.19")
+    cluster.servers["worker", 0].send(signal.SIGSTOP)
+    script.wait_for(rf"worker 0 \({cluster.address('worker', 0)}\) did not answer for 5 s")
+    script.wait_for("epoch_1")
+    cluster.servers["worker", 0].send(signal.SIGCONT)
+    ended(script)
+    assert (
+        script.lines.count(
+            "WARNING:keras_largeout:A worker or server is given up after 5 s without an answer."
+        )
+        == 1
+    )
+    assert 240 <= said(script, "iterations") <= 242
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_what_stands_still_is_named_if_nothing_replaces_it(job, new_cluster, folder):
+    cluster = new_cluster(1, 1)
+    script = cluster.run(IMPATIENT, FOLDER=str(folder))
+    script.wait_for(r"batch 0\.19")
+    cluster.servers[job, 0].send(signal.SIGSTOP)
+    assert script.ended() == 1, script.text
+    error = "WorkersSilentError: worker 0" if job == "worker" else "ServerLostError: parameter server 0"
+    assert re.search(rf"{error} \({cluster.address(job, 0)}\)", script.text)
+
+
 def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, folder, run_alone):
     source = EPOCHS.replace("keras.callbacks.BackupAndRestore", "kl.callbacks.BackupAndRestore")
     cluster = new_cluster(1, 2)

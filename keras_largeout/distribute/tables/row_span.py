@@ -1,5 +1,6 @@
 """`RowSpan`: consecutive logical rows of a `ShardedArray`, such as one table of several stacked ones."""
 
+import contextlib
 import math
 import warnings
 
@@ -97,14 +98,15 @@ class RowSpan:
                 f"`value` must have the shape of the table, {self.shape}. "
                 f"Received: value.shape={tuple(value.shape)}"
             )
-        self._begin_anew()
-        for start, stop in self.chunk_ranges():
-            self.array.write(self.start + start, value[start:stop])
+        with self._overwriting():
+            for start, stop in self.chunk_ranges():
+                self.array.write(self.start + start, value[start:stop])
 
-    def _begin_anew(self):
+    def _overwriting(self):
         folder = self.array.table.folder
-        if folder is not None:
-            folder.begin_anew()
+        if folder is None:
+            return contextlib.nullcontext()
+        return folder.overwriting(f"{self.array.name}:{self.start}")
 
     def save(self, store, key):
         """Writes the rows to `store`: `{key}_rows_000000`, `{key}_rows_000001`, ..., a chunk each.
@@ -157,13 +159,13 @@ class RowSpan:
         said = saved_there(store, key)
         if said is not None:
             return load_there(self, said)
-        self._begin_anew()
         start = self.start
-        for name in chunks.saved_chunks(store, key):
-            rows = np.asarray(store[name])[: self.start + self.shape[0] - start]
-            if len(rows):
-                self.array.write(start, rows)
-            start += len(rows)
+        with self._overwriting():
+            for name in chunks.saved_chunks(store, key):
+                rows = np.asarray(store[name])[: self.start + self.shape[0] - start]
+                if len(rows):
+                    self.array.write(start, rows)
+                start += len(rows)
 
     def __repr__(self):
         return f"<RowSpan of {self.array.name}, rows {self.start} on, shape={self.shape}, dtype={self.dtype}>"

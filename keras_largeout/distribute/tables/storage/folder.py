@@ -36,7 +36,7 @@ class TableFolder:
     it was closed: by `close`, or when the table goes, or at the end of the process, also by Ctrl-C, SIGTERM
     or SIGHUP (unless the script has a handler that does not end it). A process that is killed by SIGKILL
     leaves it open. Rows may then be torn. They are kept, and the table has none, until all of its rows are
-    loaded from a save of the model (`begin_anew`): using it before is an error.
+    loaded from a save of the model (`overwriting`): using it before is an error.
 
     Args:
         path: str, of the folder; it is made where it is not there.
@@ -66,7 +66,7 @@ class TableFolder:
 
     def __init__(self, path, about, first, read_only=False, new=False, overwrite=False):
         self.path, self.read_only = _new(path) if new else path, read_only
-        self._parts, self._torn = weakref.WeakSet(), []
+        self._parts, self._torn, self._unfinished = weakref.WeakSet(), [], set()
         with tf.init_scope(), tf.device("CPU:0"):
             self._is_open = plain_variable(True, trainable=False)
         self._lock = self._open()
@@ -78,7 +78,7 @@ class TableFolder:
         if read_only:
             self._close = weakref.finalize(self, os.close, self._lock)
         else:
-            self._close = weakref.finalize(self, _closed, self.path, self._lock, self._torn)
+            self._close = weakref.finalize(self, _closed, self.path, self._lock, self._torn, self._unfinished)
             _OPEN[os.path.realpath(self.path)] = self
             close_on_signals()
 
@@ -104,6 +104,7 @@ class TableFolder:
     def _take(self, about, first, overwrite):
         here = None if self.read_only or overwrite else _OPEN.get(os.path.realpath(self.path))
         if here is not None and here.is_open:
+            self._check_table(read_about(self.path), about)
             warnings.warn(
                 f"{self.path} is the folder of another table of this process, which is closed now. Its rows "
                 "are there as that one left them. For a table of its own end `storage` in ?mode=new",
@@ -128,16 +129,12 @@ class TableFolder:
                     f"Received: {self.path}, which holds none"
                 )
             known = {"table": about, "first": first, "layouts": {}}
-        elif known["table"] != about:
-            raise ValueError(
-                f"`storage` must be a folder of this table, {about}, or a new one. "
-                f"Received: {self.path} with {known['table']}"
-            )
-        elif not known["closed"]:
+        self._check_table(known, about)
+        if self.existed and not known["closed"]:
             self._torn += rows_files(self.path) or [""]
             if self.read_only:
                 raise OSError(self._is_torn)
-        else:
+        elif self.existed:
             check_rows(self.path, known)
         self.first, self._layouts = known["first"], known["layouts"]
         if self.torn:  # new files, beside those that are there
@@ -146,6 +143,13 @@ class TableFolder:
         if not self.read_only:
             write_about(self.path, {**known, "closed": False, "files": {}})
 
+    def _check_table(self, known, about):
+        if known is not None and known["table"] != about:
+            raise ValueError(
+                f"`storage` must be a folder of this table, {about}, or a new one. "
+                f"Received: {self.path} with {known['table']}"
+            )
+
     @property
     def torn(self):
         return bool(self._torn)
@@ -153,19 +157,29 @@ class TableFolder:
     @property
     def _is_torn(self):
         return (
-            f"{self.path} was not closed: the process that trained it was killed, and rows may be torn. "
-            "Load the last save of the model (`load_weights`, or `fit` with "
+            f"{self.path} was not closed: the process that trained it was killed, or a load of its rows "
+            "failed. Rows may be torn. Load the last save of the model (`load_weights`, or `fit` with "
             "`kl.callbacks.BackupAndRestore`), or remove the folder"
         )
 
-    def begin_anew(self):
-        """Delete files that may be torn. Call it before all rows are loaded."""
+    @contextlib.contextmanager
+    def overwriting(self, rows):
+        """A context in which all rows of a table or slot are overwritten. Files that may be torn go first.
+
+        If it fails, and is not repeated, the folder stays one whose rows may be torn.
+
+        Args:
+            rows: str, a name for the rows that are overwritten.
+        """
         if self.torn:
             write_about(self.path, {**read_about(self.path), "layouts": self._layouts})
             for name in self._torn:
                 with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                     os.remove(os.path.join(self.path, name))
             self._torn.clear()
+        self._unfinished.add(rows)
+        yield
+        self._unfinished.remove(rows)
 
     def check_writable(self):
         """Raises ValueError where the folder is only read."""
@@ -259,19 +273,19 @@ def _remove_but(path, kept):
             os.remove(os.path.join(path, name))
 
 
-def _closed(path, lock, torn):
+def _closed(path, lock, torn, unfinished):
     with leaving_later():
-        _close(path, lock, torn)
+        _close(path, lock, torn, unfinished)
     if not any(folder.is_open for folder in _OPEN.values()):
         end_on_signals()
 
 
-def _close(path, lock, torn):
+def _close(path, lock, torn, unfinished):
     if torn:  # it was not used: what was there before is left as it was
         _remove_but(path, torn)
         os.close(lock)
         return
-    if not os.path.exists(os.path.join(path, ABOUT)):  # somebody removed the folder
+    if unfinished or not os.path.exists(os.path.join(path, ABOUT)):  # or somebody removed the folder
         os.close(lock)
         return
     write_closed(path)

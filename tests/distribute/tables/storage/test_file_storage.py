@@ -281,6 +281,36 @@ def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
     embedding(tmp_path / "wait")
 
 
+def test_a_load_that_fails_leaves_rows_that_may_be_torn(tmp_path, monkeypatch):
+    """Ctrl-C in the midst of it, such as: the next model must load them again."""
+    rows = np.random.default_rng(0).random((50, 4)).astype("float32")
+    layer = embedding(tmp_path / "t")
+    write = type(layer.table.array).write
+
+    def interrupted(array, start, values):
+        write(array, start, values[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(layer.table.array), "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layer.table.assign(rows)
+    monkeypatch.undo()
+    layer.table.folder.close()
+    layer = embedding(tmp_path / "t")
+    with pytest.raises(OSError, match=r"was not closed: .*or a load of its rows failed"):
+        layer(tf.constant([1]))
+    layer.table.assign(rows)
+    layer.table.folder.close()
+    np.testing.assert_array_equal(embedding(tmp_path / "t").table.numpy(), rows)
+
+
+def test_a_table_of_another_shape_leaves_the_folder_to_its_owner(tmp_path):
+    layer = embedding(tmp_path / "t")
+    with pytest.raises(ValueError, match="`storage` must be a folder of this table"):
+        embedding(tmp_path / "t", dim=5)
+    layer(tf.constant([1]))  # is open still
+
+
 def _check_killed(folder):
     """Rows that may be torn stay as they are, and are not used; a save of the model takes their place."""
     files = {path.name for path in (folder / "words").iterdir()}

@@ -26,6 +26,7 @@ from keras_largeout.distribute.processes.supervise import Child, Console
 
 _READY = b" is ready"
 _NEVER = b"\0"  # in no line
+_LOG_BYTES = 100_000_000
 _GRACE = 20.0  # seconds from SIGTERM to SIGKILL
 _SCRIPT_GRACE = 120.0  # seconds that a script has to notice that a parameter server died
 
@@ -41,12 +42,12 @@ class Launcher:
             it was killed, and when it ended because a parameter server died.
     """
 
-    def __init__(self, script, workers=2, ps=2, logs="cluster_logs", restarts=0):
+    def __init__(self, script, workers=2, ps=2, logs="cluster_logs", restarts=0, log_bytes=_LOG_BYTES):
         self.script = list(script)
         self.logs = pathlib.Path(logs)
-        self.restarts = restarts
+        self.restarts, self.log_bytes = restarts, log_bytes
         self.children = {}
-        self._signals = []
+        self._signals, self._told = [], set()
         self._lost_ps_at = None
         self.cluster = self._new_cluster(workers, ps)
 
@@ -94,8 +95,8 @@ class Launcher:
             if not any(job == "worker" for job, _ in self.children):
                 self.console.say("no worker is left")
                 return self._stop(1)
-            if self._lost_ps_at is not None and time.monotonic() - self._lost_ps_at > _SCRIPT_GRACE:
-                self.children["chief", 0].send(signal.SIGKILL)
+            if self._lost_ps_at is not None:
+                self._end_after([self.children["chief", 0]], self._lost_ps_at + _SCRIPT_GRACE)
 
     def _start(self, job, index):
         # Weights of parameter servers are in main memory.
@@ -113,7 +114,8 @@ class Launcher:
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
         environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
         log = self.logs / f"{name.replace(' ', '_')}.log"
-        child = Child(name, [sys.executable, *arguments], environment, log, hidden_until=hidden_until)
+        command = [sys.executable, *arguments]
+        child = Child(name, command, environment, log, hidden_until, self.log_bytes)
         self.children[job, index] = child
         self.console.add(child)
 
@@ -145,6 +147,16 @@ class Launcher:
         self._start(job, index)
         return True
 
+    def _end_after(self, children, deadline):
+        """Send SIGTERM to children after a deadline, and SIGKILL to those left a grace time later."""
+        late = time.monotonic() - deadline
+        for child in children if late > 0 else ():
+            if late > _GRACE:
+                child.send(signal.SIGKILL)
+            elif child not in self._told:  # a second SIGTERM would interrupt how it leaves
+                self._told.add(child)
+                child.send(signal.SIGTERM)
+
     def _stop(self, code=None):
         """Ends everything, the script first: it may be saving. Returns the exit code."""
         if code is None:
@@ -168,12 +180,12 @@ class HostLauncher(Launcher):
     ends by an error, the others notice, and end too. Restarts are then counted for all together.
 
     Args:
-        script, logs, restarts: as for `Launcher`.
+        script, logs, restarts, log_bytes: as for `Launcher`.
         hosts: int, how many.
     """
 
-    def __init__(self, script, hosts=2, logs="cluster_logs", restarts=0):
-        super().__init__(script, hosts, 0, logs, restarts)
+    def __init__(self, script, hosts=2, logs="cluster_logs", restarts=0, log_bytes=_LOG_BYTES):
+        super().__init__(script, hosts, 0, logs, restarts, log_bytes)
 
     def _new_cluster(self, workers, ps):
         return Cluster({"worker": tuple(f"127.0.0.1:{port}" for port in free_ports(workers))}, "worker")
@@ -203,9 +215,8 @@ class HostLauncher(Launcher):
                         self.console.say("\n".join(child.last_lines))
                     code = code or (128 - ended if ended < 0 else ended)
                     deadline = deadline or time.monotonic() + _SCRIPT_GRACE
-            if deadline is not None and time.monotonic() > deadline:
-                for child in self.children.values():
-                    child.send(signal.SIGKILL)
+            if deadline is not None:
+                self._end_after(self.children.values(), deadline)
             if not self.children and code and self.restarts:
                 self.restarts -= 1
                 self.console.say(f"all hosts are started again ({self.restarts} more restarts)")
@@ -251,17 +262,27 @@ def main(arguments=None):
     parser.add_argument(
         "--restarts", type=int, default=0, help="how often in total processes that died are started again"
     )
+    parser.add_argument(
+        "--log-bytes",
+        type=int,
+        default=_LOG_BYTES,
+        help="size at which a file of output becomes NAME.log.1; 0: no limit (default: %(default)s)",
+    )
     parser.add_argument("script", help="runs as the chief")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args(arguments)
-    for name, least in (("workers", 1), ("ps", 0)):
+    for name, least in (("workers", 1), ("ps", 0), ("log_bytes", 0)):
         if getattr(options, name) < least:
-            parser.error(f"`--{name}` must be at least {least}. Received: {getattr(options, name)}")
+            parser.error(
+                f"`--{name.replace('_', '-')}` must be at least {least}. Received: {getattr(options, name)}"
+            )
     script = [options.script, *options.arguments]
     if options.ps:
-        launcher = Launcher(script, options.workers, options.ps, options.logs, options.restarts)
+        launcher = Launcher(
+            script, options.workers, options.ps, options.logs, options.restarts, options.log_bytes
+        )
     else:
-        launcher = HostLauncher(script, options.workers, options.logs, options.restarts)
+        launcher = HostLauncher(script, options.workers, options.logs, options.restarts, options.log_bytes)
     return launcher.run()
 
 

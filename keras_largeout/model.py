@@ -7,7 +7,7 @@ import warnings
 import keras
 
 from keras_largeout._hidden import heads_of
-from keras_largeout._keras import ValuesOfWeights, all_layers
+from keras_largeout._keras import ValuesOfWeights, all_layers, own_optimizers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
 
 _SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
@@ -32,7 +32,7 @@ class _Checked(ValuesOfWeights):
     def check_callbacks(self, callbacks):
         callbacks = getattr(callbacks, "callbacks", callbacks)
         schedulers = {type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, _SCHEDULERS)}
-        fused = [layer for layer in all_layers(self) if _own_optimizers(layer)]
+        fused = [layer for layer in all_layers(self) if own_optimizers(layer)]
         if schedulers and fused:
             names = ", ".join(repr(layer.name) for layer in fused)
             warnings.warn(
@@ -74,13 +74,13 @@ class _Checked(ValuesOfWeights):
     def _of_own_optimizers(self):
         """Yield each layer's name and the variables of its own optimizers, a dict."""
         for layer in all_layers(self):
-            if _own_optimizers(layer) and hasattr(layer, "make_slots"):
+            if own_optimizers(layer) and hasattr(layer, "make_slots"):
                 layer.make_slots()
                 yield (
                     layer.name,
                     {
                         f"{i}.{j}.{variable.name}": variable
-                        for i, optimizer in enumerate(_own_optimizers(layer))
+                        for i, optimizer in enumerate(own_optimizers(layer))
                         for j, variable in enumerate(optimizer.variables)
                     },
                 )
@@ -90,14 +90,6 @@ class _Checked(ValuesOfWeights):
         heads = heads or [layer for layer in all_layers(self) if hasattr(layer, "check_compiled")]
         if heads:
             heads[-1].check_compiled(self, outputs)
-
-
-def _own_optimizers(layer):
-    """Return the optimizers that train a layer, or tables of it, in the place of the model's."""
-    if isinstance(layer, keras.Model):
-        return []
-    given = getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())
-    return [optimizer for optimizer in given if isinstance(optimizer, keras.optimizers.Optimizer)]
 
 
 def _without_empty(tree):

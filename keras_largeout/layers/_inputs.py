@@ -56,15 +56,18 @@ def as_ids(inputs, rows=None):
     return tf.cast(inputs, tf.int32 if fits else tf.int64)
 
 
-def categories(inputs):
+def categories(inputs, floats=False):
     """Return `inputs`, a tensor of any kind, of strings or integers.
+
+    Args:
+        floats: bool, whether floating point numbers will do, too.
 
     Raises:
         TypeError: they are neither. No other type can hold every id.
     """
     if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
         inputs = tf.convert_to_tensor(inputs)
-    check_categories(inputs.dtype)
+    check_categories(inputs.dtype, floats)
     return inputs
 
 
@@ -89,9 +92,7 @@ def whole_ids(inputs):
         tf.errors.InvalidArgumentError: a floating point number that is not whole, or so large that its type
             has not all integers up to it.
     """
-    if not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
-        inputs = tf.convert_to_tensor(inputs)
-    check_categories(inputs.dtype, floats=True)
+    inputs = categories(inputs, floats=True)
     if not inputs.dtype.is_floating:
         return as_ids(inputs)
     values = values_of(inputs)

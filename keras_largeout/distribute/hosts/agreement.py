@@ -9,8 +9,8 @@ import threading
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import all_layers
-from keras_largeout.distribute.replicas.between_hosts import joined, of_each
+from keras_largeout._keras import all_layers, own_optimizers
+from keras_largeout.distribute.replicas.between_hosts import texts
 from keras_largeout.distribute.replicas.optimizer_check import shards_of
 from keras_largeout.ops import build_info
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger("keras_largeout")
 _PATIENCE = 60.0  # seconds
 _MAY_DIFFER = "arguments of the script"
 #: Entries of configs that say nothing of the numbers, or that count instances, or are a host's own.
-_OWN = ("name", "kernel", "seed", "storage")
+_OWN = ("name", "kernel", "seed", "storage", "storage_id")
 
 
 def check_agreement(hosts, model, callbacks, loops):
@@ -34,6 +34,7 @@ def check_agreement(hosts, model, callbacks, loops):
         ValueError: packages, layers, optimizers, arguments of `fit` or backups differ between hosts. (Other
             arguments of the script are worth a warning.)
     """
+    of_layers = [optimizer for layer in all_layers(model) for optimizer in own_optimizers(layer)]
     own = {
         "packages": {
             "tensorflow": tf.__version__,
@@ -42,7 +43,9 @@ def check_agreement(hosts, model, callbacks, loops):
         },
         _MAY_DIFFER: sys.argv[1:],
         "layers": [_layer(layer) for layer in all_layers(model) if not isinstance(layer, keras.Model)],
-        "optimizers": [[type(o).__name__, _config(o)] for o in _optimizers(model)],
+        "optimizers": [
+            [type(o).__name__, _config(o)] for o in (model.optimizer, *of_layers) if o is not None
+        ],
         "arguments of `fit`": loops,
         "kl.callbacks.BackupAndRestore": [
             type(callback).__name__
@@ -51,7 +54,7 @@ def check_agreement(hosts, model, callbacks, loops):
         ],
     }
     with hosts.naming_lost(), _impatient():
-        all_hosts = [json.loads(text) for text in _texts(hosts, json.dumps(own, default=_name))]
+        all_hosts = [json.loads(text) for text in texts(hosts, json.dumps(own, default=_name))]
     for what in own:
         first = all_hosts[0][what]
         for index, host in enumerate(all_hosts):
@@ -65,19 +68,6 @@ def check_agreement(hosts, model, callbacks, loops):
                 raise ValueError(text)
             _LOG.warning("%s", text)
             break
-
-
-def _texts(hosts, text):
-    """Return the texts of all hosts, a list."""
-    given = text.encode()
-    lengths = of_each(hosts, len(given)).tolist()
-    with tf.init_scope():
-        (came,) = joined(hosts, tf.constant(list(given), tf.int64))
-    came, texts = bytes(came.numpy().tolist()), []
-    for length in lengths:
-        texts.append(came[:length].decode())
-        came = came[length:]
-    return texts
 
 
 @contextlib.contextmanager
@@ -107,15 +97,6 @@ def _layer(layer):
     return [type(layer).__name__, [*arrays.values(), *others], _config(layer)]
 
 
-def _optimizers(model):
-    """Return the optimizers of a model and of its layers."""
-    found = [getattr(model, "optimizer", None)]
-    for layer in all_layers(model):
-        found += [getattr(layer, "optimizer", None), *(getattr(layer, "optimizers", None) or ())]
-    found = {id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}
-    return list(found.values())
-
-
 def _config(given):
     """Return the config of a layer or optimizer, as far as hosts must agree on it; None if there is none."""
     try:
@@ -131,8 +112,8 @@ def _without_own(config):
 
 
 def _name(value):
-    """Return the name of the class of what JSON does not know."""
-    return value.item() if hasattr(value, "item") else type(value).__name__
+    """Return what stands for a value that JSON does not know: NumPy's as lists, others by their class."""
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
 
 
 def _difference(one, other):

@@ -4,9 +4,7 @@ import contextlib
 import os
 import tempfile
 
-import tensorflow as tf
-
-from keras_largeout.distribute.replicas.between_hosts import joined, of_each, wait
+from keras_largeout.distribute.replicas.between_hosts import of_each, texts, wait
 from keras_largeout.distribute.replicas.hosts import current_hosts
 
 
@@ -36,7 +34,7 @@ def shared_folder():
     with tempfile.TemporaryDirectory() if makes else contextlib.nullcontext("") as folder:
         if hosts is not None:
             with hosts.naming_lost():
-                folder = _told_by_first(hosts, folder)
+                folder = texts(hosts, folder)[0]  # the others have an empty one
                 found = of_each(hosts, os.path.isdir(folder))
             if not found.all():
                 raise OSError(
@@ -47,10 +45,3 @@ def shared_folder():
         if hosts is not None:
             with hosts.naming_lost():
                 wait(hosts)
-
-
-def _told_by_first(hosts, text):
-    """Return what the first host has as `text`, on every host. The others have an empty one."""
-    with tf.init_scope():
-        (told,) = joined(hosts, tf.constant(list(os.fsencode(text)), tf.int64))
-    return os.fsdecode(bytes(told.numpy().tolist()))

@@ -186,6 +186,16 @@ def of_each(hosts, number):
         return each(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
 
 
+def texts(hosts, text):
+    """Return the texts of all hosts, a list of str: names of files or anything else."""
+    given = os.fsencode(text)
+    lengths = of_each(hosts, len(given))
+    with tf.init_scope():
+        (came,) = joined(hosts, tf.constant(list(given), tf.int64))
+    parts = np.split(came.numpy().astype(np.uint8), np.cumsum(lengths)[:-1])
+    return [os.fsdecode(part.tobytes()) for part in parts]
+
+
 def copy_to_all(hosts, path):
     """Copies a file of the first host to the same path of all others."""
     first = hosts.index == 0

@@ -1,6 +1,12 @@
 """Hosts that are about to train apart: an error on all of them says what differs."""
 
+import json
+
+import numpy as np
 import pytest
+
+import keras_largeout as kl
+from keras_largeout.distribute.hosts import agreement
 
 SCRIPT = """
 import json, os, sys
@@ -66,3 +72,19 @@ def test_other_arguments_of_the_script_are_worth_a_warning(flag, new_hosts, tmp_
     for host in hosts.hosts:
         warned = any("must have the same arguments of the script" in line for line in host.lines)
         assert warned is (flag == "--own") and "trained" in host.lines, hosts.text()
+
+
+def test_folders_of_tables_are_each_hosts_own(tmp_path):
+    """A folder has a random number, which the config of its layer says."""
+    configs = []
+    for host in ("a", "b"):
+        layer = kl.layers.ShardedEmbedding(9, 2, storage=f"file:{tmp_path / host}", name=host)
+        layer.build()
+        configs.append(layer)
+    assert configs[0].get_config()["storage_id"] != configs[1].get_config()["storage_id"]
+    assert agreement._layer(configs[0]) == agreement._layer(configs[1])
+
+
+def test_arrays_in_a_config_are_compared_by_value():
+    said = json.dumps({"a": np.arange(3), "b": np.float32(2), "c": object()}, default=agreement._name)
+    assert json.loads(said) == {"a": [0, 1, 2], "b": 2.0, "c": "object"}

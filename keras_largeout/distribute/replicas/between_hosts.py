@@ -191,9 +191,9 @@ def texts(hosts, text):
     given = os.fsencode(text)
     lengths = of_each(hosts, len(given))
     with tf.init_scope():
-        (came,) = joined(hosts, tf.constant(list(given), tf.int64))
-    parts = np.split(came.numpy().astype(np.uint8), np.cumsum(lengths)[:-1])
-    return [os.fsdecode(part.tobytes()) for part in parts]
+        (came,) = joined(hosts, tf.constant(_lines(given)))
+    parts = np.split(came.numpy(), np.cumsum(-(-lengths // _LINE))[:-1])
+    return [os.fsdecode(part.tobytes()[:length]) for part, length in zip(parts, lengths)]
 
 
 def copy_to_all(hosts, path):
@@ -203,10 +203,15 @@ def copy_to_all(hosts, path):
     with open(path, "rb" if first else "wb") as file, tf.init_scope():
         for start in range(0, size, _COPIED):
             block = file.read(_COPIED) if first else b""
-            words = np.frombuffer(block.ljust(-(-len(block) // _LINE) * _LINE, b"\0"), np.int32)
-            (words,) = joined(hosts, tf.constant(words.reshape(-1, _LINE // 4)))
+            (words,) = joined(hosts, tf.constant(_lines(block)))
             if not first:
                 file.write(words.numpy().tobytes()[: size - start])
+
+
+def _lines(given):
+    """Return bytes as rows that can travel: int32 `[lines, _LINE / 4]`, padded with zeros."""
+    padded = given.ljust(-(-len(given) // _LINE) * _LINE, b"\0")
+    return np.frombuffer(padded, np.int32).reshape(-1, _LINE // 4)
 
 
 def wait(hosts):

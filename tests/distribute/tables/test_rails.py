@@ -66,8 +66,9 @@ def test_what_replicas_of_a_host_ask_travels_once(said):
     (fitted, (same, *looped)), (of_other, _) = said
     positions, rows, work, sent = fitted
     # Of the rows 1, 2, 11, 21 and 31, which all replicas want, each host has some for the other one:
-    # the rows that it lacks. `fit` itself asks all hosts twice whether one of them stops.
-    assert positions[:2] == [2 + 2, 2 + 2] and of_other[0][:2] == [2 + 2, 3 + 2]
+    # the rows that it lacks. `fit` itself asks all hosts once how long their descriptions of the model are,
+    # and twice whether one of them stops.
+    assert positions[:2] == [2 + 3, 2 + 3] and of_other[0][:2] == [2 + 3, 3 + 3]
     assert rows[:2] == [4, 5]  # both rails: rows there, gradients back
     assert of_other[1][:2] == [4, 5]
     # Rows of 16 bytes, positions of 8; each device asked for what its host wants of its rail.

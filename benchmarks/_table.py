@@ -27,7 +27,7 @@ def aligned(header, rows):
 
 
 def markdown(header, rows):
-    """Return a Markdown table, as it stands in README.md."""
+    """Return a Markdown table, as it stands in RESULTS.md."""
     padded = [[*row, *[""] * (len(header) - len(row))] for row in _cells([header, *rows])]
     lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("---" if i < 2 else "---:" for i in range(len(header))) + "|")

@@ -1,4 +1,4 @@
-"""The page for those who come from stock Keras: each block of code runs, both sides of each diff."""
+"""The page for users of stock Keras: each block of code runs, both sides of each diff."""
 
 import linecache
 import pathlib
@@ -11,14 +11,15 @@ import tensorflow as tf
 
 import keras_largeout as kl
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "MIGRATION.md"
+GUIDES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides"
+PAGE = GUIDES / "migrate" / "keras.md"
 BLOCK = re.compile(r"^```(python|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VOCAB, LENGTH, BATCH = 60, 4, 8
 
 
-def _sections():
-    """dict from headings to their blocks, `(kind, code, line)`; "" has those before the first heading."""
-    found, page = {}, PAGE.read_text("utf-8")
+def _sections(page):
+    """Return a dict from headings ("": above the first one) to their blocks, `(kind, code, line)`."""
+    found, page = {}, page.read_text("utf-8")
     for block in BLOCK.finditer(page):
         headings = re.findall(r"^## (.*)$", page[: block.start()], re.MULTILINE)
         line = page.count("\n", 0, block.start()) + 1
@@ -26,8 +27,8 @@ def _sections():
     return found
 
 
-SECTIONS = _sections()
-LOOPS = "Hand-written training loops"
+SECTIONS = _sections(PAGE)
+LOOP = "A hand-written training loop"
 
 
 def _side(diff, sign):
@@ -43,10 +44,13 @@ def _run(heading, sign, names):
         if kind == "python" and sign == "-" and heading and (kind, code, line) not in SECTIONS[""]:
             continue
         code = code if kind == "python" else _side(code, sign)
-        file = f"{PAGE.name}:{line}{sign}"
-        linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # for tf.function
-        exec(compile(code, file, "exec"), names)
+        _exec(code, f"{PAGE.name}:{line}{sign}", names)
     return names
+
+
+def _exec(code, file, names):
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # for tf.function
+    exec(compile(code, file, "exec"), names)
 
 
 def _dataset(*arrays):
@@ -141,10 +145,14 @@ def _loop_names(rng):
 
 @pytest.mark.parametrize("sign", ["-", "+"])
 def test_hand_written_loops(sign, rng):
-    names = _run(LOOPS, sign, _loop_names(rng))
+    names = _run(LOOP, sign, _loop_names(rng))
     assert len(names["norms"]) == 5 and np.isfinite(names["norms"]).all()
-    if sign == "-":
-        return
+
+
+def test_the_loop_over_several_devices(rng):
+    ((_, code, line),) = _sections(GUIDES / "loops.md")["Several devices"]
+    names = {"tf": tf, "kl": kl, **_loop_names(rng)}
+    _exec(code, f"loops.md:{line}", names)
     model, head = _small_model()  # one device, by `fit`
     losses = []
     model.compile(kl.optimizers.SGD(0.1), loss=head.loss)
@@ -154,7 +162,7 @@ def test_hand_written_loops(sign, rng):
     np.testing.assert_allclose(names["losses"], losses, rtol=1e-5)
 
 
-def test_what_the_page_says_of_row_gradients():
+def test_what_the_guide_says_of_row_gradients():
     model, head = _small_model()
     x = np.array([[5, 7, 7, 5], [9, 3, 3, 9]])  # backwards the same: both lookups have the same gradient
     with tf.GradientTape() as tape:
@@ -174,4 +182,4 @@ def test_what_the_page_says_of_row_gradients():
 
 
 def test_every_block_was_run():
-    assert SECTIONS.keys() == {"", *DATA, LOOPS}
+    assert SECTIONS.keys() == {"", *DATA, LOOP}

@@ -1,4 +1,4 @@
-"""The page about heads: its recipe for approximate search, with a library that searches exactly."""
+"""The guide to approximate search: its recipe, with a library that searches exactly."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import pytest
 
 import keras_largeout as kl
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "HEADS.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "search.md"
 (RECIPE,) = re.findall(
     r"^```python\n(import faiss.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
 )

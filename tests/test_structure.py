@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import re
+import runpy
 import sys
 
 import _tiers
@@ -312,6 +313,44 @@ def test_docstrings_begin_with_a_verb_or_a_noun(folder):
 
 
 DOCS = ROOT / "docs"
+MOST_LINES = {"README.md": 120, "docs/concepts": 100}
+
+
+def _pages():
+    folders = [DOCS, *(ROOT / name for name in ("examples", "benchmarks", "custom_ops"))]
+    return sorted([*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))])
+
+
+def _anchors(page):
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_between_pages():
+    """Each link of a page to a file of the repository, or to a heading of a page, has a target."""
+    wrong = []
+    for page in _pages():
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if "://" in link or "keras_largeout." in anchor:  # the build of the site checks its reference
+                continue
+            if not target.exists() or (anchor and anchor not in _anchors(target)):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pages_stay_short():
+    for page in _pages():
+        name = str(page.relative_to(ROOT))
+        most = next((most for start, most in MOST_LINES.items() if name.startswith(start)), None)
+        assert most is None or len(page.read_text().splitlines()) <= most, name
+
+
+def test_pictures_are_those_of_the_recorded_tables():
+    for name, content in runpy.run_path(DOCS / "images/draw.py")["pictures"]().items():
+        assert (DOCS / "images" / name).read_text("utf-8") == content, f"run docs/images/draw.py: {name}"
 
 
 def _entries(page):

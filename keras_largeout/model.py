@@ -9,6 +9,7 @@ import keras
 from keras_largeout._hidden import heads_of
 from keras_largeout._keras import ValuesOfWeights, all_layers, own_optimizers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
+from keras_largeout.training.step_functions import StepFunctions
 
 _SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
@@ -109,7 +110,7 @@ class _Pickled:
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
+class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
     """A `keras.Model` that also trains on parameter servers, and on several hosts in step.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
@@ -167,7 +168,7 @@ class Model(_Pickled, _Checked, ClusterTraining, keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Sequential(_Pickled, _Checked, ClusterTraining, keras.Sequential):
+class Sequential(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Sequential):
     """A `keras.Sequential` that also trains on several machines: see `Model`."""
 
 

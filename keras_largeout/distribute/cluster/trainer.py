@@ -14,7 +14,7 @@ from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
 from keras_largeout.distribute.hosts.agreement import check_agreement
-from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here, in_turn
+from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here
 from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.processes.leaving import leaving_when_told
@@ -158,10 +158,7 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:
-            if self.train_function is None or force:
-                super().make_train_function(force)
-                self.train_function = in_turn(self, self.train_function)
-            return self.train_function
+            return super().make_train_function(force)
         self._check_runs_graphs()
         if self.train_function is None or force:
             self.train_function = Steps(self, self.train_step, self._cluster_strategy, trains=True)
@@ -169,10 +166,7 @@ class ClusterTraining(Saving, LoopHooks):
 
     def make_test_function(self, force=False):
         if self._cluster_strategy is None:
-            if self.test_function is None or force:
-                super().make_test_function(force)
-                self.test_function = in_turn(self, self.test_function)
-            return self.test_function
+            return super().make_test_function(force)
         self._check_runs_graphs()
         if self.test_function is None or force:
             self.test_function = Steps(self, self.test_step, self._cluster_strategy, trains=False)

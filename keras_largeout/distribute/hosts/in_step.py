@@ -73,43 +73,6 @@ class InStep:
         return getattr(self.all_hosts, name)
 
 
-class StepsInTurn:
-    """A function of Keras that takes `steps_per_execution` steps per call, one after the other.
-
-    Keras takes them in a loop of one graph, whose iterator over several hosts fails in TensorFlow 2.21, for
-    any model ("You must feed a value for placeholder tensor").
-
-    Args:
-        model: `keras.Model`.
-        function: what Keras made for it, not called yet.
-    """
-
-    def __init__(self, model, function):
-        self._model, self._function, self._steps = model, function, model.steps_per_execution
-
-    def __call__(self, iterator):
-        logs, model = None, self._model
-        model.steps_per_execution = 1
-        try:
-            for _ in range(self._steps):
-                logs = self._function(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            if logs is None:
-                raise
-        finally:
-            model.steps_per_execution = self._steps
-        return logs
-
-
-def in_turn(model, function):
-    """Return what Keras made to take `model.steps_per_execution` steps, as it works over several hosts
-    too.
-    """
-    return (
-        StepsInTurn(model, function) if model.steps_per_execution > 1 and hosts_of_model(model) else function
-    )
-
-
 def hosts_of_model(model):
     """Return the `Hosts` that train a model in step; None where there are not several."""
     strategy = model.distribute_strategy

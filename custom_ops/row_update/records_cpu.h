@@ -23,11 +23,21 @@ class RecordsCpu {
     return 0;
   }
 
+  // As WriteRecords.
+  template <typename Id>
+  int Write(float* records, int64_t rows, int64_t words, const Id* indices, int64_t n, const float* contents,
+            BadIndex* bad) {
+    bad->position = WriteRecords(records, rows, words, indices, n, contents, call_.parallel);
+    bad->index = bad->position < 0 ? 0 : indices[bad->position];
+    return 0;
+  }
+
   // As GatherRecords.
   template <typename Id>
   int Gather(const RecordLayout& layout, const float* records, int64_t rows, int64_t words, const Id* indices,
-             int64_t n, void* out, bool* written, BadIndex* bad) {
-    bad->position = GatherRecords(layout, records, rows, words, indices, n, out, written, call_.parallel);
+             int64_t n, void* out, bool* written, uint64_t* checked, int64_t* damaged, BadIndex* bad) {
+    bad->position =
+        GatherRecords(layout, records, rows, words, indices, n, out, written, checked, damaged, call_.parallel);
     bad->index = bad->position < 0 ? 0 : indices[bad->position];
     return 0;
   }

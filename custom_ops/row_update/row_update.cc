@@ -1,11 +1,14 @@
 #include "row_update/row_update.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
 #include "common/bfloat16.h"
 #include "common/sort.h"
+#include "row_update/records.h"
+#include "row_update/records_kernels.h"
 #include "row_update/row_update_kernels.h"
 
 namespace largeout {
@@ -109,9 +112,17 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   const UpdateRowsFunction update = FunctionOf<T, G>(rule, dim);
   // About one cache line in 40 cycles where rows are far apart, read and written.
   const int64_t cost = 60 + dim * static_cast<int64_t>(sizeof(T) + info.slots * sizeof(float));
+  const auto mark_again = LARGEOUT_SELECT(kRecordKernels).mark_again;
+  constexpr int64_t kMarkedAtOnce = 16;  // records that are in the first-level cache still
   parallel->For(count, cost, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(task.starts != nullptr ? dim : 0);
-    update(task, begin, end, scratch.data());
+    if (strides.words == 0) return update(task, begin, end, scratch.data());
+    float* records = reinterpret_cast<float*>(table) - RecordLayout::kMarkWords;
+    for (int64_t next; begin < end; begin = next) {
+      next = std::min(begin + kMarkedAtOnce, end);
+      update(task, begin, next, scratch.data());
+      mark_again(records, strides.words, task.rows + begin, next - begin);
+    }
   });
   return -1;
 }

@@ -80,9 +80,10 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
 struct RowStrides {
   int64_t table;
   int64_t slot;
+  int64_t words = 0;  // of the record that holds each row and its slots (records.h); 0: there are no records
 };
 
-// The same where other things lie between the rows (records.h).
+// The same where other things are between the rows. Of records the marks are set again.
 template <typename T, typename G, typename Id>
 int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                   const RowStrides& strides, const Id* indices, int64_t n, const G* values,

@@ -2,8 +2,8 @@
 
 Checked are tables in files (`storage="file:<folder>"`) and what models were saved to (`.keras`,
 `.weights.h5`, `.weights.json`), in FOLDER and below it. What killed processes have left of their saves is
-removed, and times of files are corrected in a `table.json` where their rows are right. The exit code is 1
-where something is wrong that was not repaired.
+removed, and times of files are corrected in a `table.json` where their rows are right. Every row of a table
+is read and compared with its digest. The exit code is 1 where something is wrong that was not repaired.
 """
 
 import argparse
@@ -11,14 +11,19 @@ import fcntl
 import os
 import sys
 
+import numpy as np
+
 from keras_largeout.files.loading import verify_file
+from keras_largeout.files.record_marks import written_records
 from keras_largeout.files.table_files import (
     ABOUT,
     LOCK,
+    ROWS,
     check_rows,
     difference,
     read_about,
     rows_files,
+    words_of,
     write_about,
 )
 from keras_largeout.files.whole import remove_leftovers, scratches
@@ -65,9 +70,19 @@ def _check_table(folder):
         for name in older:
             content["files"][name]["time"] = os.path.getmtime(os.path.join(folder, name))
         check_rows(folder, content)
+        rows = sum(_check_records(folder, name, content) for name in content["layouts"])
         if older:
             write_about(folder, content)
-        return f"closed, with all of its files{', whose times were corrected' if older else ''}"
+        corrected = ", whose times were corrected" if older else ""
+        return f"closed, with all of its files{corrected}; {rows:,} rows are as they were written"
+
+
+def _check_records(folder, part, content):
+    """Return how many rows of a part of a table were written. Raises OSError where one is damaged."""
+    layout = content["layouts"][part]
+    path = os.path.join(folder, f"{part}.{layout['number']}{ROWS}")
+    words = words_of(content["table"], layout)
+    return sum(np.count_nonzero(records[:, 0].view("uint32")) for _, records in written_records(path, words))
 
 
 def _is_only_older(folder, name, known):

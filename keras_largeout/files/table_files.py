@@ -2,10 +2,12 @@
 
 When a folder is closed, `table.json` says of each file how long it is, when it was changed last, and what the
 CRC-32 of a sample of its pages is. A file that is gone, or another one (an older copy), is noticed when the
-folder is opened again, at a cost that does not grow with the table. Damage elsewhere in a file is not.
+folder is opened again, at a cost that does not grow with the table. Damage elsewhere in a file is noticed
+when the row is looked up: each has a digest (`record_marks`).
 """
 
 import json
+import math
 import os
 import zlib
 
@@ -72,6 +74,18 @@ def rows_files(folder):
     """Return the names of the files with rows in a folder, in order."""
     names = os.listdir(folder) if os.path.isdir(folder) else ()
     return sorted(name for name in names if name.endswith(ROWS))
+
+
+def words_of(table, layout):
+    """Return the float32 words of a record in a file of rows.
+
+    Args:
+        table: dict, the entry "table" of `table.json`.
+        layout: dict, one of its "layouts".
+    """
+    value_bytes = 2 if table["dtype"] == "bfloat16" else 4
+    row = -(-math.prod(table["shape"][1:]) * value_bytes // 4)
+    return 1 + row + sum(words for _, words, _ in layout["slots"])
 
 
 def check_rows(folder, content):

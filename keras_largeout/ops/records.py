@@ -7,11 +7,9 @@ A table of records is a float32 variable `[rows, words]`. The layout of one reco
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout.files.record_marks import record_marks
 from keras_largeout.ops import _library
 from keras_largeout.ops.row_update import row_update_reference
-
-#: The value of a mark where the row was written; a row that was never written has 0 there.
-MARK = 1.0
 
 
 def record_words(dtype, dim):
@@ -37,8 +35,8 @@ def record_words(dtype, dim):
 def record_update(rule, variable, indices, values, hyper, dtype, dim):
     """Updates the rows `indices` and their slots inside records, in place, as `row_update` does, to the bit.
 
-    Marks stay as they are, and so does what follows the slots. Memory that is a file is never copied, also
-    where a value that was read before shares it: that value changes too.
+    A mark that is set becomes that of the new record; what follows the slots stays as it is. Memory that is a
+    file is never copied, also where a value that was read before shares it: that value changes too.
 
     Args:
         rule: one of `row_update.RULES`.
@@ -71,9 +69,30 @@ def record_update(rule, variable, indices, values, hyper, dtype, dim):
     )
 
 
+def write_records(variable, indices, contents):
+    """Writes whole records, and their marks.
+
+    Args:
+        variable: float32 variable `[rows, words]`.
+        indices: `[n]`, int32 or int64, in `[0, rows)`. Of a row that is named several times the last record
+            stays.
+        contents: float32 `[n, words - 1]`, what is behind the mark of each record: the row and its slots.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for contents of
+            another shape. Nothing is written then.
+        tf.errors.FailedPreconditionError: where the memory is a file that was opened read-only.
+
+    Example:
+
+    >>> records = tf.Variable(tf.zeros([10, 3]))
+    >>> write_records(records, [7], [[0.5, 0.25]])
+    """
+    _library.ops.largeout_write_records(variable=variable.handle, indices=indices, contents=contents)
+
+
 def gather_records(variable, indices, dtype, dim):
-    """Return the rows `indices` of a table of records, and which of them were ever written. Slots are not
-    read.
+    """Return the rows `indices` of a table of records, and which of them were ever written.
 
     It has no gradient.
 
@@ -81,7 +100,7 @@ def gather_records(variable, indices, dtype, dim):
         variable: float32 variable `[rows, words]`, at least `record_words(dtype, dim)` words.
         indices: `[n]`, int32 or int64, in `[0, rows)`, in any order, also several times the same.
         dtype: dtype of the rows: float32 or bfloat16.
-        dim: int, the values of a row. 0: marks alone are read.
+        dim: int, the values of a row. 0: marks alone are read, and not compared with the records.
 
     Returns:
         `(rows, written)`: `[n, dim]` of `dtype`, and bool `[n]`. A row that was never written is what lies
@@ -90,10 +109,11 @@ def gather_records(variable, indices, dtype, dim):
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, and for records of too
             few words.
+        tf.errors.DataLossError: where a record is not the one that was written, naming file and row.
 
     Example:
 
-    >>> records = tf.Variable([[0.0, 0.0], [1.0, 0.5]])
+    >>> records = tf.Variable([[0.0, 0.0], [1.0, 0.5]])  # 1.0: written, without a digest
     >>> rows, written = gather_records(records, [1, 0], "float32", 1)  # [[0.5], [0.0]], [True, False]
     """
     return tuple(
@@ -125,6 +145,7 @@ def record_lookup(variable, ids, row_splits, combiner, out_of_range, dtype, dim)
     Raises:
         tf.errors.InvalidArgumentError: for an id out of range with out_of_range="error", naming it, and for
             records of too few words.
+        tf.errors.DataLossError: where a record is not the one that was written, naming file and row.
 
     Example:
 
@@ -220,6 +241,9 @@ def record_update_reference(rule, records, indices, values, hyper, dtype, dim):
     out.view(np.uint8)[:, 4 : 4 + row_bytes] = rows.view(np.uint8).reshape(len(out), row_bytes)
     for place, slot in zip(places, slots):
         out[:, place] = slot.reshape(len(out), width)
+    marked = np.unique(indices)
+    marked = marked[out[marked, 0].view(np.uint32) != 0]
+    out[marked, 0] = record_marks(out[marked, 1:], marked)
     return out
 
 

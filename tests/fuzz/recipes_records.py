@@ -1,14 +1,20 @@
 """Calls of the ops of records, and of those that change files under variables, that they accept."""
 
+import numpy as np
 import tensorflow as tf
 
+from keras_largeout.files.record_marks import record_marks
 from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _bags, _floats, _ids
 from tests.fuzz.recipes_common import file_arguments
 
 
 def _records(d, words):
+    """Records: some were never written, some have a digest, some have none."""
     rows = d.size(1, 40)
-    return rows, d.variable(_floats(d, (rows, words + d.pick([0, 0, 1, 7]))))
+    content = _floats(d, (rows, words - 1 + d.pick([0, 0, 1, 7]))).numpy()
+    marks = record_marks(content, np.arange(rows))
+    marks = np.where(np.arange(rows) % 3 == 0, marks, np.arange(rows, dtype=np.float32) % 3 % 2)
+    return rows, d.variable(np.concatenate([marks[:, None], content], axis=1))
 
 
 def _row_words(dtype, dim):
@@ -27,6 +33,16 @@ def _record_update(d):
         "rule": rule,
         "dtype": dtype,
         "dim": dim,
+    }
+
+
+def _write_records(d):
+    words, n = d.size(1, 70), d.size(0, 60)
+    rows = d.size(1, 40)
+    return {
+        "variable": d.variable(_floats(d, (rows, words))),
+        "indices": _ids(d, (n,), rows, d.pick(INTS)),
+        "contents": _floats(d, (n, words - 1)),
     }
 
 
@@ -59,6 +75,7 @@ def _remap_variable(d):
 
 RECIPES.update(
     RecordUpdate=_record_update,
+    WriteRecords=_write_records,
     GatherRecords=_gather_records,
     RecordLookup=_record_lookup,
     PrefetchRows=_prefetch_rows,

@@ -2,6 +2,8 @@
 #ifndef LARGEOUT_COMMON_MAPPED_TENSOR_OP_H_
 #define LARGEOUT_COMMON_MAPPED_TENSOR_OP_H_
 
+#include <string>
+
 #include "common/op/tf_op.h"
 
 namespace largeout {
@@ -17,6 +19,13 @@ enum class FileAccess { kNoFile, kRead, kReadAndWrite };
 
 // Whether the memory of `tensor` is a file, and what may be done there.
 FileAccess FileAccessOf(const tensorflow::Tensor& tensor);
+
+// The path of that file; empty where there is none.
+std::string FileOf(const tensorflow::Tensor& tensor);
+
+// A bit for each row of a tensor whose memory is a file, all 0 at first, for who checks rows that come from the
+// file; null where the memory is none. They take up memory as they are set.
+uint64_t* CheckedRows(const tensorflow::Tensor& tensor);
 
 }  // namespace largeout
 

@@ -38,6 +38,8 @@ variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
 ids, row_splits, weights, out_of_range: as in EmbeddingLookup.
 output: as there. It is that of the rows where `written`.
 written: scalar: whether all rows that the ids name were ever written.
+
+An error, where the record of such a row is not the one that was written.
 )");
 
 template <typename T, typename Id>
@@ -74,8 +76,10 @@ class RecordLookupOp final : public EmbeddingOpBase<EmbeddingCpu> {
     const int64_t stride = words * static_cast<int64_t>(sizeof(float) / sizeof(T));
     OP_REQUIRES_OK(context, call.Status(device.Lookup(row, rows, layout_.dim, stride, bags,
                                                       attributes_.combiner(), Data<T>(output))));
-    // Marks lie right before the rows, which are in the cache now.
-    written->scalar<bool>()() = AllWritten(first, rows, words, bags.ids, bags.num_ids, call.get().parallel);
+    int64_t damaged;
+    written->scalar<bool>()() = AllWritten(first, rows, words, bags.ids, bags.num_ids, CheckedRows(records),
+                                           &damaged, call.get().parallel);
+    OP_REQUIRES_OK(context, CheckWhole(records, bags.ids, damaged));
   }
 
  private:

@@ -1,4 +1,4 @@
-// The CPU kernels of RecordUpdate and GatherRecords. There are no others: see records_cpu.h.
+// The CPU kernels of RecordUpdate, WriteRecords and GatherRecords. There are no others: see records_cpu.h.
 #include "row_update/op/records_kernel_op.h"
 #include "row_update/records_cpu.h"
 
@@ -17,6 +17,9 @@ namespace {
   LARGEOUT_RECORD_UPDATE(float, Eigen::bfloat16, Id);                                               \
   LARGEOUT_RECORD_UPDATE(Eigen::bfloat16, float, Id);                                               \
   LARGEOUT_RECORD_UPDATE(Eigen::bfloat16, Eigen::bfloat16, Id);                                     \
+  REGISTER_KERNEL_BUILDER(                                                                          \
+      Name("Largeout>WriteRecords").Device(tensorflow::DEVICE_CPU).TypeConstraint<Id>("Tindices"),  \
+      WriteRecordsOp<RecordsCpu, Id>);                                                              \
   REGISTER_KERNEL_BUILDER(                                                                          \
       Name("Largeout>GatherRecords").Device(tensorflow::DEVICE_CPU).TypeConstraint<Id>("Tindices"), \
       GatherRecordsOp<RecordsCpu, Id>)

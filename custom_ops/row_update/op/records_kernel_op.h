@@ -1,4 +1,4 @@
-// The kernels of RecordUpdate and GatherRecords: validate, lock, call. Device: RecordsCpu.
+// The kernels of RecordUpdate, WriteRecords and GatherRecords: validate, lock, call. Device: RecordsCpu.
 #ifndef LARGEOUT_ROW_UPDATE_RECORDS_KERNEL_OP_H_
 #define LARGEOUT_ROW_UPDATE_RECORDS_KERNEL_OP_H_
 
@@ -22,13 +22,6 @@ class RecordsOp : public GuardedOp {
  protected:
   std::string Row() const {
     return absl::StrCat("a row of ", layout_.dim, " ", tensorflow::DataTypeString(dtype_));
-  }
-
-  static absl::Status CheckIndex(const BadIndex& bad, int64_t rows, const char* undone) {
-    if (bad.position < 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("`indices` must be in [0, ", rows,
-                                                   "), the rows of `variable`. Received: indices[",
-                                                   bad.position, "] = ", bad.index, undone));
   }
 
   RecordLayout layout_ = {};
@@ -94,6 +87,35 @@ class RecordUpdateOp final : public RecordsOp {
 };
 
 template <typename Device, typename Id>
+class WriteRecordsOp final : public GuardedOp {
+ public:
+  using GuardedOp::GuardedOp;
+
+  void Run(tensorflow::OpKernelContext* context) override {
+    const tensorflow::Tensor &indices = context->input(1), &contents = context->input(2);
+    OP_REQUIRES_OK(context, CheckIndices(indices));
+    LockedVariables variables;
+    OP_REQUIRES_OK(context,
+                   variables.Find(context, 0, tensorflow::DT_FLOAT, "variable", LockedVariables::kWrite));
+    variables.Lock();
+    OP_REQUIRES_OK(context, CheckRecords(variables[0], RecordLayout::kMarkWords, "nothing else"));
+    const int64_t rows = variables[0].dim_size(0), words = variables[0].dim_size(1);
+    const int64_t n = indices.NumElements(), behind = words - RecordLayout::kMarkWords;
+    OP_REQUIRES(context, contents.dims() == 2 && contents.dim_size(0) == n && contents.dim_size(1) == behind,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`contents` must have the shape [", n, ",", behind,
+                    "], the words behind the mark of each record. Received: ", contents.shape().DebugString())));
+    OpCall<typename Device::Call> call(context);
+    OP_REQUIRES_OK(context, variables.Own(&call));
+    BadIndex bad;
+    OP_REQUIRES_OK(context, call.Status(Device(call.get()).Write(Data<float>(variables.writable(0)), rows,
+                                                                 words, Data<Id>(indices), n,
+                                                                 Data<float>(contents), &bad)));
+    OP_REQUIRES_OK(context, CheckIndex(bad, rows, "; nothing was written"));
+  }
+};
+
+template <typename Device, typename Id>
 class GatherRecordsOp final : public RecordsOp {
  public:
   using RecordsOp::RecordsOp;
@@ -114,10 +136,13 @@ class GatherRecordsOp final : public RecordsOp {
     OpCall<typename Device::Call> call(context);
     Device device(call.get());
     BadIndex bad;
-    OP_REQUIRES_OK(
-        context, call.Status(device.Gather(layout_, Data<float>(variables[0]), rows, words, Data<Id>(indices),
-                                           indices.NumElements(), out->data(), Data<bool>(written), &bad)));
+    int64_t damaged;
+    OP_REQUIRES_OK(context,
+                   call.Status(device.Gather(layout_, Data<float>(variables[0]), rows, words, Data<Id>(indices),
+                                             indices.NumElements(), out->data(), Data<bool>(written),
+                                             CheckedRows(variables[0]), &damaged, &bad)));
     OP_REQUIRES_OK(context, CheckIndex(bad, rows, ""));
+    OP_REQUIRES_OK(context, CheckWhole(variables[0], Data<Id>(indices), damaged));
   }
 };
 

@@ -1,4 +1,4 @@
-// RecordUpdate and GatherRecords as TensorFlow sees them: names, shapes, documentation. Kernels:
+// RecordUpdate, WriteRecords and GatherRecords as TensorFlow sees them: names, shapes, documentation. Kernels:
 // records_kernel_op.h.
 #include <string>
 
@@ -31,6 +31,15 @@ absl::Status UpdateShape(InferenceContext* c) {
   return c->WithValue(c->Dim(hyper, 0), kUpdateRuleInfo[static_cast<int>(rule)].hyper, &unused);
 }
 
+absl::Status WriteShape(InferenceContext* c) {
+  ShapeHandle indices, contents;
+  DimensionHandle unused;
+  TF_RETURN_IF_ERROR(RecordsShape(c));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &contents));
+  return c->Merge(c->Dim(indices, 0), c->Dim(contents, 0), &unused);
+}
+
 absl::Status GatherShape(InferenceContext* c) {
   int64_t dim;
   TF_RETURN_IF_ERROR(RecordsShape(c, &dim));
@@ -55,12 +64,26 @@ REGISTER_OP("Largeout>RecordUpdate")
     .Attr("dim: int >= 1")
     .SetIsStateful()
     .SetShapeFn(UpdateShape)
-    .Doc(R"(What RowUpdate does, on rows and slots inside records, in place; marks stay. See records.h.
+    .Doc(R"(What RowUpdate does, on rows and slots inside records, in place. See records.h.
 
 variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
 indices: [n], the rows; duplicates are summed first.
 values: [n, dim], their gradients.
 hyper: the rule's numbers, in the order of row_update.h.
+)");
+
+REGISTER_OP("Largeout>WriteRecords")
+    .Input("variable: resource")
+    .Input("indices: Tindices")
+    .Input("contents: float")
+    .Attr("Tindices: {int32, int64}")
+    .SetIsStateful()
+    .SetShapeFn(WriteShape)
+    .Doc(R"(Whole records: what is behind the mark of each, and the mark. See records.h.
+
+variable: float32 [rows, words].
+indices: [n], the rows. Of one that is named several times the last record stays.
+contents: [n, words - 1].
 )");
 
 REGISTER_OP("Largeout>GatherRecords")
@@ -73,7 +96,9 @@ REGISTER_OP("Largeout>GatherRecords")
     .Attr("dim: int >= 0")
     .SetIsStateful()
     .SetShapeFn(GatherShape)
-    .Doc(R"(The rows of records, and whether they were ever written. Slots are not read. See records.h.
+    .Doc(R"(The rows of records, and whether they were ever written. See records.h.
+
+An error, where a record is not the one that was written. With dim = 0 marks alone are read.
 
 variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
 indices: [n], the rows, in any order.

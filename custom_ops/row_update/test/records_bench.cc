@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ class Bench {
     std::vector<float> some(kWords * 10000, 0.5f);
     file_ = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
     for (int64_t row = 0; row < rows; row += 10000) {
+      for (int64_t i = 0; i < 10000; ++i) {
+        const uint32_t mark = RecordMark(some.data() + i * kWords, kWords, row + i);
+        std::memcpy(some.data() + i * kWords, &mark, sizeof(mark));
+      }
       const size_t bytes = std::min<int64_t>(10000, rows - row) * kWords * 4;
       if (write(file_, some.data(), bytes) != static_cast<ssize_t>(bytes)) std::abort();
     }
@@ -50,6 +55,9 @@ class Bench {
   }
 
   void Run() {
+    Warm("lookup of rows, compared", [&] { Gather(kDim); });
+    std::vector<uint64_t> checked(rows_ / 64 + 1, ~uint64_t{0});
+    checked_ = checked.data();
     Warm("lookup of rows", [&] { Gather(kDim); });
     Warm("lookup of marks", [&] { Gather(0); });
     Warm("whole records by memcpy", [&] { Copy(); });
@@ -73,7 +81,8 @@ class Bench {
   }
   void Gather(int64_t dim) {
     GatherRecords({dim, 4}, data_, rows_, kWords, ids_.data(), Touched(), out_.data(),
-                  reinterpret_cast<bool*>(written_.data()), &parallel_);
+                  reinterpret_cast<bool*>(written_.data()), checked_, &damaged_, &parallel_);
+    if (damaged_ >= 0) std::abort();
   }
   void Copy() {
     all_.resize(Touched() * kWords);
@@ -127,6 +136,8 @@ class Bench {
   std::vector<int64_t> ids_;
   std::vector<float> out_, all_, values_;
   std::vector<char> written_;
+  int64_t damaged_ = -1;
+  uint64_t* checked_ = nullptr;
   float* data_ = nullptr;
   int file_ = -1;
 };

@@ -16,19 +16,20 @@ LARGEOUT_TEST(LayoutsCountWords) {
   CHECK_TRUE(odd.Words() == 4 && odd.Words(UpdateRule::kAdagrad) == 9 && none.Words() == 1);
 }
 
-// The slots of the record lie on a page that must not be touched.
-LARGEOUT_TEST(ALookupReadsNoSlots) {
+// What is behind the mark is on a page that must not be touched.
+LARGEOUT_TEST(ALookupOfMarksReadsNothingElse) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* memory = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK_TRUE(memory != MAP_FAILED && mprotect(static_cast<char*>(memory) + page, page, PROT_NONE) == 0);
   float* end = reinterpret_cast<float*>(static_cast<char*>(memory) + page);
-  end[-4] = 1.f, end[-1] = 7.f;
+  end[-1] = 7.f;
   const std::vector<int64_t> ids(100, 0);
-  std::vector<float> out(300);
   bool written[100] = {};
+  int64_t damaged;
   SerialParallel parallel;
-  CHECK_TRUE(GatherRecords({3, 4}, end - 4, 1, 10, ids.data(), 100, out.data(), written, &parallel) == -1);
-  CHECK_TRUE(written[99] && out[299] == 7.f);
+  CHECK_TRUE(GatherRecords({0, 4}, end - 1, 1, 10, ids.data(), 100, nullptr, written, nullptr, &damaged,
+                           &parallel) == -1);
+  CHECK_TRUE(written[99] && damaged == -1);
   munmap(memory, 2 * page);
 }
 

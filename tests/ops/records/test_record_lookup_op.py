@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_largeout.files.record_marks import record_marks
 from keras_largeout.ops import records as rec
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.wrapper import embedding_lookup
@@ -21,9 +22,9 @@ def twins(rng, dtype, dim, more=5):
     table = tf.cast(rng.normal(size=(ROWS, dim)), dtype)
     words = rec.record_words(dtype, dim)
     records = np.full((ROWS, words + more), np.nan, np.float32)
-    records[:, 0] = rec.MARK
     row_bytes = dim * table.dtype.size
     records.view(np.uint8)[:, 4 : 4 + row_bytes] = table.numpy().view(np.uint8).reshape(ROWS, row_bytes)
+    records[:, 0] = record_marks(records[:, 1:], np.arange(ROWS))
     return tf.Variable(table), tf.Variable(records)
 
 

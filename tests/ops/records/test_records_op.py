@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_largeout.files.record_marks import PLAIN_MARK, record_marks
 from keras_largeout.ops import records as rec
 from keras_largeout.ops import row_update as ru
 from tests.ops.records._records import file_of, in_file, mapped
@@ -45,7 +46,7 @@ def make(rng, rule, rows, dim, dtype, more=0):
         records[:, begin + k * size : begin + (k + 1) * size] = slots[-1]
     if rule == "row_wise_adagrad":
         slots = [slot[:, 0] for slot in slots]
-    records[:, 0] = rng.integers(0, 2, rows)
+    records[:, 0] = np.where(rng.integers(0, 2, rows), record_marks(records[:, 1:], np.arange(rows)), 0)
     return records, table, slots
 
 
@@ -74,8 +75,13 @@ def test_update_has_the_bits_of_row_update(rng, tmp_path, rule, dtype, rows, dim
         np.testing.assert_array_equal(
             got[:, begin + k * size : begin + (k + 1) * size], np.reshape(slot, (rows, size))
         )
-    # Every other bit is as it was: marks, the unused half of a word, what follows.
+    # Marks that are set are those of the new records. Every other bit is as it was: the unused half of a
+    # word, what follows.
+    written = records[:, 0].view(np.uint32) != 0
+    marks = np.where(written, record_marks(got[:, 1:], np.arange(rows)), np.float32(0))
+    assert got[:, 0].tobytes() == marks.tobytes()
     want = np.array(records)
+    want[:, 0] = got[:, 0]
     want.view(np.uint8)[:, 4 : 4 + rows_got[0].nbytes] = rows_got.view(np.uint8).reshape(rows, -1)
     want[:, begin : begin + width(rule, dim)] = got[:, begin : begin + width(rule, dim)]
     assert got.tobytes() == want.tobytes()
@@ -105,7 +111,8 @@ def test_update_equals_reference(rng, rule, dtype):
 def test_gather_copies_bytes(rng, tmp_path, dtype, dim, index_dtype):
     words = rec.record_words(dtype, dim) + 3
     records = rng.integers(0, 2**32, (90, words), np.uint32).view(np.float32)  # NaN of every kind among them
-    records.view(np.uint32)[:, 0] = rng.choice([0, 1, 0x3F800000, 0x80000000], 90)
+    marks = record_marks(records[:, 1:], np.arange(90))
+    records[:, 0] = np.choose(rng.integers(0, 3, 90), [np.zeros_like(marks), marks, PLAIN_MARK])
     variable = in_file(tmp_path / "records", np.zeros((90, words), np.float32))
     file_of(tmp_path / "records", (90, words)).view(np.uint32)[:] = records.view(np.uint32)
     for n in (0, 1, 200):
@@ -115,6 +122,84 @@ def test_gather_copies_bytes(rng, tmp_path, dtype, dim, index_dtype):
         assert rows.shape == (n, dim) and rows.dtype == dtype
         assert rows.numpy().tobytes() == want.tobytes()
         np.testing.assert_array_equal(written, want_written)
+
+
+def by_hand(contents, row):
+    """The mark of one record, from the formula of records.h, in Python's integers."""
+    w = [*contents.view(np.uint32).tolist(), 0]
+    key = [(j + 1) * 0x9E3779B1 for j in range(len(w))]
+    low, high = ([(w[j] + key[j]) % 2**32 for j in range(begin, len(w), 2)] for begin in (0, 1))
+    total = (row * 0xC2B2AE3D27D4EB4F + sum(a * b for a, b in zip(low, high))) % 2**64
+    mark = ((total ^ total >> 29) * 0x9E3779B185EBCA87 % 2**64) >> 32
+    return mark ^ 2**31 if mark in (0, 0x3F800000) else mark
+
+
+@pytest.mark.parametrize("words", [2, 3, 8, 17, 194])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_written_records_have_digests(rng, tmp_path, words, index_dtype):
+    variable = in_file(tmp_path / "records", np.zeros((1000, words), np.float32))
+    contents = rng.normal(size=(5, words - 1)).astype("float32")
+    rows = np.array([3, 999, 0, 17, 500], index_dtype)
+    tf.function(rec.write_records)(variable, rows, contents)
+    rec.write_records(variable, rows[:0], contents[:0])
+    got = file_of(tmp_path / "records", (1000, words))
+    np.testing.assert_array_equal(got[rows, 1:], contents)
+    want = [by_hand(c, row) for c, row in zip(contents, rows.tolist())]
+    assert got[rows, 0].view(np.uint32).tolist() == want
+    assert record_marks(contents, rows).view(np.uint32).tolist() == want
+    assert not np.delete(got, rows, axis=0).any()
+    rec.write_records(variable, [7, 7], contents[:2])  # the last one stays
+    np.testing.assert_array_equal(got[7, 1:], contents[1])
+
+
+def test_no_written_row_has_the_mark_of_another_kind():
+    """Of all words: two whose digests would be 0 and 1.0."""
+    kinds = []
+    for bits in (0, 0x3F800000):
+        # sum ^ (sum >> 29), times an odd number: both can be inverted.
+        total = (bits << 32) * pow(0x9E3779B185EBCA87, -1, 2**64) % 2**64
+        value = total
+        for _ in range(3):
+            value = total ^ value >> 29
+        # The row alone makes the sum, if one factor of each product is 0.
+        row = value * pow(0xC2B2AE3D27D4EB4F, -1, 2**64) % 2**64
+        content = np.array([[(-0x9E3779B1) % 2**32, 5]], np.uint32)
+        kinds.append(record_marks(content, np.array([row], np.uint64)).view(np.uint32)[0])
+        assert by_hand(content[0], row) == kinds[-1]
+    assert kinds == [0x80000000, 0xBF800000]
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_damage_is_named(rng, tmp_path, in_graph):
+    variable = in_file(path := tmp_path / "records", np.zeros((64, 9), np.float32))
+    splits = tf.zeros([0], tf.int64)
+
+    def rows(ids):
+        return rec.gather_records(variable, ids, "float32", 4)[0]
+
+    def bags(ids):
+        return rec.record_lookup(variable, [ids], splits, "sum", "error", "float32", 4)[0]
+
+    if in_graph:
+        rows, bags = tf.function(rows), tf.function(bags)
+    rec.write_records(variable, tf.range(64), rng.normal(size=(64, 8)).astype("float32"))
+    right = np.array(file_of(path, (64, 9)))
+    bags(tf.constant([3, 5]))  # these two are not compared again
+    file_of(path, (64, 9))[[3, 11, 40], 6] += 1  # in their slots
+    before = rows(tf.constant([3, 5]))
+    np.testing.assert_array_equal(before, right[[3, 5], 1:5])
+    for look in (rows, bags):
+        for ids, row in (([1, 40, 11], 40), ([11], 11)):
+            with pytest.raises(
+                tf.errors.DataLossError, match=rf"records is damaged: row {row} must have the"
+            ):
+                look(tf.constant(ids))
+        look(tf.constant([1, 2, 12]))
+    rec.write_records(variable, [11], right[11:12, 1:])
+    np.testing.assert_array_equal(rows(tf.constant([11])), right[11:12, 1:5])
+    ordinary = tf.Variable(file_of(path, (64, 9)))  # in memory everything is compared
+    with pytest.raises(tf.errors.DataLossError, match=r"`variable` is damaged: row 3 must"):
+        rec.gather_records(ordinary, [5, 3], "float32", 4)
 
 
 def test_record_words():
@@ -194,6 +279,23 @@ def test_wrong_updates_change_nothing(case):
     np.testing.assert_array_equal(variable, np.ones([10, 7]))
 
 
+def test_wrong_writes_change_nothing(tmp_path):
+    variable = tf.Variable(tf.ones([10, 3]))
+    for rows, contents, message in [
+        ([1, 10], (2, 2), r"`indices` must be in \[0, 10\).*indices\[1\] = 10; nothing was written"),
+        ([1], (1, 3), r"`contents` must have the shape \[1,2\], the words behind .*Received: \[1,3\]"),
+        ([1, 2], (1, 2), r"`contents` must have the shape \[2,2\]|must be equal, but are 2 and 1"),
+        ([[1]], (1, 2), r"`indices` must have the shape \[n\]|must be rank 1"),
+    ]:
+        for write in (rec.write_records, tf.function(rec.write_records)):
+            with pytest.raises(WRONG, match=message):
+                write(variable, rows, tf.zeros(contents))
+    np.testing.assert_array_equal(variable, np.ones([10, 3]))
+    np.ones([4, 3], np.float32).tofile(tmp_path / "records")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="opened to be read only"):
+        rec.write_records(mapped(tmp_path / "records", [4, 3], read_only=True), [1], tf.zeros([1, 2]))
+
+
 def test_wrong_lookups():
     variable = tf.Variable(tf.ones([10, 3]))
     with pytest.raises(WRONG, match=r"at least 4 words in a record, for a mark and a row of 3 float. Rec"):
@@ -224,6 +326,7 @@ def test_ordinary_memory_keeps_what_was_read():
 def test_lookups_run_beside_updates(rng, tmp_path):
     """A row is seen before or after an update, never half of it."""
     variable = mapped(tmp_path / "records", [64, 65])
+    rec.write_records(variable, tf.range(64), tf.zeros([64, 64]))
     stop, torn = threading.Event(), []
 
     def look():

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import on
 from keras_largeout.distribute.tables.shard import ShardVariable
-from keras_largeout.distribute.tables.storage.records import Records, record_of
+from keras_largeout.distribute.tables.storage.records import Records, content_of
 from keras_largeout.ops._gradients import row_gradient, with_gradient
-from keras_largeout.ops.records import gather_records, prefetch_rows, record_update
+from keras_largeout.ops.records import gather_records, prefetch_rows, record_update, write_records
 
 #: Bytes that a disk must have free beyond what a step writes for the first time: other files grow too.
 _LEAST_FREE = 64 << 20
@@ -86,9 +86,9 @@ class MappedShard(ShardVariable):
     def overwrite(self, indices, rows):
         with on(self._made):
             indices = self.prepare(indices)
-            records, _ = self.records_at(indices)
+            records = tf.gather(self._made, indices)
             rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
-            self.put(indices, record_of(rows, records[:, self.records.begin :]))
+            write_records(self._made, indices, content_of(rows, records[:, self.records.begin :]))
 
     def update_rows(self, rule, slots, indices, values, hyper):
         with on(self._made):
@@ -114,20 +114,16 @@ class MappedShard(ShardVariable):
             with tf.control_dependencies([free]):
                 behind = self.records.behind_row()
                 behind = tf.broadcast_to(behind, [tf.size(new), len(behind)])
-                self.put(new, record_of(self._first(new), behind))
+                write_records(self._made, new, content_of(self._first(new), behind))
             return tf.size(new)
 
         tf.cond(tf.size(new) > 0, write, lambda: 0)
         return indices
 
     def records_at(self, indices):
-        """Return whole records as they lie in the file, and which of them were ever written."""
-        _, written = gather_records(self._made, indices, self.dtype, 0)
+        """Return whole records as they are in the file, and which of them were ever written."""
+        _, written = gather_records(self._made, indices, self.dtype, self._dim)
         return tf.gather(self._made, indices), written
-
-    def put(self, indices, records):
-        """Writes whole records."""
-        tf.raw_ops.ResourceScatterUpdate(resource=self._made.handle, indices=indices, updates=records)
 
     def rows(self, indices):
         """Return the rows `indices` (int64 tensor), first values in those never written; it has no
@@ -215,9 +211,11 @@ class MappedSlot:
         begin, end = self._beside.records.place(self.name)
         with on(self.value):
             indices = self._beside.prepare(indices)
-            records, _ = self._beside.records_at(indices)
+            records = tf.gather(self.value, indices)
             rows = tf.reshape(tf.cast(rows, tf.float32), [-1, self._words])
-            self._beside.put(indices, tf.concat([records[:, :begin], rows, records[:, end:]], axis=1))
+            write_records(
+                self.value, indices, tf.concat([records[:, 1:begin], rows, records[:, end:]], axis=1)
+            )
 
     def remove(self):
         """Remove the slot, which no optimizer uses any longer."""

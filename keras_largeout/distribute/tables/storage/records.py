@@ -7,11 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import plain_variable, unread_variable
+from keras_largeout.files.record_marks import record_marks, written_records
 from keras_largeout.ops._library import ops
-from keras_largeout.ops.records import MARK, record_words, remap_variable
-
-#: Bytes of a file that are in memory at a time while it is written anew.
-_CHUNK = 16 << 20
+from keras_largeout.ops.records import record_words, remap_variable
 
 
 class Records:
@@ -154,10 +152,11 @@ class Records:
         self._number += 1
         with open(self.path, "wb") as new:
             os.truncate(new.fileno(), 4 * self._rows * self.words)
-            for start, records in _data_of(old, width):
+            for start, records in written_records(old, width):
                 written = records[:, 0].view(np.int32) != 0
                 # Words are copied, never computed with: two of them may be bfloat16 values.
                 changed = np.where(columns < 0, behind, records[:, columns])
+                changed[:, 0] = record_marks(changed[:, 1:], start + np.arange(len(changed)))
                 changed[~written] = 0
                 new.seek(4 * start * self.words)
                 new.write(changed.tobytes())
@@ -170,24 +169,6 @@ class Records:
             os.remove(old)
 
 
-def _data_of(path, words):
-    """Yield `(first row, records [n, words])` of all of a file but for its holes, in chunks."""
-    most, end = max(1, _CHUNK // (4 * words)), 0
-    with open(path, "rb") as file:
-        rows = os.fstat(file.fileno()).st_size // (4 * words)
-        while end < rows:
-            try:
-                data = os.lseek(file.fileno(), 4 * end * words, os.SEEK_DATA)
-            except OSError:  # none is left
-                return
-            hole = os.lseek(file.fileno(), data, os.SEEK_HOLE)
-            start, end = max(end, data // (4 * words)), -(-hole // (4 * words))
-            for first in range(start, end, most):
-                count = min(most, end - first)
-                file.seek(4 * first * words)
-                yield first, np.fromfile(file, "float32", count * words).reshape(count, words)
-
-
 def as_words(rows):
     """Return rows `[n, dim]` as float32 words `[n, words]`, bit for bit."""
     if rows.dtype == tf.float32:
@@ -196,7 +177,6 @@ def as_words(rows):
     return tf.bitcast(tf.reshape(rows, [-1, rows.shape[1] // 2, 2]), tf.float32)
 
 
-def record_of(rows, behind):
-    """Records that are written: of rows `[n, dim]`, and of what lies behind each, float32 `[n, words]`."""
-    mark = tf.fill([tf.shape(rows)[0], 1], MARK)
-    return tf.concat([mark, as_words(rows), behind], axis=1)
+def content_of(rows, behind):
+    """Return what is written behind the marks of records: rows `[n, dim]`, and float32 `[n, words]`."""
+    return tf.concat([as_words(rows), behind], axis=1)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import zlib
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.tables.storage import mapped
 from keras_largeout.files.__main__ import main as files_main
+from keras_largeout.files.record_marks import record_marks
 from keras_largeout.layers import ShardedEmbedding
 
 
@@ -430,6 +432,55 @@ def test_files_that_are_not_those_that_were_closed(tmp_path, damage, capsys):
     assert ("whose times were corrected" if repaired else said) in capsys.readouterr().out
     path.write_bytes(right)  # brought back
     embedding(f"{tmp_path}?mode=ro")
+
+
+@pytest.mark.parametrize("word", [0, 2, 7], ids=["the digest", "the row", "its slot"])
+def test_a_damaged_row_is_named(tmp_path, word, capsys):
+    """By the lookup that reads it first, by a save, by another optimizer, and by a check of all rows."""
+    path, _ = filled(tmp_path)
+    about = path.parent / "table.json"
+    content = json.loads(about.read_text())
+    records = np.memmap(path, np.uint32, "r+").reshape(50, -1)
+    records[2, word] ^= 1 << 7
+    content["files"][path.name]["crc32"] = zlib.crc32(path.read_bytes())  # the sample did not see it
+    about.write_text(json.dumps(content))
+
+    said = rf"{path.name} is damaged: row 2 must have the digest with which it was written, [0-9a-f]{{8}}\. "
+    for mode in ("?mode=ro", ""):
+        layer = embedding(f"{tmp_path}{mode}")
+        layer(np.array([1, 3]))
+        with pytest.raises(tf.errors.DataLossError, match=said):
+            layer(np.array([1, 2]))
+        with pytest.raises(tf.errors.DataLossError, match=said):
+            layer.table.numpy()
+        del layer
+        gc.collect()
+    with pytest.raises(OSError, match=said):
+        step_of(embedding(tmp_path), klo.Ftrl(0.1))([1])
+    gc.collect()
+    with pytest.raises(SystemExit) as end:
+        files_main(["check", str(tmp_path)])
+    assert end.value.code == 1 and "row 2 must have the digest" in capsys.readouterr().out
+
+
+def test_rows_without_digests_are_read(tmp_path, capsys):
+    """As version 0.1 wrote them. They get digests when they are trained."""
+    path, _ = filled(tmp_path)
+    about = path.parent / "table.json"
+    content = json.loads(about.read_text())
+    records = np.memmap(path, np.float32, "r+").reshape(50, -1)
+    records[[1, 2], 0] = 1
+    content["files"][path.name]["crc32"] = zlib.crc32(path.read_bytes())
+    about.write_text(json.dumps(content))
+    layer = embedding(tmp_path)
+    np.testing.assert_array_equal(layer(np.array([1, 2])), records[[1, 2], 1:5])
+    step_of(layer, klo.LazyAdam(0.1))([2, 7])
+    layer.table.folder.close()
+    found = np.memmap(path, np.float32, "r").reshape(50, -1)
+    assert found[1, 0] == 1 and found[2, 0] == record_marks(found[2:3, 1:], [2])[0]
+    with pytest.raises(SystemExit) as end:
+        files_main(["check", str(tmp_path)])
+    assert end.value.code == 0 and "; 3 rows are as they were written" in capsys.readouterr().out
 
 
 def test_a_copy_of_a_folder_is_as_good(tmp_path):

@@ -16,8 +16,8 @@ import time
 import pytest
 from _forked import Forked
 
-from keras_largeout.distribute.launch import free_ports
 from keras_largeout.distribute.processes.config import Cluster
+from keras_largeout.distribute.processes.listening import free_ports
 
 _LIBC = ctypes.CDLL(None)
 # Long: what is waited for comes in a second or so, on a machine that does nothing else.

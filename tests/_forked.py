@@ -91,8 +91,11 @@ def _run(command):
             print(code, file=sys.stderr)
             code = 1
     except BaseException:
-        sys.excepthook(*sys.exc_info())
         code = 1
+        try:
+            sys.excepthook(*sys.exc_info())
+        except SystemExit as end:
+            code = end.code
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

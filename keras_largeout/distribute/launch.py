@@ -15,13 +15,15 @@ users of this machine.
 import argparse
 import os
 import pathlib
-import random
 import signal
-import socket
 import sys
 import time
 
 from keras_largeout.distribute.processes.config import Cluster
+from keras_largeout.distribute.processes.exit_codes import FAILED, LOST, SIGNAL, SUCCESS, of_process
+from keras_largeout.distribute.processes.heartbeat import answers
+from keras_largeout.distribute.processes.lines import FORMS
+from keras_largeout.distribute.processes.listening import free_ports
 from keras_largeout.distribute.processes.supervise import Child, Console
 
 _READY = b" is ready"
@@ -29,6 +31,7 @@ _NEVER = b"\0"  # in no line
 _LOG_BYTES = 100_000_000
 _GRACE = 20.0  # seconds from SIGTERM to SIGKILL
 _SCRIPT_GRACE = 120.0  # seconds that a script has to notice that a parameter server died
+_ANSWER = 5.0  # seconds in which a server answers
 
 
 class Launcher:
@@ -38,14 +41,25 @@ class Launcher:
         script: list of str, the script and its arguments.
         workers, ps: int, how many of them.
         logs: path of the folder for the files of output.
-        restarts: int, how often in total processes that died are started again. The script counts as one when
-            it was killed, and when it ended because a parameter server died.
+        max_restarts: int, how often in total processes that died are started again. The script counts as one
+            when it was killed, and when it ended because a parameter server died.
+        log_bytes: int, the size at which a file of output is rotated; 0 for no limit.
+        log_format: "text" or "json".
     """
 
-    def __init__(self, script, workers=2, ps=2, logs="cluster_logs", restarts=0, log_bytes=_LOG_BYTES):
+    def __init__(
+        self,
+        script,
+        workers=2,
+        ps=2,
+        logs="cluster_logs",
+        max_restarts=0,
+        log_bytes=_LOG_BYTES,
+        log_format="text",
+    ):
         self.script = list(script)
         self.logs = pathlib.Path(logs)
-        self.restarts, self.log_bytes = restarts, log_bytes
+        self.restarts, self.log_bytes, self.form = max_restarts, log_bytes, FORMS[log_format]
         self.children = {}
         self._signals, self._told = [], set()
         self._lost_ps_at = None
@@ -57,9 +71,9 @@ class Launcher:
         return Cluster({job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(n)) for job, n in count.items()})
 
     def run(self):
-        """Runs until the script ends; its exit code, or 128 + the signal that ended it or this process."""
+        """Runs until the script ends; its exit code, or one of `processes.exit_codes`."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.console = Console()
+        self.console = Console(self.form)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
         try:
@@ -81,7 +95,7 @@ class Launcher:
             if self._signals:
                 return self._stop()
             if self._reap() and not self.restarts:
-                return self._stop(1)
+                return self._stop(FAILED)
         self._start("chief", 0)
         while True:
             self.console.wait(0.5)
@@ -90,11 +104,14 @@ class Launcher:
             for (job, _), child in self._reap():
                 if job == "chief":
                     code = child.process.returncode
-                    if not self._again(job, 0, child, code < 0 or (code and self._lost_ps_at is not None)):
-                        return self._stop(128 - code if code < 0 else code)
+                    lost = code and (code == LOST or self._lost_ps_at is not None)
+                    if lost and self.restarts:
+                        self._end_silent()
+                    if not self._again(job, 0, code < 0 or lost):
+                        return self._stop(of_process(code))
             if not any(job == "worker" for job, _ in self.children):
-                self.console.say("no worker is left")
-                return self._stop(1)
+                self.console.say("no worker is left", "ERROR")
+                return self._stop(LOST)
             if self._lost_ps_at is not None:
                 self._end_after([self.children["chief", 0]], self._lost_ps_at + _SCRIPT_GRACE)
 
@@ -115,7 +132,7 @@ class Launcher:
         environment |= {"TF_CONFIG": own.to_tf_config(), "PYTHONUNBUFFERED": "1"}
         log = self.logs / f"{name.replace(' ', '_')}.log"
         command = [sys.executable, *arguments]
-        child = Child(name, command, environment, log, hidden_until, self.log_bytes)
+        child = Child(name, command, environment, log, hidden_until, self.log_bytes, self.form)
         self.children[job, index] = child
         self.console.add(child)
 
@@ -128,24 +145,34 @@ class Launcher:
             del self.children[job, index]
             if job == "chief":
                 continue
-            self.console.say(
-                f"{self.cluster.name(job, index)} {child.how_it_ended()}; its output is in {child.log}"
-            )
-            if not child.ready:
-                self.console.say("\n".join(child.last_lines))
+            self._say_how_it_ended(job, index, child)
             if job == "ps":
                 self._lost_ps_at = time.monotonic()
-            self._again(job, index, child, True)
+            self._again(job, index)
         return ended
 
-    def _again(self, job, index, child, wanted):
+    def _say_how_it_ended(self, job, index, child):
+        title = self.cluster.name(job, index)
+        self.console.say(f"{title} {child.how_it_ended()}; its output is in {child.log}", "WARNING")
+        if not child.ready:
+            self.console.say("\n".join(child.last_lines), "ERROR")
+
+    def _again(self, job, index, wanted=True):
         if not wanted or not self.restarts:
             return False
         self.restarts -= 1
         title = "the script" if job == "chief" else self.cluster.name(job, index)
-        self.console.say(f"{title} is started again ({self.restarts} more restarts)")
+        self.console.say(f"{title} is started again ({self.restarts} more restarts)", "WARNING")
         self._start(job, index)
         return True
+
+    def _end_silent(self):
+        """Kill servers that stand still: the script, started again, would wait for them."""
+        for (job, index), child in self.children.items():
+            if answers(self.cluster.addresses[job][index], _ANSWER) is None:
+                child.send(signal.SIGKILL)
+                child.process.wait()
+        self._reap()
 
     def _end_after(self, children, deadline):
         """Send SIGTERM to children after a deadline, and SIGKILL to those left a grace time later."""
@@ -160,7 +187,7 @@ class Launcher:
     def _stop(self, code=None):
         """Ends everything, the script first: it may be saving. Returns the exit code."""
         if code is None:
-            code = 128 + self._signals[0]
+            code = SIGNAL + self._signals[0]
         for jobs in (("chief",), ("worker", "ps")):
             group = [child for (job, _), child in self.children.items() if job in jobs]
             for child in group:
@@ -180,12 +207,13 @@ class HostLauncher(Launcher):
     ends by an error, the others notice, and end too. Restarts are then counted for all together.
 
     Args:
-        script, logs, restarts, log_bytes: as for `Launcher`.
+        script: list of str, the script and its arguments.
         hosts: int, how many.
+        **kwargs: the other arguments of `Launcher`.
     """
 
-    def __init__(self, script, hosts=2, logs="cluster_logs", restarts=0, log_bytes=_LOG_BYTES):
-        super().__init__(script, hosts, 0, logs, restarts, log_bytes)
+    def __init__(self, script, hosts=2, **kwargs):
+        super().__init__(script, hosts, 0, **kwargs)
 
     def _new_cluster(self, workers, ps):
         return Cluster({"worker": tuple(f"127.0.0.1:{port}" for port in free_ports(workers))}, "worker")
@@ -196,7 +224,7 @@ class HostLauncher(Launcher):
             self._start_child(job, index, f"host {index}", self.script, hidden_until=shown)
 
     def _watch(self):
-        code, deadline = 0, None
+        code, deadline = SUCCESS, None
         while self.children:
             self.console.wait(0.5)
             if self._signals:
@@ -209,45 +237,18 @@ class HostLauncher(Launcher):
                 del self.children[job, index]
                 ended = child.process.returncode
                 if ended:
-                    title = self.cluster.name(job, index)
-                    self.console.say(f"{title} {child.how_it_ended()}; its output is in {child.log}")
-                    if not child.ready:
-                        self.console.say("\n".join(child.last_lines))
-                    code = code or (128 - ended if ended < 0 else ended)
+                    self._say_how_it_ended(job, index, child)
+                    code = code or of_process(ended)
                     deadline = deadline or time.monotonic() + _SCRIPT_GRACE
             if deadline is not None:
                 self._end_after(self.children.values(), deadline)
             if not self.children and code and self.restarts:
                 self.restarts -= 1
-                self.console.say(f"all hosts are started again ({self.restarts} more restarts)")
-                code, deadline = 0, None
+                self.console.say(f"all hosts are started again ({self.restarts} more restarts)", "WARNING")
+                code, deadline = SUCCESS, None
                 self.cluster = self._new_cluster(len(self.cluster.hosts()), 0)
                 self._start_first()
         return code
-
-
-def free_ports(count):
-    """Return `count` different ports that nothing listens on now.
-
-    They lie below the range that the system takes for outgoing connections (from 32768 on, where nobody
-    changed it), so that none of those takes one before its server does.
-    """
-    sockets = []
-    try:
-        for port in random.SystemRandom().sample(range(12000, 32000), 1000):
-            candidate = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
-            try:
-                candidate.bind(("", port))
-            except OSError:
-                candidate.close()
-                continue
-            sockets.append(candidate)
-            if len(sockets) == count:
-                return [s.getsockname()[1] for s in sockets]
-        raise OSError(f"{count} free ports between 12000 and 32000 were not found")
-    finally:
-        for candidate in sockets:
-            candidate.close()
 
 
 def main(arguments=None):
@@ -260,30 +261,44 @@ def main(arguments=None):
     parser.add_argument("--ps", type=int, default=0, help="parameter servers; 0: none, workers train in step")
     parser.add_argument("--logs", default="cluster_logs", help="folder for the output of every process")
     parser.add_argument(
-        "--restarts", type=int, default=0, help="how often in total processes that died are started again"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often in total what died is started again: a process, or all hosts together "
+        "(default: %(default)s)",
     )
+    parser.add_argument("--restarts", type=int, help="the earlier name of --max-restarts, until 0.3")
     parser.add_argument(
         "--log-bytes",
         type=int,
         default=_LOG_BYTES,
         help="size at which a file of output becomes NAME.log.1; 0: no limit (default: %(default)s)",
     )
+    parser.add_argument(
+        "--log-format",
+        choices=sorted(FORMS),
+        default="text",
+        help="json: an object of time, process, level and text a line, on the console and in the files",
+    )
     parser.add_argument("script", help="runs as the chief")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args(arguments)
-    for name, least in (("workers", 1), ("ps", 0), ("log_bytes", 0)):
+    if options.restarts is not None:
+        print(f"{parser.prog}: `--restarts` is now called `--max-restarts`", file=sys.stderr)
+        options.max_restarts = options.restarts
+    for name, least in (("workers", 1), ("ps", 0), ("log_bytes", 0), ("max_restarts", 0)):
         if getattr(options, name) < least:
             parser.error(
                 f"`--{name.replace('_', '-')}` must be at least {least}. Received: {getattr(options, name)}"
             )
+    if not os.path.exists(options.script):
+        parser.error(f"`script` must be the path of a script. Received: {options.script}")
     script = [options.script, *options.arguments]
+    common = {name: getattr(options, name) for name in ("logs", "max_restarts", "log_bytes", "log_format")}
     if options.ps:
-        launcher = Launcher(
-            script, options.workers, options.ps, options.logs, options.restarts, options.log_bytes
-        )
-    else:
-        launcher = HostLauncher(script, options.workers, options.logs, options.restarts, options.log_bytes)
-    return launcher.run()
+        return Launcher(script, options.workers, options.ps, **common).run()
+    return HostLauncher(script, options.workers, **common).run()
 
 
 if __name__ == "__main__":

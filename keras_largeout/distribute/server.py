@@ -21,6 +21,7 @@ import sys
 import tensorflow as tf
 
 from keras_largeout.distribute.processes.config import cluster_of, from_environment
+from keras_largeout.distribute.processes.exit_codes import SUCCESS
 from keras_largeout.distribute.processes.following import follow
 from keras_largeout.distribute.processes.listening import require_address, require_free_port
 from keras_largeout.ops import build_info
@@ -56,7 +57,7 @@ def serve(cluster):
     except _Stopped:
         print(f"keras_largeout: {title} stops", flush=True)
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(SUCCESS)
 
 
 def _stop(*_):
@@ -92,17 +93,21 @@ def main(arguments=None):
     parser.add_argument("--job", choices=("worker", "ps"))
     parser.add_argument("--index", type=int, default=0, help="number within the job (default: 0)")
     options = parser.parse_args(arguments)
+    try:
+        serve(_cluster(options))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _cluster(options):
     if options.cluster is not None:
-        cluster = cluster_of(options.cluster, options.job or "", options.index)
-    else:
-        cluster = from_environment()
-        if cluster is None:
-            parser.error(
-                "TF_CONFIG must describe a cluster with parameter servers, or give --cluster and --job"
-            )
-        if options.job is not None:
-            cluster = cluster.task(options.job, options.index)
-    serve(cluster)
+        return cluster_of(options.cluster, options.job or "", options.index)
+    cluster = from_environment()
+    if cluster is None:
+        raise ValueError(
+            "TF_CONFIG must describe a cluster with parameter servers, or give --cluster and --job"
+        )
+    return cluster if options.job is None else cluster.task(options.job, options.index)
 
 
 if __name__ == "__main__":

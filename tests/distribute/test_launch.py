@@ -1,5 +1,6 @@
 """`python -m keras_largeout.distribute.launch`: what it starts it shows, keeps, names and ends."""
 
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,8 @@ import signal
 import time
 
 import pytest
+
+from keras_largeout.distribute.processes import exit_codes
 
 pytestmark = pytest.mark.processes
 
@@ -85,7 +88,7 @@ def test_a_script_runs_as_chief_and_its_exit_code_is_the_launchers(launch, tmp_p
 def test_who_dies_is_named_and_started_again(launch):
     launcher = launch(
         "import time; print('began', flush=True); time.sleep(1000)",
-        *("--workers", "1", "--ps", "1", "--restarts", "2"),
+        *("--workers", "1", "--ps", "1", "--max-restarts", "2"),
     )
     launcher.wait_for("began")
     os.kill(_children(launcher)["worker 0"], signal.SIGKILL)
@@ -99,7 +102,69 @@ def test_who_dies_is_named_and_started_again(launch):
     launcher.wait_for("began", 2)
     os.kill(_children(launcher)["worker 0"], signal.SIGKILL)
     launcher.wait_for("no worker is left")
-    assert launcher.ended() == 1
+    assert launcher.ended() == exit_codes.LOST
+
+
+def test_a_script_that_lost_a_server_begins_again_and_a_silent_server_with_it(launch, tmp_path):
+    """The older name of the option works, too."""
+    launcher = launch(
+        "import os, sys, time\n"
+        "while not os.path.exists(sys.argv[1]):\n"
+        "    print('began', flush=True); time.sleep(0.5)\n"
+        "os.remove(sys.argv[1]); sys.exit(75)",
+        *("--workers", "1", "--ps", "1", "--restarts", "2"),
+        arguments=(str(tmp_path / "lost"),),
+    )
+    launcher.wait_for("`--restarts` is now called `--max-restarts`")
+    launcher.wait_for("began")
+    os.kill(_children(launcher)["ps 0"], signal.SIGSTOP)
+    (tmp_path / "lost").touch()
+    launcher.wait_for(r"parameter server 0 \(.*\) was killed by SIGKILL")
+    launcher.wait_for(r"the script is started again \(0 more restarts\)")
+    launcher.wait_for(r"\[ps 0\] .* is ready", 2)
+    (tmp_path / "lost").touch()
+    assert launcher.ended() == exit_codes.LOST
+
+
+@pytest.mark.parametrize("servers", ["1", "0"])
+def test_a_line_is_a_json_object_on_the_console_and_in_the_files(servers, launch, tmp_path):
+    launcher = launch(
+        "import os, sys\n"
+        "if '\"index\": 1' in os.environ['TF_CONFIG']: sys.exit()\n"
+        "print('W0000 00:00:00.1 1 a.cc:1] careful'); print('a \"b\"'); print('ERROR:x:half', end='')",
+        *("--workers", "2", "--ps", servers, "--log-format", "json"),
+    )
+    assert launcher.ended() == exit_codes.SUCCESS, launcher.text
+    lines = [json.loads(line) for line in launcher.lines]
+    assert all(list(line) == ["time", "process", "level", "text"] for line in lines)
+    assert all(re.fullmatch(r"\d{4}(-\d\d){2}T\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
+    script = "chief" if servers == "1" else "host 0"
+    expected = [
+        ("WARNING", "W0000 00:00:00.1 1 a.cc:1] careful"),
+        ("INFO", 'a "b"'),
+        ("ERROR", "ERROR:x:half"),
+    ]
+    assert [(line["level"], line["text"]) for line in lines if line["process"] == script] == expected
+    assert ("launch", f"logs: {tmp_path / 'logs'}") in [(line["process"], line["text"]) for line in lines]
+    kept = (tmp_path / "logs" / f"{script.replace(' ', '_')}.log").read_text().splitlines()
+    assert [(line["level"], line["text"]) for line in map(json.loads, kept)] == expected
+
+
+def test_all_hosts_begin_again_together(launch, tmp_path):
+    launcher = launch(
+        "import json, os, sys, time\n"
+        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "print('began', flush=True)\n"
+        "if os.path.exists(sys.argv[1]): sys.exit()\n"
+        "if index == 1: open(sys.argv[1], 'w').close(); sys.exit(7)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.1)\n"
+        "sys.exit(75)",
+        *("--workers", "2", "--max-restarts", "1"),
+        arguments=(str(tmp_path / "lost"),),
+    )
+    launcher.wait_for(r"all hosts are started again \(0 more restarts\)")
+    launcher.wait_for(r"\[host 0\] began", 2)
+    assert launcher.ended() == exit_codes.SUCCESS, launcher.text
 
 
 def test_a_server_that_cannot_start_ends_it_with_its_last_words(launch, tmp_path):
@@ -111,7 +176,7 @@ def test_a_server_that_cannot_start_ends_it_with_its_last_words(launch, tmp_path
     )
     path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
     launcher = launch(SCRIPT, "--workers", "1", "--ps", "1", PYTHONPATH=path)
-    assert launcher.ended() == 1
+    assert launcher.ended() == exit_codes.FAILED
     assert re.search(r"\[launch\] parameter server 0 \(.*\) ended with exit code 1", launcher.text), (
         launcher.text
     )
@@ -134,7 +199,7 @@ def test_nothing_is_left_however_it_ends(launch, number):
         int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if _parent(p) == children["chief 0"]
     )
     launcher.send(number)
-    assert launcher.ended() == (-9 if number == signal.SIGKILL else 128 + number)
+    assert launcher.ended() == (-9 if number == signal.SIGKILL else exit_codes.SIGNAL + number)
     for name, pid in children.items():
         _wait_until(lambda pid=pid: not _alive(pid), f"{name} lives on")
     if number == signal.SIGKILL:  # nobody was left to end what the script had started
@@ -149,7 +214,14 @@ def _parent(folder):
         return None
 
 
-def test_refusals(launch):
-    launcher = launch(SCRIPT, "--workers", "0")
-    assert launcher.ended() == 2
-    assert "`--workers` must be at least 1. Received: 0" in launcher.text
+@pytest.mark.parametrize("option", ["workers", "max-restarts"])
+def test_refusals(option, launch):
+    launcher = launch(SCRIPT, f"--{option}", "-1")
+    assert launcher.ended() == exit_codes.MISCONFIGURED
+    assert f"`--{option}` must be at least {int(option == 'workers')}. Received: -1" in launcher.text
+
+
+def test_a_script_that_is_not_there_starts_nothing(running, tmp_path):
+    launcher = running(["-m", "keras_largeout.distribute.launch", str(tmp_path / "none.py")], forked=True)
+    assert launcher.ended() == exit_codes.MISCONFIGURED
+    assert f"`script` must be the path of a script. Received: {tmp_path / 'none.py'}" in launcher.text

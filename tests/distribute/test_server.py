@@ -9,6 +9,7 @@ import keras_largeout_ops
 import pytest
 
 from keras_largeout.distribute.processes import config as clusters
+from keras_largeout.distribute.processes import exit_codes
 from keras_largeout.ops import build_info
 
 pytestmark = pytest.mark.processes
@@ -63,8 +64,17 @@ def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):
     for server in cluster.servers.values():
         server.send(signal.SIGTERM)
     for server in cluster.servers.values():
-        assert server.ended() == 0
+        assert server.ended() == exit_codes.SUCCESS
         assert "stops" in server.lines[-1]
+
+
+def test_a_server_with_a_wrong_description_ends_as_misconfigured(running):
+    server = running(["-m", "keras_largeout.distribute.server"], forked=True, TF_CONFIG="{}")
+    assert server.ended() == exit_codes.MISCONFIGURED
+    assert "TF_CONFIG must describe a cluster with parameter servers" in server.text
+    server = running(["-m", "keras_largeout.distribute.server"], forked=True, TF_CONFIG="none")
+    assert server.ended() == exit_codes.MISCONFIGURED
+    assert "TF_CONFIG must be JSON" in server.text
 
 
 def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):

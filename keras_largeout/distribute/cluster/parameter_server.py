@@ -4,7 +4,9 @@ import contextlib
 
 import tensorflow as tf
 
+from keras_largeout.distribute.cluster.errors import ServerLostError, WorkersSilentError
 from keras_largeout.distribute.cluster.server_watch import ServerWatch
+from keras_largeout.distribute.processes.exit_codes import exit_as_lost
 from keras_largeout.distribute.processes.leaving import leave_on_sigterm
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
@@ -78,6 +80,7 @@ def connect(cluster, exchange_dtype=None, heartbeat_timeout=60.0):
     if key not in _connected:
         _connected[key] = ParameterServerStrategy(cluster, exchange_dtype, heartbeat_timeout)
         leave_on_sigterm()
+        exit_as_lost(lambda error: isinstance(error, (ServerLostError, WorkersSilentError)))
     made = _connected[key]
     if made.exchange_dtype != exchange_dtype:
         raise ValueError(

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.hosts.watch import HostWatch
+from keras_largeout.distribute.processes.exit_codes import exit_as_lost
 from keras_largeout.distribute.processes.leaving import leave_on_sigterm
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
@@ -64,7 +65,7 @@ def _connect(cluster, devices, heartbeat_timeout):
         hosts = hosts_of(strategy)
         _check_hosts(cluster, hosts)  # it meets the others, so here all have come
     hosts.watch = HostWatch(cluster, heartbeat_timeout)
-    hosts.watch.name_uncaught()
+    exit_as_lost(hosts.watch.was_lost)
     atexit.register(hosts.watch.end, _LINGER)
     leave_on_sigterm()
     return strategy

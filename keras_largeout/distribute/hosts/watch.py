@@ -131,17 +131,14 @@ class HostWatch:
                 raise
             raise HostLostError(lost) from None  # TensorFlow has logged what it saw
 
-    def name_uncaught(self):
-        """Append the name of a lost host to the error that ends this process."""
-        before = sys.excepthook
-
-        def hook(kind, error, trace):
-            before(kind, error, trace)
-            lost = self.who(error) if isinstance(error, _OF_LOST) else []
-            if lost:
-                print(f"{HostLostError.__name__}: {HostLostError(lost)}", file=sys.stderr, flush=True)
-
-        sys.excepthook = hook
+    def was_lost(self, error):
+        """Return whether a lost host caused the error that ends this process; print its name if TensorFlow
+        has not.
+        """
+        lost = self.who(error) if isinstance(error, _OF_LOST) else []
+        if lost:
+            print(f"{HostLostError.__name__}: {HostLostError(lost)}", file=sys.stderr, flush=True)
+        return bool(lost) or isinstance(error, HostLostError)
 
     def _silent(self, text):
         """Return the names of the hosts that an error of TensorFlow says are unhealthy."""

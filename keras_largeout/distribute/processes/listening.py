@@ -11,6 +11,7 @@ import ctypes
 import ipaddress
 import logging
 import os
+import random
 import socket
 import struct
 import threading
@@ -19,6 +20,30 @@ from keras_largeout.distribute.processes.config import host_and_port, is_loopbac
 
 _LOG = logging.getLogger("keras_largeout")
 _LOOK = 5e-4  # seconds between two looks for a socket that is about to listen
+
+
+def free_ports(count):
+    """Return `count` different ports that nothing listens on now.
+
+    They lie below the range that the system takes for outgoing connections (from 32768 on, where nobody
+    changed it), so that none of those takes one before its server does.
+    """
+    sockets = []
+    try:
+        for port in random.SystemRandom().sample(range(12000, 32000), 1000):
+            candidate = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+            try:
+                candidate.bind(("", port))
+            except OSError:
+                candidate.close()
+                continue
+            sockets.append(candidate)
+            if len(sockets) == count:
+                return [s.getsockname()[1] for s in sockets]
+        raise OSError(f"{count} free ports between 12000 and 32000 were not found")
+    finally:
+        for candidate in sockets:
+            candidate.close()
 
 
 def require_free_port(cluster):

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 
+from keras_largeout.distribute.processes.lines import as_text
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded here: nothing may be loaded between fork and exec
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
@@ -57,15 +59,17 @@ class Child:
         hidden_until: bytes; the console shows nothing before a line that holds them (the file has all).
             Libraries are talkative while they load.
         log_bytes: int, the size at which the file is rotated; 0 for no limit.
+        form: a function of `lines.FORMS`. The file has text as it comes, and JSON by the line.
     """
 
-    def __init__(self, name, command, environment, log, hidden_until=None, log_bytes=0):
+    def __init__(self, name, command, environment, log, hidden_until=None, log_bytes=0, form=as_text):
         self.name = name
         self.log = log
         self.ready = hidden_until is None
         self.last_lines = collections.deque(maxlen=25)
         self._hidden_until = hidden_until
         self._file = Log(log, log_bytes)
+        self._form = form
         self._rest = b""
         self.process = subprocess.Popen(
             command,
@@ -92,8 +96,8 @@ class Child:
                     shown += self._see(self._rest + b"\n")
                     self._rest = b""
                 return shown, False
-            if (error := self._file.write(data)) is not None:
-                shown.append(f"[launch] output of {self.name} is lost: {error}\n".encode())
+            if self._form is as_text:
+                shown += self._keep(data)
             data = self._rest + data
             end = 0
             for match in _LINE.finditer(data):
@@ -103,11 +107,17 @@ class Child:
 
     def _see(self, line):
         self.last_lines.append(line.decode("utf-8", "replace").rstrip())
-        if not self.ready:
-            self.ready = self._hidden_until in line
-            if not self.ready:
-                return []
-        return [f"[{self.name}] ".encode() + line]
+        self.ready = self.ready or self._hidden_until in line
+        formed = self._form(self.name, line)
+        lost = [] if self._form is as_text else self._keep(formed)
+        return [*lost, formed] if self.ready else lost
+
+    def _keep(self, data):
+        """Write to the file; return a line for the console when the first of it is lost, in a list."""
+        error = self._file.write(data)
+        if error is None:
+            return []
+        return [self._form("launch", f"output of {self.name} is lost: {error}\n".encode(), "ERROR")]
 
     def send(self, number):
         """Sends a signal to the process and to whatever it started."""
@@ -130,9 +140,14 @@ class Child:
 
 
 class Console:
-    """Waits for output and for ends of children, and passes the output on."""
+    """Waits for output and for ends of children, and passes the output on.
 
-    def __init__(self):
+    Args:
+        form: a function of `lines.FORMS`.
+    """
+
+    def __init__(self, form=as_text):
+        self._form = form
         self._selector = selectors.DefaultSelector()
         self._wake, wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -170,9 +185,9 @@ class Console:
         if child.output in self._selector.get_map():
             self._selector.unregister(child.output)
 
-    def say(self, text):
-        """Print a line of the launcher's own output."""
-        _print(b"".join(f"[launch] {line}\n".encode() for line in text.splitlines()))
+    def say(self, text, level="INFO"):
+        """Print lines of the launcher's own output, at a level of `logging`."""
+        _print(b"".join(self._form("launch", f"{line}\n".encode(), level) for line in text.splitlines()))
 
 
 def _print(data):

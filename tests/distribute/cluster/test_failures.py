@@ -7,6 +7,8 @@ import h5py
 import pytest
 from distribute.cluster._model import MODEL, ended, said
 
+from keras_largeout.distribute.processes.exit_codes import LOST
+
 # Slow enough to be hit in the middle of an epoch: the chief takes its time for every batch. (Not by a
 # `tf.py_function`: TensorFlow can't drop an iterator that runs one when an error ends `fit`.)
 LONG = (
@@ -94,7 +96,7 @@ def test_what_stands_still_is_named_if_nothing_replaces_it(job, new_cluster, fol
     script = cluster.run(IMPATIENT, FOLDER=str(folder))
     script.wait_for(r"batch 0\.19")
     cluster.servers[job, 0].send(signal.SIGSTOP)
-    assert script.ended() == 1, script.text
+    assert script.ended() == LOST, script.text
     error = "WorkersSilentError: worker 0" if job == "worker" else "ServerLostError: parameter server 0"
     assert re.search(rf"{error} \({cluster.address(job, 0)}\)", script.text)
 
@@ -105,7 +107,7 @@ def test_a_killed_parameter_server_is_named_and_training_resumes(new_cluster, fo
     script = cluster.run(source, FOLDER=str(folder))
     script.wait_for(r"batch 2\.19")
     cluster.kill("ps", 1)
-    assert script.ended() == 1, script.text
+    assert script.ended() == LOST, script.text
     name = re.escape(f"parameter server 1 ({cluster.address('ps', 1)})")
     lost = [line for line in script.lines if "ServerLostError:" in line]
     assert len(lost) == 1 and re.search(rf"{name} was lost, and the weights that it held", lost[0])
@@ -124,7 +126,7 @@ def test_a_killed_parameter_server_is_named_also_where_tensorflow_goes_on_trying
     script = cluster.run(EPOCHS, FOLDER=str(folder), **for_ever)
     script.wait_for(r"batch 0\.19")
     cluster.kill("ps", 1)
-    assert script.ended() == 1, script.text
+    assert script.ended() == LOST, script.text
     lost = [line for line in script.lines if "ServerLostError:" in line]
     assert len(lost) == 1 and f"parameter server 1 ({cluster.address('ps', 1)}) was lost" in lost[0]
 

@@ -8,6 +8,7 @@ import keras
 import pytest
 
 from keras_largeout.distribute.processes import leaving
+from keras_largeout.distribute.processes.exit_codes import LOST
 
 TRAINING = """
 import os, sys, time
@@ -47,7 +48,7 @@ try:
     model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=2, callbacks=callbacks)
 except kl.distribute.HostLostError as error:
     print("lost:", error, flush=True)
-    sys.exit(3)
+    raise
 print("trained", "%.6f" % np.abs(words.table.numpy()).sum(), flush=True)
 """
 
@@ -79,7 +80,7 @@ def test_a_lost_host_is_named_by_all_others(number, new_hosts, tmp_path):
         host.wait_for("^epoch 2 ")
     hosts.hosts[1].send(number)
     for index in (0, 2):
-        assert hosts.hosts[index].ended() == 3, hosts.text()
+        assert hosts.hosts[index].ended() == LOST, hosts.text()
         line = hosts.hosts[index].wait_for("^lost: ").string
         assert line.startswith(f"lost: {hosts.name(1)} was lost."), line
 
@@ -88,7 +89,7 @@ def test_another_number_of_hosts_goes_on_from_the_backup(new_hosts, tmp_path):
     hosts = new_hosts(TRAINING, 2, tmp_path / "backup", 100_000)
     hosts.hosts[1].wait_for("^epoch 3 ")
     hosts.hosts[0].send(signal.SIGKILL)
-    assert hosts.hosts[1].ended() == 3, hosts.text()
+    assert hosts.hosts[1].ended() == LOST, hosts.text()
     seen = [line.split()[1:] for line in hosts.hosts[1].lines if line.startswith("epoch ")]
     more = int(seen[-1][0]) + 4
     goes_on = new_hosts(TRAINING, 3, tmp_path / "backup", more)
@@ -115,7 +116,7 @@ def test_the_first_host_ends_while_it_saves(callback, new_hosts, tmp_path):
     folder, script = tmp_path / "saved", TRAINING.replace(BACKUP, callback)
     folder.mkdir()
     hosts = new_hosts(DIES_WHILE_IT_SAVES + script, 2, folder, 100_000)
-    assert hosts.ended() == [-signal.SIGKILL, 3], hosts.text()
+    assert hosts.ended() == [-signal.SIGKILL, LOST], hosts.text()
     assert hosts.hosts[1].wait_for("^lost: ").string.startswith(f"lost: {hosts.name(0)} was lost.")
     assert [path.name for path in folder.iterdir() if path.name.endswith(".partial")]  # that was the moment
     if callback == CHECKPOINT:
@@ -146,7 +147,7 @@ def test_ten_times_in_a_row(new_hosts, tmp_path):
         for index, host in enumerate(hosts.hosts):
             if index != victim:
                 # Where Keras makes a variable nobody catches TensorFlow's error: the name follows it.
-                caught = host.ended() == 3
+                caught = host.ended() == LOST
                 assert caught or moment == "^connected", f"{what}\n{hosts.text()}"
                 start = "lost: " if caught else "HostLostError: "
                 (line,) = (line for line in host.lines if line.startswith(start))

@@ -9,10 +9,10 @@ import time
 import pytest
 from _cluster import PATIENCE
 
-from keras_largeout.distribute.launch import free_ports
 from keras_largeout.distribute.processes import config as clusters
 from keras_largeout.distribute.processes import listening
 from keras_largeout.distribute.processes.config import Cluster, from_environment
+from keras_largeout.distribute.processes.listening import free_ports
 
 JOBS = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 

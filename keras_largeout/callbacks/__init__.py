@@ -4,7 +4,16 @@ from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
 from keras_largeout.callbacks.feature_report import FeatureReport
 from keras_largeout.callbacks.load_balance import LoadBalance
 from keras_largeout.callbacks.model_checkpoint import ModelCheckpoint
+from keras_largeout.callbacks.prometheus_metrics import PrometheusMetrics
 from keras_largeout.callbacks.rewire import Rewire
 from keras_largeout.callbacks.tensor_board import TensorBoard
 
-__all__ = ["BackupAndRestore", "FeatureReport", "LoadBalance", "ModelCheckpoint", "Rewire", "TensorBoard"]
+__all__ = [
+    "BackupAndRestore",
+    "FeatureReport",
+    "LoadBalance",
+    "ModelCheckpoint",
+    "PrometheusMetrics",
+    "Rewire",
+    "TensorBoard",
+]

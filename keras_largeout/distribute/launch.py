@@ -24,6 +24,7 @@ from keras_largeout.distribute.processes.exit_codes import FAILED, LOST, SIGNAL,
 from keras_largeout.distribute.processes.heartbeat import answers
 from keras_largeout.distribute.processes.lines import FORMS
 from keras_largeout.distribute.processes.listening import free_ports
+from keras_largeout.distribute.processes.metrics_page import LauncherMetrics, add_metrics_options, prometheus
 from keras_largeout.distribute.processes.supervise import Child, Console
 
 _READY = b" is ready"
@@ -45,6 +46,7 @@ class Launcher:
             when it was killed, and when it ended because a parameter server died.
         log_bytes: int, the size at which a file of output is rotated; 0 for no limit.
         log_format: "text" or "json".
+        metrics: None, or the port and the address of a page of metrics.
     """
 
     def __init__(
@@ -56,10 +58,12 @@ class Launcher:
         max_restarts=0,
         log_bytes=_LOG_BYTES,
         log_format="text",
+        metrics=None,
     ):
         self.script = list(script)
         self.logs = pathlib.Path(logs)
-        self.restarts, self.log_bytes, self.form = max_restarts, log_bytes, FORMS[log_format]
+        self.restarts, self.restarted = max_restarts, 0
+        self.log_bytes, self.form, self.metrics = log_bytes, FORMS[log_format], metrics
         self.children = {}
         self._signals, self._told = [], set()
         self._lost_ps_at = None
@@ -76,6 +80,8 @@ class Launcher:
         self.console = Console(self.form)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
+        if self.metrics is not None:
+            self.console.say(f"metrics on port {LauncherMetrics(self, *self.metrics).port}")
         try:
             self._start_first()
             self.console.say(f"logs: {self.logs}")
@@ -160,11 +166,13 @@ class Launcher:
     def _again(self, job, index, wanted=True):
         if not wanted or not self.restarts:
             return False
-        self.restarts -= 1
-        title = "the script" if job == "chief" else self.cluster.name(job, index)
-        self.console.say(f"{title} is started again ({self.restarts} more restarts)", "WARNING")
+        self._count("the script is" if job == "chief" else f"{self.cluster.name(job, index)} is")
         self._start(job, index)
         return True
+
+    def _count(self, what):
+        self.restarts, self.restarted = self.restarts - 1, self.restarted + 1
+        self.console.say(f"{what} started again ({self.restarts} more restarts)", "WARNING")
 
     def _end_silent(self):
         """Kill servers that stand still: the script, started again, would wait for them."""
@@ -243,8 +251,7 @@ class HostLauncher(Launcher):
             if deadline is not None:
                 self._end_after(self.children.values(), deadline)
             if not self.children and code and self.restarts:
-                self.restarts -= 1
-                self.console.say(f"all hosts are started again ({self.restarts} more restarts)", "WARNING")
+                self._count("all hosts are")
                 code, deadline = SUCCESS, None
                 self.cluster = self._new_cluster(len(self.cluster.hosts()), 0)
                 self._start_first()
@@ -281,6 +288,7 @@ def main(arguments=None):
         default="text",
         help="json: an object of time, process, level and text a line, on the console and in the files",
     )
+    add_metrics_options(parser)
     parser.add_argument("script", help="runs as the chief")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args(arguments)
@@ -296,6 +304,12 @@ def main(arguments=None):
         parser.error(f"`script` must be the path of a script. Received: {options.script}")
     script = [options.script, *options.arguments]
     common = {name: getattr(options, name) for name in ("logs", "max_restarts", "log_bytes", "log_format")}
+    if options.metrics_port is not None:
+        try:
+            prometheus("--metrics-port")
+        except ImportError as error:
+            parser.error(str(error))
+        common["metrics"] = options.metrics_port, options.metrics_address
     if options.ps:
         return Launcher(script, options.workers, options.ps, **common).run()
     return HostLauncher(script, options.workers, **common).run()

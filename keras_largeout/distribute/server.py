@@ -24,6 +24,7 @@ from keras_largeout.distribute.processes.config import cluster_of, from_environm
 from keras_largeout.distribute.processes.exit_codes import SUCCESS
 from keras_largeout.distribute.processes.following import follow
 from keras_largeout.distribute.processes.listening import require_address, require_free_port
+from keras_largeout.distribute.processes.metrics_page import ServerMetrics, add_metrics_options
 from keras_largeout.ops import build_info
 
 
@@ -31,11 +32,12 @@ class _Stopped(BaseException):
     """A signal has told this process to end."""
 
 
-def serve(cluster):
+def serve(cluster, metrics=None):
     """Runs the server of this process's task until SIGTERM or SIGINT, then ends the process.
 
     Args:
         cluster: `Cluster` whose task is a worker or a parameter server.
+        metrics: the `ServerMetrics` of this process, or None.
 
     Raises:
         ValueError: it is the chief.
@@ -50,7 +52,7 @@ def serve(cluster):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:
-        _serve_one_chief(cluster, title)
+        _serve_one_chief(cluster, title, metrics)
         print(f"keras_largeout: {title} begins anew, its chief has ended", flush=True)
         sys.stderr.flush()
         os.execv(sys.executable, sys.orig_argv)
@@ -66,7 +68,7 @@ def _stop(*_):
     raise _Stopped
 
 
-def _serve_one_chief(cluster, title):
+def _serve_one_chief(cluster, title, metrics):
     sources = build_info()["sources"]
     require_free_port(cluster)
     server = tf.distribute.Server(
@@ -79,10 +81,13 @@ def _serve_one_chief(cluster, title):
     require_address(cluster)
     server.start()  # it cannot be shut down: its threads end with the process, or where another begins in it
     print(f"keras_largeout: {title} is ready, ops {sources}", flush=True)
-    follow(
-        cluster.addresses["chief"][0],
-        seen=lambda: print(f"keras_largeout: {title} sees its chief", flush=True),
-    )
+
+    def seen():
+        print(f"keras_largeout: {title} sees its chief", flush=True)
+        if metrics is not None:
+            metrics.has_chief.set(1)
+
+    follow(cluster.addresses["chief"][0], seen)
 
 
 def main(arguments=None):
@@ -92,10 +97,15 @@ def main(arguments=None):
     )
     parser.add_argument("--job", choices=("worker", "ps"))
     parser.add_argument("--index", type=int, default=0, help="number within the job (default: 0)")
+    add_metrics_options(parser)
     options = parser.parse_args(arguments)
     try:
-        serve(_cluster(options))
-    except ValueError as error:
+        cluster, metrics = _cluster(options), None
+        if options.metrics_port is not None:
+            metrics = ServerMetrics(cluster, options.metrics_port, options.metrics_address)
+            print(f"keras_largeout: metrics on port {metrics.port}", flush=True)
+        serve(cluster, metrics)
+    except (ValueError, ImportError) as error:
         parser.error(str(error))
 
 

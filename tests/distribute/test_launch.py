@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import time
+import urllib.request
 
 import pytest
 
@@ -148,6 +149,22 @@ def test_a_line_is_a_json_object_on_the_console_and_in_the_files(servers, launch
     assert ("launch", f"logs: {tmp_path / 'logs'}") in [(line["process"], line["text"]) for line in lines]
     kept = (tmp_path / "logs" / f"{script.replace(' ', '_')}.log").read_text().splitlines()
     assert [(line["level"], line["text"]) for line in map(json.loads, kept)] == expected
+
+
+def test_the_launcher_serves_metrics(launch):
+    pytest.importorskip("prometheus_client")
+    launcher = launch(
+        "import time; print('began', flush=True); time.sleep(1000)",
+        *("--workers", "1", "--ps", "1", "--max-restarts", "1", "--metrics-port", "0"),
+    )
+    url = f"http://127.0.0.1:{launcher.wait_for('metrics on port ([0-9]+)').group(1)}"
+    launcher.wait_for("began")
+    assert urllib.request.urlopen(f"{url}/healthz", timeout=60).status == 200
+    os.kill(_children(launcher)["chief 0"], signal.SIGKILL)
+    launcher.wait_for("began", 2)
+    text = urllib.request.urlopen(f"{url}/metrics", timeout=60).read().decode()
+    for line in ("restarts_total 1.0", *(f'process_up{{process="{p}"}} 1.0' for p in ("chief", "ps 0"))):
+        assert f"\nkeras_largeout_{line}\n" in text
 
 
 def test_all_hosts_begin_again_together(launch, tmp_path):

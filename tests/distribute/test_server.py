@@ -4,9 +4,11 @@ import pathlib
 import shutil
 import signal
 import socket
+import urllib.request
 
 import keras_largeout_ops
 import pytest
+from _cluster import SERVER
 
 from keras_largeout.distribute.processes import config as clusters
 from keras_largeout.distribute.processes import exit_codes
@@ -75,6 +77,21 @@ def test_a_server_with_a_wrong_description_ends_as_misconfigured(running):
     server = running(["-m", "keras_largeout.distribute.server"], forked=True, TF_CONFIG="none")
     assert server.ended() == exit_codes.MISCONFIGURED
     assert "TF_CONFIG must be JSON" in server.text
+
+
+def test_a_server_serves_metrics(new_cluster):
+    pytest.importorskip("prometheus_client")
+    cluster = new_cluster(1, 1, start=False)
+    cluster.start(command=(*SERVER, "--metrics-port", "0"))
+    server = cluster.servers["ps", 0]
+    url = f"http://127.0.0.1:{server.wait_for('metrics on port ([0-9]+)').group(1)}"
+    with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
+        assert answer.status == 200 and answer.read().startswith(b"the last sign of progress is ")
+    assert "\nkeras_largeout_has_chief 0.0\n" in urllib.request.urlopen(url, timeout=60).read().decode()
+    script = cluster.run(CONNECT + "import time; time.sleep(1000)")
+    server.wait_for("sees its chief")
+    script.wait_for("took part")
+    assert "\nkeras_largeout_has_chief 1.0\n" in urllib.request.urlopen(url, timeout=60).read().decode()
 
 
 def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):

@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 
 from keras_largeout.distribute.processes.lines import as_text
 
@@ -144,10 +145,13 @@ class Console:
 
     Args:
         form: a function of `lines.FORMS`.
+
+    Attributes:
+        looked: when `wait` was last called, by `time.monotonic`.
     """
 
     def __init__(self, form=as_text):
-        self._form = form
+        self._form, self.looked = form, time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._wake, wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -161,6 +165,7 @@ class Console:
 
     def wait(self, timeout):
         """Waits until something is printed, a child ends or a signal comes, and prints what there is."""
+        self.looked = time.monotonic()
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 while True:

@@ -167,6 +167,31 @@ def test_the_launcher_serves_metrics(launch):
         assert f"\nkeras_largeout_{line}\n" in text
 
 
+MEASURED = """
+import urllib.request
+import keras, numpy as np, keras_largeout as kl
+metrics = kl.callbacks.PrometheusMetrics(0)
+with kl.distribute.strategy().scope():
+    ids = keras.Input((), dtype="int64")
+    model = kl.Model(ids, kl.layers.ShardedEmbedding(100, 4, placement="modulo", name="rows")(ids))
+    model.compile(kl.optimizers.Adagrad(0.1), "mse")
+model.fit(np.arange(8), np.ones((8, 4)), batch_size=2, verbose=0, callbacks=[metrics])
+page = urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics").read().decode()
+print(*(line for line in page.splitlines() if line.startswith("keras_largeout")), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("servers, rows", [("2", [50, 50]), ("0", [50])], ids=["chief", "host"])
+def test_a_chief_and_a_host_serve_metrics(servers, rows, launch):
+    pytest.importorskip("prometheus_client")
+    launcher = launch(MEASURED, "--workers", "2", "--ps", servers)
+    assert launcher.ended() == exit_codes.SUCCESS, launcher.text
+    assert re.search(r'keras_largeout_steps_total{loop="train"} 4.0', launcher.text), launcher.text
+    for what, times in (("rows", 1), ("bytes", 2 * 4 * 4)):
+        found = re.findall(rf"keras_largeout_{what}{{.*}} (.*)", launcher.text)
+        assert [float(value) for value in found] == [times * n for n in rows], launcher.text
+
+
 def test_all_hosts_begin_again_together(launch, tmp_path):
     launcher = launch(
         "import json, os, sys, time\n"

@@ -7,6 +7,7 @@ from keras_largeout.distribute.replicas._tensorflow import SavesState
 from keras_largeout.distribute.tables.shard import outside_tables, refuse_files
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.optimizers.row_slots import slots_in
 
 
 class SavedWithoutRows:
@@ -91,6 +92,13 @@ class SavedRows(SavesState, SavedWithoutRows):
                 "load them before `compile`.)"
             )
         if only_checking():
+            return
+        if not self.built and slots_in(store):
+            warnings.warn(
+                f"Skipping variable loading for optimizer {self.name!r}: it has no slots of tables before "
+                "`build` or the first step, and the saved one has some.",
+                stacklevel=2,
+            )
             return
         super().load_own_variables(own)
         if self.built and fits:

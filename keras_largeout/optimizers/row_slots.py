@@ -142,8 +142,7 @@ class RowSlots:
     def check(self, store, name):
         """Raises ValueError unless `load` could read `store`; `name` is the optimizer's."""
         known = {f"_{slot}" for weight in self.weights if weight.is_table for slot in weight.slots}
-        found = {match[1] for key in store.keys() if (match := _SLOT_OF_A_TABLE.fullmatch(key))}  # noqa: SIM118
-        foreign = sorted(key for key in found if not key.endswith(tuple(known)))
+        foreign = sorted(key for key in slots_in(store) if not key.endswith(tuple(known)))
         if foreign:
             raise ValueError(
                 f"The weights file is of another optimizer than {name!r}, whose slots of tables are "
@@ -186,6 +185,11 @@ class RowSlots:
         for accumulator in self.accumulators.values():
             owners.setdefault(id(accumulator.weight.owner), []).append(accumulator)
         return owners.values()
+
+
+def slots_in(store):
+    """Return the keys of the slots of tables that are saved in `store`, as a set."""
+    return {match[1] for key in store.keys() if (match := _SLOT_OF_A_TABLE.fullmatch(key))}  # noqa: SIM118
 
 
 def _check_accumulated(key, indices, shape, expected):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from _training import needs_multi_optimizer
 
+import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute.tables import chunks
 from keras_largeout.distribute.tables.table import ShardedTable
@@ -155,6 +156,20 @@ def test_a_file_of_another_optimizer_changes_nothing(tmp_path):
     with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
         other.load_weights(tmp_path / "a.weights.h5")
     assert_same(state(other)[len(other.weights) :], before)
+
+
+def test_an_optimizer_that_is_not_built_takes_neither_slots_nor_the_step(tmp_path):
+    """A model whose only weights are tables: Keras's own variables alone would fit."""
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), kl.layers.ShardedEmbedding(5, 2)])
+    model.compile(klo.Adagrad(0.1), "mse")
+    model.train_on_batch(np.int32([[1, 2]]), np.ones((1, 2, 2)))
+    model.save_weights(tmp_path / "a.weights.h5")
+    again = keras.models.clone_model(model)
+    again.compile(klo.Adagrad(0.1), "mse")
+    with pytest.warns(UserWarning, match="it has no slots of tables before `build`"):
+        again.load_weights(tmp_path / "a.weights.h5")
+    assert again.optimizer.iterations == 0
+    np.testing.assert_array_equal(again.layers[0].table.numpy(), model.layers[0].table.numpy())
 
 
 @pytest.mark.parametrize("wrapper", ["loss_scale", MULTI])

@@ -11,6 +11,7 @@ import sys
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from keras_largeout._private import private
 
@@ -423,11 +424,11 @@ class ValuesOfWeights:
     without one, and of Keras's layer.
     """
 
-    def get_weights(self):
+    def get_weights(self) -> list[np.ndarray]:
         """Return the values of all weights but triggers: a list of NumPy arrays."""
         return [weight.numpy() for weight in self.weights if not is_trigger(weight)]
 
-    def set_weights(self, weights):
+    def set_weights(self, weights: list[np.ndarray]) -> None:
         """Assign the values of all weights but triggers.
 
         Args:

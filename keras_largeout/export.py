@@ -1,7 +1,10 @@
 """Export: a SavedModel of stock TensorFlow ops, which any server can load without this package."""
 
 import contextlib
+import os
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,7 +19,13 @@ _LARGEST_CONSTANT = 16 * 2**20
 _AUTOMATIC_NAME = "keras_tensor"
 
 
-def export_saved_model(serving, path, input_signature=None, overwrite=True, table_dtype=None):
+def export_saved_model(
+    serving: keras.Model,
+    path: str | os.PathLike,
+    input_signature: Any = None,
+    overwrite: bool = True,
+    table_dtype: str | None = None,
+) -> None:
     """Writes `serving` as a SavedModel that consists of stock TensorFlow ops alone.
 
     Layers of this package take their path of stock ops while the model is traced (inference mode). Variables
@@ -89,7 +98,7 @@ def export_saved_model(serving, path, input_signature=None, overwrite=True, tabl
 
 
 @contextlib.contextmanager
-def stock_ops():
+def stock_ops() -> Iterator[None]:
     """A context in which layers of this package use TensorFlow's own ops, so that others can export them.
 
     For what saves models in other ways than `export_saved_model` does: `model.export`,

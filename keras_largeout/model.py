@@ -3,6 +3,8 @@
 import functools
 import math
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
@@ -45,7 +47,13 @@ class _Checked(ValuesOfWeights):
                 stacklevel=3,
             )
 
-    def summary(self, line_length=None, positions=None, print_fn=None, **kwargs):
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Sequence[float] | None = None,
+        print_fn: Callable[..., None] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Print Keras's summary, and below it a line for each layer whose numbers need an explanation."""
         super().summary(line_length, positions, print_fn, **kwargs)
         for layer in all_layers(self):
@@ -160,10 +168,10 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
             cls = _functional_twin(cls)
         return super().__new__(cls)
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         # A subclass may make the tensors in its own `__init__`, from arguments that are none.
         if _is_functional(args, kwargs) and not isinstance(self, _functional_class()):
-            self.__class__ = _functional_twin(type(self))
+            self.__class__ = _functional_twin(type(self))  # type: ignore[arg-type]
         super().__init__(*args, **kwargs)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+from typing import Any
 
 import keras
 
@@ -30,7 +31,12 @@ _ROWS = {
 }
 
 
-def resize(model, rows=None, custom_objects=None, into=None):
+def resize(
+    model: keras.Model | str | os.PathLike,
+    rows: dict[str, int] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    into: keras.Model | None = None,
+) -> keras.Model:
     """Return a copy of a model in which tables have other numbers of rows, and heads other numbers of
     classes.
 

@@ -18,7 +18,7 @@ def _installed(name):
         return "not installed"
 
 
-def show_versions():
+def show_versions() -> None:
     """Print the versions that a bug report needs.
 
     One line each: this package and its compiled ops, TensorFlow, Keras, NumPy, optional packages, Python, the

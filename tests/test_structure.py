@@ -84,7 +84,7 @@ NUMPY_ONLY = {"trees", "distribute.planning", "files", "_checks", "_version", "_
 PRIVATE = {"_keras.py", "distribute/replicas/_tensorflow.py"}
 MOST_FILES = 20
 # Folders of tests/ that belong to no folder of the package.
-OTHER_TESTS = {"benchmarks", "conformance", "examples", "fuzz"}
+OTHER_TESTS = {"benchmarks", "conformance", "examples", "fuzz", "language"}
 
 
 def _imports(path, within_functions=True):

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from typing import Any
 
 import keras
 import numpy as np
@@ -62,11 +63,11 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
     """
 
     _elsewhere = None  # the folder of a host that is not the first one
-    _state = None  # what the weights belong to: the epoch, and the batch in it
+    _state: dict[str, Any] | None = None  # what the weights belong to: the epoch, and the batch in it
     _done = (None, 0)  # an epoch, and how many batches of it are in the weights that were restored
     _train_function = None  # that of the model, while it passes a batch by
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         hosts = hosts_of_model(self.model)
         if is_local(self.backup_dir) and (hosts is None or hosts.index == 0):
             self._find_whole_state()
@@ -77,7 +78,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         if hosts is not None and hosts.index:
             self._save_elsewhere()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_end(logs)
         if self._elsewhere is not None:
             self._elsewhere.cleanup()
@@ -106,20 +107,20 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         self.set_model(model)
         self.set_params(params)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._state = {"epoch": epoch, "batch": 0}
         super().on_epoch_begin(epoch, logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._state = {"epoch": epoch + 1, "batch": 0}
         with self._backing_up():
             super().on_epoch_end(epoch, logs)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._is_done(batch):
             self._train_function, self.model.train_function = self.model.train_function, self._pass_by
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._train_function is not None:
             self.model.train_function, self._train_function = self._train_function, None
             return

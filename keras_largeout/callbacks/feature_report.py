@@ -1,5 +1,7 @@
 """`FeatureReport`: which rows of its tables each feature uses."""
 
+from typing import Any
+
 import keras
 
 from keras_largeout._keras import all_layers
@@ -41,14 +43,14 @@ class FeatureReport(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, top=10, verbose=0):
+    def __init__(self, top: int = 10, verbose: int = 0) -> None:
         super().__init__()
         if top < 0:
             raise ValueError(f"`top` must not be negative. Received: top={top}")
         self.top, self.verbose = top, verbose
         self.features, self._uses, self._hosts = {}, [], None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._hosts = hosts_of_model(self.model)
         layers = [layer for layer in all_layers(self.model) if hasattr(layer, "make_uses")]
         for layer in layers:
@@ -60,20 +62,20 @@ class FeatureReport(keras.callbacks.Callback):
         self._uses = [use for layer in layers for use in layer.make_uses()]
         counted_training(self.model).add(self._uses)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for use in self._uses:
             use.reset()
         counted_training(self.model).ensure()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.features = {use.name: use.use(self.top, self._hosts) for use in self._uses}
         if self.verbose:
             print(f"\n{self}")
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         counted_training(self.model).remove(self._uses)
 
-    def __str__(self):
+    def __str__(self) -> str:
         """Return the table: a line per feature."""
         width = max([len("feature"), *map(len, self.features)])
         lines = [f"{'feature':{width}} {'rows':>11} {'ids':>13} {'unique':>11} outside untouched   top"]

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -70,7 +71,13 @@ class LoadBalance(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, plot=None, warn_above=1.25, log_dir=None, record=True):
+    def __init__(
+        self,
+        plot: str | os.PathLike | None = None,
+        warn_above: float | None = 1.25,
+        log_dir: str | os.PathLike | None = None,
+        record: bool = True,
+    ) -> None:
         super().__init__()
         if warn_above is not None and not warn_above >= 1:
             raise ValueError(f"`warn_above` must be at least 1, or None. Received: warn_above={warn_above!r}")
@@ -80,7 +87,7 @@ class LoadBalance(keras.callbacks.Callback):
         self.layer_bytes = self.memory = self._transfers = None
         self._tables, self._warned, self._writer = {}, set(), None
 
-    def plan(self):
+    def plan(self) -> MeasuredPlan:
         """Plans new placements from what was recorded in the last epoch, for `kl.distribute.rebalance`.
 
         Rows (for a hierarchical softmax, whole subtrees) are assigned so that the work is even. Equal ones go
@@ -111,7 +118,7 @@ class LoadBalance(keras.callbacks.Callback):
 
     # Keras's calls.
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._tables, self._warned = placed_tables(self.model, remote=True), set()
         for table in self._tables.values():
             if table.counter is None or (self.record and not table.counter.records):
@@ -124,12 +131,12 @@ class LoadBalance(keras.callbacks.Callback):
         tables = [table.counter for table in self._tables.values()]
         return tables if self._transfers is None else [*tables, self._transfers]
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         counted_training(self.model).ensure()
         for counter in self._counters():
             counter.reset()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for name, table in self._tables.items():
             load = self.loads[name] = table.counter.load()
             self.history.setdefault(name, []).append(load.imbalance)
@@ -150,7 +157,7 @@ class LoadBalance(keras.callbacks.Callback):
         if self.log_dir is not None:
             self._write(epoch)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         counted_training(self.model).remove(self._counters())
 
     def _warn(self, name, load):

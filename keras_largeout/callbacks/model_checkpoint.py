@@ -1,5 +1,7 @@
 """`ModelCheckpoint`: Keras's, whose files are complete or not there."""
 
+from typing import Any
+
 import keras
 
 from keras_largeout.callbacks._whole_files import WholeFiles
@@ -32,10 +34,10 @@ class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
         >>> model.fit(dataset, epochs=10, validation_data=validation, callbacks=[saves])
     """
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         with self.whole_files():
             super().on_epoch_end(epoch, logs)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         with self.whole_files():
             super().on_train_batch_end(batch, logs)

@@ -1,6 +1,7 @@
 """`Rewire`: the labels of a `SparseOutput` exchange their weakest connections during training."""
 
 import numbers
+from typing import Any
 
 import keras
 import numpy as np
@@ -64,8 +65,15 @@ class Rewire(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, head, fraction=0.1, every=1000, prune="magnitude", grow="random", until=None, candidates=None
-    ):
+        self,
+        head: SparseOutput,
+        fraction: float = 0.1,
+        every: int = 1000,
+        prune: str = "magnitude",
+        grow: str = "random",
+        until: int | float | None = None,
+        candidates: int | None = None,
+    ) -> None:
         super().__init__()
         if not isinstance(head, SparseOutput):
             raise ValueError(f"`head` must be a SparseOutput. Received: head={head!r}")
@@ -85,7 +93,7 @@ class Rewire(keras.callbacks.Callback):
         self.candidates = positive_int("candidates", 4 * head.fan_in if candidates is None else candidates)
         self.history = []
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not any(layer is self.head for layer in all_layers(self.model)):
             raise ValueError(
                 f"`head` must be a layer of the model that is trained. Received: head {self.head.name!r} "
@@ -102,7 +110,7 @@ class Rewire(keras.callbacks.Callback):
             self._keeper.want(True)
             self.model.make_train_function(force=True)  # one that was traced before keeps no batch
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._changed = 0
         if self._stop is None:  # only now: callbacks that resume a training have set the step
             self._step = self._optimizer_step()
@@ -121,7 +129,7 @@ class Rewire(keras.callbacks.Callback):
         steps = self.params["steps"] / batches  # of an epoch
         return self._step - epoch * steps + self.until * steps * self.params["epochs"]
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         before, self._step = self._step, self._optimizer_step()
         self._due |= self._step // self.every > before // self.every
         if self._step > self._stop:
@@ -155,12 +163,12 @@ class Rewire(keras.callbacks.Callback):
         self._changed += changed
         self.history.append({"step": self._step, "changed": changed})
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
             logs["rewired"] = self._changed
             logs["in_degree_gini"] = gini(self.head.in_degrees())
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.grow == "gradient":
             self._keeper.want(False)
 

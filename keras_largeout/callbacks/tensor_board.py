@@ -1,8 +1,11 @@
 """`TensorBoard`: Keras's, for models with large tables."""
 
 import json
+import os
 import pathlib
 import tempfile
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -49,14 +52,14 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def __init__(
         self,
-        log_dir="logs",
-        histogram_freq=0,
+        log_dir: str | os.PathLike = "logs",
+        histogram_freq: int = 0,
         *,
-        embeddings_freq=0,
-        embeddings_metadata=None,
-        rows=10_000,
-        **kwargs,
-    ):
+        embeddings_freq: int = 0,
+        embeddings_metadata: dict[str, Sequence[str] | str] | None = None,
+        rows: int = 10_000,
+        **kwargs: Any,
+    ) -> None:
         if kwargs.get("write_images"):
             raise ValueError("`write_images` must be False: a table is no image. Received: write_images=True")
         super().__init__(log_dir=log_dir, **kwargs)
@@ -66,14 +69,14 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     on_every_host = True
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         hosts = hosts_of_model(model)
         if hosts is not None and hosts.index:  # it reads tables with the first host, which writes
             self._elsewhere = tempfile.TemporaryDirectory()
             self.log_dir = self._elsewhere.name
         super().set_model(model)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         unknown = set(self._metadata) - set(self._embeddings())
         if unknown:
@@ -82,7 +85,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
                 f"Received: {sorted(unknown)}"
             )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self._histograms_every and epoch % self._histograms_every == 0:
             self._write_histograms(epoch)
@@ -101,7 +104,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
                     self.summary.histogram(f"{name}/histogram", self._some_of(weight), step=epoch)
         self._histograms.flush()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_end(logs)
         if self._histograms is not None:
             self._histograms.close()

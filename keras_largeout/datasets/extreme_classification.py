@@ -1,5 +1,8 @@
 """`ExtremeClassification`: a file in the Extreme Classification Repository's text format."""
 
+import os
+from collections.abc import Iterator
+
 import numpy as np
 import tensorflow as tf
 
@@ -34,23 +37,25 @@ class ExtremeClassification:
     Source: Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = path
         self.num_rows, self.num_features, self.num_labels = _xmc_text.read_header(path)
 
-    def blocks(self):
+    def blocks(self) -> Iterator[LabeledRows]:
         """Yields the rows in order as `LabeledRows` of a few megabytes of text each."""
         for block in _xmc_text.read_blocks(self.path):
-            yield LabeledRows(*block, self.num_features, self.num_labels)
+            yield LabeledRows(*block, num_features=self.num_features, num_labels=self.num_labels)
 
-    def load(self):
+    def load(self) -> LabeledRows:
         """Return all rows in memory: `LabeledRows`."""
         return LabeledRows.concatenate([self._no_rows(), *self.blocks()])
 
     def _no_rows(self):
         return LabeledRows([0], [], [0], [], [], self.num_features, self.num_labels)
 
-    def dataset(self, batch_size, shuffle=0, seed=None, layout="ragged"):
+    def dataset(
+        self, batch_size: int, shuffle: int = 0, seed: int | None = None, layout: str = "ragged"
+    ) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of batches `({"ids", "values"}, labels)`, read from the file in every
         pass.
 

@@ -1,7 +1,11 @@
 """`LabeledRows`: sparse rows with their labels in memory, and what comes out of them as batches."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 
@@ -29,7 +33,16 @@ class LabeledRows:
     ```
     """
 
-    def __init__(self, label_splits, labels, feature_splits, features, values, num_features, num_labels):
+    def __init__(
+        self,
+        label_splits: ArrayLike,
+        labels: ArrayLike,
+        feature_splits: ArrayLike,
+        features: ArrayLike,
+        values: ArrayLike,
+        num_features: int,
+        num_labels: int,
+    ) -> None:
         self.label_splits, self.labels = np.asarray(label_splits, np.int64), _ids(labels, num_labels)
         self.feature_splits, self.features = (
             np.asarray(feature_splits, np.int64),
@@ -39,7 +52,7 @@ class LabeledRows:
         self.num_features, self.num_labels = int(num_features), int(num_labels)
 
     @classmethod
-    def from_scipy(cls, features, labels):
+    def from_scipy(cls, features: Any, labels: Any) -> "LabeledRows":
         """Return the rows of SciPy sparse matrices `[rows, num_features]` and `[rows, num_labels]` (labels:
         what is not 0).
 
@@ -67,7 +80,7 @@ class LabeledRows:
         )
 
     @classmethod
-    def concatenate(cls, blocks):
+    def concatenate(cls, blocks: Sequence["LabeledRows"]) -> "LabeledRows":
         """Return the rows of several `LabeledRows` (at least one), in order."""
         blocks = list(blocks)
         return cls(
@@ -80,10 +93,10 @@ class LabeledRows:
             blocks[0].num_labels,
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.label_splits) - 1
 
-    def take(self, rows):
+    def take(self, rows: ArrayLike) -> "LabeledRows":
         """Return the rows of these numbers (int array), in that order."""
         rows = np.asarray(rows)
         label_splits, labels = _picked(self.label_splits, rows)
@@ -98,7 +111,7 @@ class LabeledRows:
             self.num_labels,
         )
 
-    def label_counts(self):
+    def label_counts(self) -> np.ndarray:
         """Return how many rows have each label: int64 `[num_labels]`. (A label given twice in a row counts
         once.)
         """
@@ -106,14 +119,18 @@ class LabeledRows:
         pairs = np.unique(row * self.num_labels + self.labels)
         return np.bincount(pairs % max(1, self.num_labels), minlength=self.num_labels)
 
-    def batch(self, layout="ragged"):
+    def batch(
+        self, layout: str = "ragged"
+    ) -> tuple[dict[str, tf.Tensor | tf.RaggedTensor], tf.Tensor | tf.RaggedTensor]:
         """Return all rows as one batch: `({"ids", "values"}, labels)`, see `dataset`."""
         ids = tf.RaggedTensor.from_row_splits(self.features, self.feature_splits)
         values = tf.RaggedTensor.from_row_splits(self.values, self.feature_splits)
         labels = tf.RaggedTensor.from_row_splits(self.labels, self.label_splits)
         return in_layout(layout)({"ids": ids, "values": values}, labels)
 
-    def dataset(self, batch_size, shuffle=False, seed=None, layout="ragged"):
+    def dataset(
+        self, batch_size: int, shuffle: bool = False, seed: int | None = None, layout: str = "ragged"
+    ) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of batches `({"ids": features, "values": values}, labels)`.
 
         Args:

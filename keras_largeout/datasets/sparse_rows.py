@@ -1,7 +1,10 @@
 """`SparseRows`: a wide sparse matrix in memory with a target for each row, and batches of it."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 
@@ -38,7 +41,7 @@ class SparseRows:
     ```
     """
 
-    def __init__(self, features, targets=None):
+    def __init__(self, features: Any, targets: ArrayLike | None = None) -> None:
         if hasattr(features, "tocsr"):
             matrix = features.tocsr()
             features = matrix.indptr, matrix.indices, matrix.data, matrix.shape
@@ -84,10 +87,12 @@ class SparseRows:
                 f"`targets` must have one entry for each of the {rows} rows. Received: {len(self.targets)}"
             )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.shape[0]
 
-    def dataset(self, batch_size, shuffle=False, seed=None, layout="sparse"):
+    def dataset(
+        self, batch_size: int, shuffle: bool = False, seed: int | None = None, layout: str = "sparse"
+    ) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of batches `(x, targets)`, or of `x` alone where there are no targets.
 
         Args:

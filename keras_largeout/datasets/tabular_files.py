@@ -3,6 +3,7 @@
 import glob
 import os
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -58,14 +59,14 @@ class TabularFiles:
 
     def __init__(
         self,
-        files,
-        categories=(),
-        numbers=(),
-        target=None,
-        delimiter=",",
-        columns=None,
-        on_malformed="error",
-    ):
+        files: str | os.PathLike | Sequence[str | os.PathLike],
+        categories: Sequence[str] = (),
+        numbers: Sequence[str] = (),
+        target: str | None = None,
+        delimiter: str = ",",
+        columns: Sequence[str] | None = None,
+        on_malformed: str = "error",
+    ) -> None:
         _table_readers.check_pyarrow()
         if on_malformed not in _WAYS:
             raise ValueError(
@@ -87,11 +88,18 @@ class TabularFiles:
         self.bytes = sum(os.path.getsize(file) for file in self.files)
         self.bytes_read = self.rows_read = self.rows_skipped = 0
 
-    def wanted(self):
+    def wanted(self) -> list[str]:
         """Return the names of all columns that are read, in the order of a block."""
         return [*self.categories, *self.numbers, *([] if self.target is None else [self.target])]
 
-    def dataset(self, batch_size, shuffle=0, seed=None, shard=None, keep=None):
+    def dataset(
+        self,
+        batch_size: int,
+        shuffle: int = 0,
+        seed: int | None = None,
+        shard: tuple[int, int] | None = None,
+        keep: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of one pass: batches `(x, target)`, or `x` alone where there is no
         target.
 
@@ -138,7 +146,9 @@ class TabularFiles:
             pieces = tf.data.Dataset.from_generator(blocks, output_signature=signature)
             return pieces.prefetch(1).rebatch(batch_size).prefetch(4)
 
-    def blocks(self, files=None, rows=_BLOCK_ROWS):
+    def blocks(
+        self, files: Sequence[str] | None = None, rows: int = _BLOCK_ROWS
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Iterates over the files in NumPy: dictionaries of columns, `rows` rows each but the last.
 
         Args:

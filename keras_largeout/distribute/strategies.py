@@ -6,7 +6,9 @@ from keras_largeout.distribute.processes.config import from_environment
 from keras_largeout.distribute.replicas.exchange_dtype import check_exchange_dtype
 
 
-def strategy(devices=None, exchange_dtype=None, heartbeat_timeout=60.0):
+def strategy(
+    devices: int | None = None, exchange_dtype: str | None = None, heartbeat_timeout: float = 60.0
+) -> tf.distribute.Strategy:
     """Return the strategy for `with strategy.scope():`. In a worker or a parameter server it never returns.
 
     There it serves its chief until the process is told to end. So one script can be the command of every

@@ -1,9 +1,14 @@
 """`OneTable`: what the layers have in common whose large weight is one table, of which they look rows up."""
 
+from typing import Any
+
+import keras
 import tensorflow as tf
 
 from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.tables.lookup import sharded_lookup, unique_rows
 from keras_largeout.distribute.tables.placing import check_placement
@@ -30,12 +35,18 @@ class OneTable(OwnOptimizer):
         placement, storage, cache_rows: where its rows go, as in `ShardedEmbedding`.
     """
 
-    def take_place(self, placement, storage, cache_rows):
+    def take_place(self, placement: str | Placement | Plan, storage: str, cache_rows: int | None) -> None:
         """Takes these arguments of the constructor. Raises ValueError where one is none of its values."""
         self.placement, self.storage = check_placement(placement), check_storage(storage)
         self.cache_rows = check_cache_rows(cache_rows, storage)
 
-    def make_table(self, shape, initializer, name, constraint):
+    def make_table(
+        self,
+        shape: tuple[int, int],
+        initializer: keras.Initializer,
+        name: str,
+        constraint: keras.constraints.Constraint | None,
+    ) -> None:
         """Makes the table and the slots of an optimizer of the layer's own."""
         self.table = ShardedTable(
             shape,
@@ -52,7 +63,7 @@ class OneTable(OwnOptimizer):
         give_shards(self, self.table)
         self.build_optimizer([self.table])
 
-    def whole_table(self, name):
+    def whole_table(self, name: str) -> keras.Variable:
         """Return the table as a `keras.Variable`, where it lies in one piece. `name`: how the layer calls it.
 
         Raises:
@@ -73,7 +84,14 @@ class OneTable(OwnOptimizer):
             )
         return self.table.shards[0]
 
-    def look_up(self, ids, weights, combiner, out_of_range, regularizer):
+    def look_up(
+        self,
+        ids: tf.Tensor | tf.RaggedTensor | tf.SparseTensor,
+        weights: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | None,
+        combiner: str | None,
+        out_of_range: str,
+        regularizer: keras.Regularizer | None,
+    ) -> tf.Tensor:
         """Return `ops.embedding_lookup` in the table, under every strategy, in exports, and symbolically.
 
         Args:
@@ -99,11 +117,11 @@ class OneTable(OwnOptimizer):
             self.add_loss(regularizer(distinct))
         return rows
 
-    def table_shape(self):
+    def table_shape(self) -> tuple[int, int]:
         """Return `(rows, dim)` of the table."""
         raise NotImplementedError
 
-    def table_specs(self):
+    def table_specs(self) -> list[TableSpec]:
         """Return what a planner (`kl.distribute.plan`) has to know of the layer: a list of one
         `TableSpec`.
         """
@@ -112,14 +130,14 @@ class OneTable(OwnOptimizer):
             TableSpec(self.name, rows, dim, dtype=self.variable_dtype, storage=storage_of_spec(self.storage))
         ]
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         self.make_slots()
         with digested(store, place_of(store)) as arrays:
             self.table.save(arrays)
             for name, variable in self.own_weights().items():
                 arrays[name] = variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)
         self.table.check(store)
         for name, variable in self.own_weights().items():
@@ -136,7 +154,7 @@ class OneTable(OwnOptimizer):
         for name, variable in self.own_weights().items():
             variable.assign(store[name][...])
 
-    def own_weights(self):
+    def own_weights(self) -> dict[str, keras.Variable]:
         """Return `{name in files: keras.Variable}` of what is trained beside the table."""
         return {}
 
@@ -144,7 +162,7 @@ class OneTable(OwnOptimizer):
     def from_config(cls, config):
         return super().from_config(config_of_copy(config))
 
-    def place_config(self):
+    def place_config(self) -> dict[str, Any]:
         """Return the part of `get_config` that says where the table is and what trains it.
 
         A placement is saved by its name alone: others belong to a machine.

@@ -1,10 +1,13 @@
 """`CategoryHashing`: categories of any number, strings or integers, as ids of a table of fixed size."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.layers._inputs import categories, check_categories
@@ -92,16 +95,16 @@ class CategoryHashing(keras.layers.Layer):
 
     def __init__(
         self,
-        num_bins,
-        num_hashes=1,
-        hash="farmhash64",
-        rule=None,
-        vocabulary_size=None,
-        seed=None,
-        mask_value=None,
-        crosses=None,
-        **kwargs,
-    ):
+        num_bins: int | None,
+        num_hashes: int = 1,
+        hash: str = "farmhash64",
+        rule: str | None = None,
+        vocabulary_size: int | None = None,
+        seed: int | None = None,
+        mask_value: int | str | None = None,
+        crosses: Sequence[Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if rule not in RULES:
             raise ValueError(f"`rule` must be one of {RULES}. Received: rule={rule!r}")
         if hash not in HASHES:
@@ -131,13 +134,13 @@ class CategoryHashing(keras.layers.Layer):
         self.autocast = False
 
     @property
-    def total_bins(self):
+    def total_bins(self) -> int:
         return self.num_hashes * self.num_bins
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         self.built = True
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         if self.hash == "xxhash64" and is_exporting():
             raise ValueError(
                 f"`hash` of {self.name!r} must be 'farmhash64' in an exported model, which has TensorFlow's "
@@ -210,7 +213,7 @@ class CategoryHashing(keras.layers.Layer):
             )
         return parts
 
-    def collisions(self, values):
+    def collisions(self, values: ArrayLike) -> dict[str, int | float]:
         """Return how many different categories got the ids of another one, beside what chance makes of it.
 
         Args:
@@ -231,7 +234,7 @@ class CategoryHashing(keras.layers.Layer):
 
     # Symbolically.
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         if not isinstance(input_shape, dict):
             return (*input_shape, *self._last_axis())
         shapes = {name: (*shape, *self._last_axis()) for name, shape in input_shape.items()}
@@ -240,7 +243,7 @@ class CategoryHashing(keras.layers.Layer):
     def _last_axis(self):
         return () if self.num_hashes == 1 else (self.num_hashes,)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Any) -> Any:
         def spec(values):
             check_categories(values.dtype)
             kind = {key: True for key in ("ragged", "sparse") if getattr(values, key, False)}
@@ -256,7 +259,7 @@ class CategoryHashing(keras.layers.Layer):
             specs[cross_name(cross)] = spec(inputs[cross[0]])
         return specs
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_bins": None if self.rule else self.num_bins,

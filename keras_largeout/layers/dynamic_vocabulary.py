@@ -1,6 +1,8 @@
 """`DynamicVocabulary`: the rows of a fixed table for ids of which new ones come every day."""
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -107,7 +109,15 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     counts_calls = True  # a call may not be made again
 
-    def __init__(self, capacity, admit_after=1, evict="lfu", num_oov_indices=1, mask_value=None, **kwargs):
+    def __init__(
+        self,
+        capacity: int,
+        admit_after: int = 1,
+        evict: str = "lfu",
+        num_oov_indices: int = 1,
+        mask_value: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.capacity = whole_buckets(positive_int("capacity", capacity))
         if not 1 <= admit_after <= _MOST_COUNTED or admit_after != int(admit_after):
@@ -128,7 +138,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self.autocast = False
         self._resets, self._state, self._placed = [], None, None
 
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Return the number of rows: of padding, of unknown ids, and of `capacity` others."""
         return self.first_row + self.capacity
 
@@ -137,11 +147,11 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return int(self.mask_value is not None)
 
     @property
-    def first_row(self):
+    def first_row(self) -> int:
         """The row after those of padding and of unknown ids."""
         return self._first_oov + self.num_oov_indices
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         if self.built:
             return
         blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
@@ -161,18 +171,18 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self.track_state()
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         """False only while Keras builds a model symbolically and has not created its variables yet."""
         return self.built and all(weight.initialized for weight in self._state.values())
 
-    def on_replaced(self, reset):
+    def on_replaced(self, reset: Callable[[tf.Tensor], None]) -> None:
         """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got.
 
         The vocabulary does not keep `reset` alive: it goes with the embedding that it belongs to.
         """
         self._resets.append(weakref.ref(reset))
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         given = [whole_ids(ids) for ids in (inputs if isinstance(inputs, tuple) else (inputs,))]
         rows = self._rows([values_of(ids) for ids in given], training)
         rows = [with_values(ids, found) for ids, found in zip(given, rows)]
@@ -250,10 +260,10 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     # Symbolically.
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
 
-    def compute_output_spec(self, inputs, training=None):
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         if isinstance(inputs, tuple):
             return [self.compute_output_spec(ids) for ids in inputs]
         check_categories(inputs.dtype, floats=True)
@@ -262,18 +272,18 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     # What it knows.
 
-    def get_vocabulary(self):
+    def get_vocabulary(self) -> dict[int, int]:
         """Return the ids that have a row, by row: dict from int rows to int ids (of strings their hashes)."""
         keys = self._state["keys"].numpy() if self.built else np.zeros(0, np.int64)
         slots = np.flatnonzero(keys != EMPTY)
         return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         with digested(store, place_of(store)) as arrays:
             for name, variable in self._state.items():
                 arrays[name] = variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)
         if may_have_other_rows() and "keys" in store and len(store["keys"]) != self.capacity:
             return self._take_anew(store)
@@ -297,7 +307,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self._state["clock"].assign([np.asarray(store["clock"])[0], 0])
         self._placed = placed
 
-    def move_rows(self, capacity=None):
+    def move_rows(self, capacity: int | None = None) -> None:
         """Has the rows of all tables lie where the ids are that they belong to: see `kl.resize`.
 
         Args:
@@ -312,7 +322,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             for reset in filter(None, [reset() for reset in self._resets]):
                 reset.move(placed.source + self.first_row, placed.target + self.first_row)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "capacity": self.capacity,

@@ -1,5 +1,7 @@
 """`Positions`: learned positions, added to the rows of tokens."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -35,13 +37,13 @@ class Positions(keras.layers.Layer):
     TensorShape([1, 4, 64])
     """
 
-    def __init__(self, length, initializer="uniform", **kwargs):
+    def __init__(self, length: int, initializer: str | keras.Initializer = "uniform", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.length = positive_int("length", length)
         self.initializer = keras.initializers.get(initializer)
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) != 3 or input_shape[-1] is None:
             raise ValueError(
                 "`inputs` must be [batch, time, dim] with a known last axis. "
@@ -50,7 +52,7 @@ class Positions(keras.layers.Layer):
         shape = (self.length, input_shape[-1])
         self.vectors = self.add_weight(shape=shape, initializer=self.initializer, name="vectors")
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         time = inputs.shape[1]
         if time is not None and time > self.length:
             raise ValueError(
@@ -60,10 +62,10 @@ class Positions(keras.layers.Layer):
         time = tf.shape(inputs)[1] if time is None else time
         return inputs + tf.slice(self.vectors, [0, 0], [time, -1])  # an error where `time` is too large
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "length": self.length,

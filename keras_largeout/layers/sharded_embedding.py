@@ -1,16 +1,22 @@
 """`ShardedEmbedding`: a lookup table of any size, with a fused combiner."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.balance.feature_use import FeatureUse
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
 from keras_largeout.layers._one_table import OneTable
 from keras_largeout.layers._tied import register_embedding
+from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 
@@ -112,22 +118,22 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
 
     def __init__(
         self,
-        input_dim,
-        output_dim,
-        embeddings_initializer="uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        mask_zero=False,
-        weights=None,
-        combiner=None,
-        out_of_range="error",
-        placement="auto",
-        optimizer=None,
-        vocabulary=None,
-        storage="device",
-        cache_rows=None,
-        **kwargs,
-    ):
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: str | keras.Initializer = "uniform",
+        embeddings_regularizer: str | keras.Regularizer | None = None,
+        embeddings_constraint: str | keras.constraints.Constraint | None = None,
+        mask_zero: bool = False,
+        weights: ArrayLike | None = None,
+        combiner: str | None = None,
+        out_of_range: str = "error",
+        placement: str | Placement | Plan = "auto",
+        optimizer: str | keras.Optimizer | None = None,
+        vocabulary: DynamicVocabulary | None = None,
+        storage: str = "device",
+        cache_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         input_dim = positive_int("input_dim", input_dim)
         output_dim = positive_int("output_dim", output_dim)
         if combiner not in COMBINERS:
@@ -148,7 +154,8 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         self.supports_jit = False  # custom ops
         self.autocast = False
         self._ids = ids
-        self.vocabulary, self.use = vocabulary, None
+        self.vocabulary = vocabulary
+        self.use: FeatureUse | None = None
         self.take_optimizer(optimizer)
         register_embedding(self)
         if weights is not None:
@@ -157,7 +164,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
                 np.asarray(weights[0] if isinstance(weights, list) and len(weights) == 1 else weights)
             )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         if self.built:
             return
         self.make_table(
@@ -168,11 +175,16 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         self.track_state()
 
     @property
-    def embeddings(self):
+    def embeddings(self) -> keras.Variable:
         """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
         return self.whole_table("embeddings")
 
-    def call(self, inputs, weights=None, training=None):
+    def call(
+        self,
+        inputs: tf.Tensor | tf.RaggedTensor | tf.SparseTensor,
+        weights: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor | tf.RaggedTensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
         self.check_own_optimizer()
@@ -189,38 +201,40 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             rows = self._lookup(ids, weights)
         return tf.cast(rows, self.compute_dtype)
 
-    def make_uses(self):
+    def make_uses(self) -> list[FeatureUse]:
         """Return a list of the one `FeatureUse` of this layer."""
         self.use = self.use or FeatureUse(self.name, self._ids)
         return [self.use]
 
-    def table_shape(self):
+    def table_shape(self) -> tuple[int, int]:
         return self.input_dim, self.output_dim
 
     def _lookup(self, ids, weights):
         return self.look_up(ids, weights, self.combiner, self._ids.in_op, self.embeddings_regularizer)
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs: Any, mask: Any = None) -> tf.Tensor | None:
         if not self.mask_zero or self.combiner is not None:
             return None
         return self._ids.is_token(inputs)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         kept = tuple(input_shape) if self.combiner is None else tuple(input_shape)[:-1]
         return (*kept, self.output_dim)
 
-    def compute_output_spec(self, inputs, weights=None, training=None):
+    def compute_output_spec(
+        self, inputs: keras.KerasTensor, weights: Any = None, training: bool | None = None
+    ) -> keras.KerasTensor:
         check_exact(inputs.dtype, self.input_dim)
         ragged = self.combiner is None and getattr(inputs, "ragged", False)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "ShardedEmbedding":
         vocabulary = keras.saving.deserialize_keras_object(config.get("vocabulary"))
         return super().from_config({**config, "vocabulary": vocabulary})
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "input_dim": self.input_dim,

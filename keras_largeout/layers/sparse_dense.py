@@ -1,10 +1,15 @@
 """`SparseDense`: a linear layer on wide sparse rows that never makes them dense."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import as_ids, check_keras_3
 from keras_largeout.layers._one_table import OneTable
@@ -69,28 +74,29 @@ class SparseDense(OneTable, keras.layers.Layer):
 
     def __init__(
         self,
-        units,
-        input_dim=None,
-        activation=None,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        out_of_range="error",
-        placement="auto",
-        optimizer=None,
-        storage="device",
-        cache_rows=None,
-        **kwargs,
-    ):
+        units: int,
+        input_dim: int | None = None,
+        activation: str | Callable | None = None,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        kernel_regularizer: str | keras.Regularizer | None = None,
+        bias_regularizer: str | keras.Regularizer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        bias_constraint: str | keras.constraints.Constraint | None = None,
+        out_of_range: str = "error",
+        placement: str | Placement | Plan = "auto",
+        optimizer: str | keras.Optimizer | None = None,
+        storage: str = "device",
+        cache_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         units = positive_int("units", units)
         input_dim = None if input_dim is None else positive_int("input_dim", input_dim)
         check_way(out_of_range)
         super().__init__(**kwargs)
-        self.units, self.input_dim = units, input_dim
+        self.units = units
+        self.input_dim: Any = input_dim  # an int, once the layer is built
         self.activation = keras.activations.get(activation)
         self.use_bias, self.out_of_range = use_bias, out_of_range
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -106,7 +112,7 @@ class SparseDense(OneTable, keras.layers.Layer):
         self.take_place(placement, storage, cache_rows)
         self.take_optimizer(optimizer)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         if self.built:
             return
         if self.input_dim is None:
@@ -129,25 +135,29 @@ class SparseDense(OneTable, keras.layers.Layer):
         self.built = True
         self.track_state()
 
-    def table_shape(self):
+    def table_shape(self) -> tuple[int, int]:
         return self.input_dim, self.units
 
-    def own_weights(self):
+    def own_weights(self) -> dict[str, keras.Variable]:
         return {"bias": self.bias} if self.use_bias else {}
 
     @property
-    def kernel(self):
+    def kernel(self) -> keras.Variable:
         """The kernel as a `keras.Variable` of `[input_dim, units]`, where it lies in one piece."""
         return self.whole_table("kernel")
 
-    def count_nonzero(self):
+    def count_nonzero(self) -> int:
         """Return how many weights of the kernel are not exactly zero: an int. Reads the kernel in pieces."""
         if not self.built:
             raise ValueError(f"The layer {self.name!r} has no weights yet: call it, or build it.")
         array = self.table.array
         return sum(int(np.count_nonzero(array.read(piece))) for piece in array.chunk_ranges())
 
-    def call(self, inputs, values=None):
+    def call(
+        self,
+        inputs: tf.Tensor | tf.RaggedTensor | tf.SparseTensor,
+        values: tf.Tensor | tf.RaggedTensor | None = None,
+    ) -> tf.Tensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
         self.check_own_optimizer()
@@ -189,15 +199,15 @@ class SparseDense(OneTable, keras.layers.Layer):
             f"CategoryHashing.) Received: {type(inputs).__name__} of dtype {dtype}"
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*tuple(input_shape)[:-1], self.units)
 
-    def compute_output_spec(self, inputs, values=None):
+    def compute_output_spec(self, inputs: keras.KerasTensor, values: Any = None) -> keras.KerasTensor:
         if not getattr(inputs, "sparse", False) and _is_float(inputs):
             self._refuse(inputs)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "units": self.units,

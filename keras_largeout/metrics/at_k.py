@@ -1,8 +1,11 @@
 """Accuracy, precision, nDCG and propensity-scored precision of the k best classes."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.metrics._hits import find_hits
@@ -14,7 +17,13 @@ class AtK(keras.metrics.Metric):
 
     _direction = "up"  # Keras's callbacks ask whether more is better
 
-    def __init__(self, k, name=None, dtype=None, num_classes=None):
+    def __init__(
+        self,
+        k: int,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        num_classes: int | None = None,
+    ) -> None:
         k = positive_int("k", k)
         super().__init__(name=name or f"{self.short_name}_at_{k}", dtype=dtype)
         self.k, self.num_classes = k, None if num_classes is None else int(num_classes)
@@ -22,7 +31,7 @@ class AtK(keras.metrics.Metric):
         self.total = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="total")
         self.count = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="count")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds a batch.
 
         Args:
@@ -56,14 +65,14 @@ class AtK(keras.metrics.Metric):
         self.total.assign_add(tf.reduce_sum(top))
         self.count.assign_add(tf.reduce_sum(bottom))
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return what each row adds to the two sums: float64 `[n]` each."""
         raise NotImplementedError
 
-    def result(self):
+    def result(self) -> tf.Tensor:
         return keras.ops.cast(tf.math.divide_no_nan(self.total.value, self.count.value), self.dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "k": self.k, "num_classes": self.num_classes}
 
 
@@ -97,10 +106,16 @@ class TopKAccuracy(AtK):
         num_classes: int, or None: only needed for multi-hot matrices.
     """
 
-    def __init__(self, k=5, name=None, dtype=None, num_classes=None):
+    def __init__(
+        self,
+        k: int = 5,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        num_classes: int | None = None,
+    ) -> None:
         super().__init__(k, name=name or f"top_{k}_accuracy", dtype=dtype, num_classes=num_classes)
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         has_label = tf.cast(hits.labels_per_row() > 0, tf.float64)
         return tf.cast(tf.reduce_any(hits.hit, axis=1), tf.float64), has_label
 
@@ -128,7 +143,7 @@ class PrecisionAtK(AtK):
 
     short_name = "precision"
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         hit = tf.cast(hits.hit, tf.float64)
         return tf.reduce_sum(hit, axis=1) / self.k, tf.ones_like(hit[:, 0])
 
@@ -147,7 +162,7 @@ class NDCGAtK(AtK):
 
     short_name = "ndcg"
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         discount = tf.constant(1 / np.log2(np.arange(2, self.k + 2)))
         gain = tf.linalg.matvec(tf.cast(hits.hit, tf.float64), discount)
         best = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(discount)], axis=0)
@@ -174,7 +189,13 @@ class PropensityScoredPrecisionAtK(AtK):
 
     short_name = "psp"
 
-    def __init__(self, propensities, k, name=None, dtype=None):
+    def __init__(
+        self,
+        propensities: ArrayLike,
+        k: int,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         values = np.asarray(propensities, np.float64)
         super().__init__(k, name=name, dtype=dtype, num_classes=values.size)
         if values.ndim != 1 or not np.all((values > 0) & (values <= 1)):
@@ -185,7 +206,7 @@ class PropensityScoredPrecisionAtK(AtK):
             )
         self._gains = 1 / values
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         gains = tf.constant(self._gains)
         won = tf.where(hits.hit, tf.gather(gains, tf.where(hits.hit, hits.ids, 0)), 0.0)
         rows = tf.shape(hits.ids, tf.int64)[0]
@@ -195,7 +216,7 @@ class PropensityScoredPrecisionAtK(AtK):
         best = tf.math.top_k(ideal, self.k).values
         return tf.reduce_sum(won, axis=1), tf.reduce_sum(best, axis=1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "propensities": (1 / self._gains).tolist()}
         del config["num_classes"]
         return config

@@ -1,5 +1,7 @@
 """`Perplexity` of what a head predicts."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -36,13 +38,13 @@ class Perplexity(keras.metrics.Metric):
 
     _direction = "down"  # Keras's callbacks ask whether more is better
 
-    def __init__(self, name="perplexity", dtype=None):
+    def __init__(self, name: str = "perplexity", dtype: str | keras.DTypePolicy | None = None) -> None:
         super().__init__(name=name, dtype=dtype)
         # float32 would stop counting at 16.7 million tokens.
         self.total = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="total")
         self.count = self.add_weight(shape=(), initializer="zeros", dtype="float64", name="count")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds a batch.
 
         Args:
@@ -69,6 +71,6 @@ class Perplexity(keras.metrics.Metric):
         self.total.assign_add(tf.reduce_sum(losses * weight))
         self.count.assign_add(tf.reduce_sum(weight))
 
-    def result(self):
+    def result(self) -> tf.Tensor:
         mean = tf.math.divide_no_nan(self.total.value, self.count.value)
         return keras.ops.cast(tf.exp(mean), self.dtype)

@@ -3,9 +3,10 @@
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def propensities(label_counts, num_rows, a=0.55, b=1.5):
+def propensities(label_counts: ArrayLike, num_rows: int, a: float = 0.55, b: float = 1.5) -> np.ndarray:
     """Return the propensity model of Jain et al.: p = 1 / (1 + C (count + b)^-a), C = (log(rows) - 1) (b +
     1)^a.
 

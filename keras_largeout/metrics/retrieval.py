@@ -1,5 +1,7 @@
 """Metrics of retrieval: recall, hit rate and reciprocal rank among the k best classes."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -33,7 +35,7 @@ class RecallAtK(AtK):
 
     short_name = "recall"
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         labels = tf.cast(hits.labels_per_row(), tf.float64)
         found = tf.reduce_sum(tf.cast(hits.hit, tf.float64), axis=1)
         return tf.math.divide_no_nan(found, labels), tf.cast(labels > 0, tf.float64)
@@ -52,7 +54,13 @@ class HitRateAtK(TopKAccuracy):
     section 6.2.
     """
 
-    def __init__(self, k=10, name=None, dtype=None, num_classes=None):
+    def __init__(
+        self,
+        k: int = 10,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        num_classes: int | None = None,
+    ) -> None:
         super().__init__(k, name=name or f"hit_rate_at_{k}", dtype=dtype, num_classes=num_classes)
 
 
@@ -69,10 +77,16 @@ class MRR(AtK):
 
     short_name = "mrr"
 
-    def __init__(self, k=10, name=None, dtype=None, num_classes=None):
+    def __init__(
+        self,
+        k: int = 10,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        num_classes: int | None = None,
+    ) -> None:
         super().__init__(k, name=name, dtype=dtype, num_classes=num_classes)
 
-    def parts(self, hits):
+    def parts(self, hits: Any) -> tuple[tf.Tensor, tf.Tensor]:
         reciprocal = 1 / tf.range(1, self.k + 1, dtype=tf.float64)
         first = tf.reduce_max(tf.where(hits.hit, reciprocal, 0.0), axis=1)
         return first, tf.cast(hits.labels_per_row() > 0, tf.float64)

@@ -73,7 +73,7 @@ def _load():
 ops = _load()
 
 
-def build_info():
+def build_info() -> dict[str, str]:
     """Return how the compiled ops were built: a dict of str.
 
     `tensorflow`, `cuda` ("" without), `compiler`, `isa` (the instruction-set level in use), `sources` (a

@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 
 from keras_largeout.ops.row_update import adagrad_hyper
@@ -29,5 +31,5 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
 
     row_rule, slot_names = "adagrad", ("accumulator",)
 
-    def row_hyper(self, learning_rate, decay):
+    def row_hyper(self, learning_rate: Any, decay: Any) -> Any:
         return adagrad_hyper(learning_rate, self.epsilon, decay)

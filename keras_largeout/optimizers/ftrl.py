@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 
 from keras_largeout.ops.row_update import ftrl_hyper
@@ -28,7 +30,7 @@ class Ftrl(RowSparse, keras.optimizers.Ftrl):
 
     row_rule, slot_names = "ftrl", ("accumulator", "linear")
 
-    def row_hyper(self, learning_rate, decay):
+    def row_hyper(self, learning_rate: Any, decay: Any) -> Any:
         return ftrl_hyper(
             learning_rate,
             self.learning_rate_power,

@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 
 from keras_largeout.ops.row_update import adam_alpha, lazy_adam_hyper
@@ -35,7 +37,7 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
 
     row_rule, slot_names = "lazy_adam", ("momentum", "velocity")
 
-    def check_rows(self, weight):
+    def check_rows(self, weight: keras.Variable) -> None:
         super().check_rows(weight)
         if self.amsgrad:
             raise ValueError(
@@ -43,9 +45,9 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
                 f"Received: amsgrad={self.amsgrad} and row gradients for {weight.name}"
             )
 
-    def in_one_pass(self, copy):
+    def in_one_pass(self, copy: Any) -> bool:
         return not self.amsgrad and super().in_one_pass(copy)
 
-    def row_hyper(self, learning_rate, decay):
+    def row_hyper(self, learning_rate: Any, decay: Any) -> Any:
         alpha = adam_alpha(learning_rate, self.beta_1, self.beta_2, self.iterations + 1)
         return lazy_adam_hyper(alpha, self.beta_1, self.beta_2, self.epsilon, decay)

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
@@ -29,7 +31,7 @@ class LossScaleOptimizer(SavedWithoutRows, keras.optimizers.LossScaleOptimizer):
     Source: [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), section 3.2 (loss scaling).
     """
 
-    def check_finite(self, grads):
+    def check_finite(self, grads: Sequence) -> tf.Tensor:
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
         (bad,) = sums_of_replicas([1.0 - tf.cast(finite, tf.float32)])

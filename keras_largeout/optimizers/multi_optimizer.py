@@ -1,11 +1,13 @@
 """`MultiOptimizer`: Keras's, whose files have the slots of tables once."""
 
+from typing import Any
+
 import keras
 
 from keras_largeout.optimizers.row_saving import SavedWithoutRows
 
 # Keras 3.12 has none.
-_KERAS = getattr(keras.optimizers, "MultiOptimizer", keras.optimizers.Optimizer)
+_KERAS: Any = getattr(keras.optimizers, "MultiOptimizer", keras.optimizers.Optimizer)
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

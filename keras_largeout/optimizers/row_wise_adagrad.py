@@ -1,3 +1,6 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -37,7 +40,13 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
     row_rule, slot_names = "row_wise_adagrad", ("accumulator",)
     per_row_slots = slot_names
 
-    def __init__(self, learning_rate=0.001, initial_accumulator_value=0.1, epsilon=1e-7, **kwargs):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float] = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         if initial_accumulator_value < 0:
             raise ValueError(
@@ -47,7 +56,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -55,7 +64,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
             variables, "accumulator", keras.initializers.Constant(self.initial_accumulator_value)
         )
 
-    def check_rows(self, weight):
+    def check_rows(self, weight: keras.Variable) -> None:
         super().check_rows(weight)
         if weight.columns is not None:
             raise ValueError(
@@ -64,7 +73,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
                 f"Received: {weight.name}, placed by columns"
             )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
         (accumulator,) = self.slots_of(variable)
         gradient = ops.cast(gradient, accumulator.dtype)
         axes = tuple(range(1, len(gradient.shape)))
@@ -76,10 +85,10 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         step = ops.multiply(ops.cast(learning_rate, accumulator.dtype), gradient)
         self.assign_sub(variable, ops.divide(step, root))
 
-    def row_hyper(self, learning_rate, decay):
+    def row_hyper(self, learning_rate: Any, decay: Any) -> Any:
         return adagrad_hyper(learning_rate, self.epsilon, decay)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "initial_accumulator_value": self.initial_accumulator_value,

@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 
 from keras_largeout.ops.row_update import momentum_hyper, sgd_hyper
@@ -28,16 +30,16 @@ class SGD(RowSparse, keras.optimizers.SGD):
     """
 
     @property
-    def row_rule(self):
+    def row_rule(self) -> str:
         if self.momentum == 0:
             return "sgd"
         return "nesterov" if self.nesterov else "momentum"
 
     @property
-    def slot_names(self):
+    def slot_names(self) -> tuple[str, ...]:
         return () if self.momentum == 0 else ("momentum",)
 
-    def row_hyper(self, learning_rate, decay):
+    def row_hyper(self, learning_rate: Any, decay: Any) -> Any:
         if self.momentum == 0:
             return sgd_hyper(learning_rate, decay)
         return momentum_hyper(learning_rate, self.momentum, decay)

@@ -1,6 +1,7 @@
 """`head_tail`, the default tree: a wide root of the most frequent classes over clusters of the rest."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
@@ -14,7 +15,16 @@ _ARITIES = (8, 16, 32, 64)
 _WIDER_ROOT, _WIDER_ARITY = 1.6, 1.4
 
 
-def head_tail(counts, vectors=None, head=None, clusters=None, arity=None, dim=300, tokens=3200, seed=0):
+def head_tail(
+    counts: ArrayLike,
+    vectors: ArrayLike | None = None,
+    head: int | None = None,
+    clusters: int | None = None,
+    arity: int | None = None,
+    dim: int = 300,
+    tokens: int = 3200,
+    seed: int = 0,
+) -> Tree:
     """Return a wide root of the most frequent classes over clusters of the rest: near a full softmax in
     quality.
 

@@ -1,13 +1,14 @@
 """Huffman trees of any arity."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 from keras_largeout.trees.tree import Tree
 
 
-def huffman(counts, arity=8):
+def huffman(counts: ArrayLike, arity: int = 8) -> Tree:
     """Return the tree with the fewest expected nodes on a token's path: the fastest step, and the worst
     perplexity.
 

@@ -3,13 +3,14 @@
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 from keras_largeout.trees.tree import Tree
 
 
-def two_level(num_classes, groups=None):
+def two_level(num_classes: int | ArrayLike, groups: int | None = None) -> Tree:
     """Return a root over groups, groups over classes.
 
     Args:
@@ -40,7 +41,7 @@ def two_level(num_classes, groups=None):
     return _layered([groups], classes, order)
 
 
-def balanced(num_classes, arity=16):
+def balanced(num_classes: int | ArrayLike, arity: int = 16) -> Tree:
     """Return a tree of nodes with at most `arity` children, and all leaves at one depth.
 
     Args:

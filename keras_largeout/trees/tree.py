@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _assemble, _check
-from keras_largeout.trees.cost import expected_cost, log_frequencies
+from keras_largeout.trees.cost import TreeCost, expected_cost, log_frequencies
 
 #: The node of a row is found by starting at the hint of its block and walking at most this far.
 HINT_STRIDE = 16
@@ -57,7 +59,7 @@ class Tree:
     # Other descriptions of a tree.
 
     @classmethod
-    def from_arrays(cls, class_row, node_start, node_row):
+    def from_arrays(cls, class_row: ArrayLike, node_start: ArrayLike, node_row: ArrayLike) -> "Tree":
         """Return a tree from its three arrays, which are checked.
 
         Args:
@@ -69,7 +71,7 @@ class Tree:
         return cls(class_row, node_start, node_row).validate()
 
     @classmethod
-    def from_children(cls, children):
+    def from_children(cls, children: Sequence) -> "Tree":
         """Return a tree from nested lists: an integer is a class, a list is an inner node.
 
         Args:
@@ -83,7 +85,9 @@ class Tree:
         return cls(*_assemble.from_children(children))
 
     @classmethod
-    def from_parents(cls, class_parent, node_parent, class_order=None):
+    def from_parents(
+        cls, class_parent: ArrayLike, node_parent: ArrayLike, class_order: ArrayLike | None = None
+    ) -> "Tree":
         """Return a tree from the parent of every class and of every inner node; suited to millions of
         classes.
 
@@ -102,51 +106,51 @@ class Tree:
     # Sizes.
 
     @property
-    def num_classes(self):
+    def num_classes(self) -> int:
         """int: the number of classes."""
         return len(self.class_row)
 
     @property
-    def num_nodes(self):
+    def num_nodes(self) -> int:
         """int: the number of inner nodes, including the root."""
         return len(self.node_row)
 
     @property
-    def num_rows(self):
+    def num_rows(self) -> int:
         """int: the rows of the table of weights, one for every child of every node."""
         return self.num_classes + self.num_nodes - 1
 
     @functools.cached_property
-    def depth(self):
+    def depth(self) -> int:
         """int: the number of nodes on the longest path from the root to a class."""
         return len(self.levels) - 1
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """int: bytes of the three arrays that define the tree."""
         return self.class_row.nbytes + self.node_start.nbytes + self.node_row.nbytes
 
     @property
-    def node_sizes(self):
+    def node_sizes(self) -> np.ndarray:
         """int32 `[num_nodes]`: the number of children of each node."""
         return np.diff(self.node_start)
 
     # Derived arrays, computed when they are first used.
 
     @functools.cached_property
-    def node_parent(self):
+    def node_parent(self) -> np.ndarray:
         """int32 `[num_nodes]`: the parent of each node; -1 for the root."""
         parent = self._node_of(self.node_row)
         parent[0] = -1
         return parent
 
     @functools.cached_property
-    def row_hint(self):
+    def row_hint(self) -> np.ndarray:
         """int32 `[ceil(num_rows / 16)]`: the node that holds row `16 * i`."""
         return self._node_of(np.arange(0, self.num_rows, HINT_STRIDE))
 
     @functools.cached_property
-    def row_child(self):
+    def row_child(self) -> np.ndarray:
         """int32 `[num_rows]`: what each row stands for: a class, or an inner node n as `~n`."""
         child = np.empty(self.num_rows, np.int32)
         child[self.class_row] = np.arange(self.num_classes, dtype=np.int32)
@@ -154,7 +158,7 @@ class Tree:
         return child
 
     @functools.cached_property
-    def levels(self):
+    def levels(self) -> np.ndarray:
         """int64 `[depth + 1]`: nodes `levels[i] .. levels[i + 1] - 1` are i steps below the root."""
         bounds = [0, 1]
         while bounds[-1] < self.num_nodes:
@@ -162,12 +166,12 @@ class Tree:
             bounds.append(int(np.searchsorted(self.node_parent, bounds[-1])))
         return np.array(bounds)
 
-    def arrays(self):
+    def arrays(self) -> dict[str, np.ndarray]:
         """Return dict of all six arrays by name, in the order in which the ops take them."""
         names = ("class_row", "node_start", "node_row", "node_parent", "row_hint", "row_child")
         return {name: getattr(self, name) for name in names}
 
-    def path(self, class_id):
+    def path(self, class_id: int) -> tuple[list[int], list[int]]:
         """Return the nodes from the root to a class, and the row taken at each: two lists of ints of equal
         length.
 
@@ -187,7 +191,7 @@ class Tree:
                 return nodes[::-1], rows[::-1]
             rows.append(int(self.node_row[node]))
 
-    def cost(self, counts, dim, tokens):
+    def cost(self, counts: ArrayLike, dim: int, tokens: int) -> TreeCost:
         """Return what a training step is expected to cost if targets are drawn in proportion to `counts`.
 
         Args:
@@ -205,7 +209,7 @@ class Tree:
         dim, tokens = positive_int("dim", dim), positive_int("tokens", tokens)
         return expected_cost(self, self._class_counts(counts), dim, tokens)
 
-    def log_frequencies(self, counts):
+    def log_frequencies(self, counts: ArrayLike) -> np.ndarray:
         """Return the log of how often each row is taken by the tokens that pass its node, drawn by `counts`.
 
         These are the logits of a model that knows nothing but the frequencies of the classes.
@@ -221,7 +225,7 @@ class Tree:
         """
         return log_frequencies(self, self._class_counts(counts))
 
-    def validate(self):
+    def validate(self) -> "Tree":
         """Returns this tree. Raises ValueError, naming what is wrong, if the arrays describe no tree."""
         _assemble.check_arrays(self.class_row, self.node_start, self.node_row)
         return self

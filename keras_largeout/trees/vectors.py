@@ -1,14 +1,24 @@
 """Word vectors from co-occurrence in a corpus."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 
 
 def cooccurrence_vectors(
-    ids, num_classes, dim=64, window=4, contexts=4096, smoothing=0.75, max_pairs=200_000_000, seed=0
-):
+    ids: ArrayLike | Sequence[ArrayLike],
+    num_classes: int,
+    dim: int = 64,
+    window: int = 4,
+    contexts: int = 4096,
+    smoothing: float = 0.75,
+    max_pairs: int = 200_000_000,
+    seed: int = 0,
+) -> np.ndarray:
     """Return word vectors for `head_tail`: truncated SVD of positive pointwise mutual information.
 
     It counts how often each class occurs within `window` words of each of the `contexts` most frequent

@@ -2,16 +2,28 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.balance.recording import Recorder, recording
+from keras_largeout.distribute.planning.devices import Device
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.planner import plan
 from keras_largeout.distribute.replicas.hosts import current_hosts
 
 
-def plan_from(dataset, model, devices=None, steps=100, memory_per_device=None, **options):
+def plan_from(
+    dataset: Iterable,
+    model: keras.Model,
+    devices: int | Sequence[Device] | None = None,
+    steps: int = 100,
+    memory_per_device: float | None = None,
+    **options: Any,
+) -> Plan:
     """Makes a sharding plan for the tables of `model`, from the ids in a sample of batches.
 
     It calls the model on the sample, eagerly and without training it, and computes its losses. So it also

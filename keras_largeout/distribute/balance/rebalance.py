@@ -1,12 +1,18 @@
 """`rebalance`: moves rows to other devices between epochs, without a change of the numbers."""
 
+from typing import Any
+
+import keras
 import numpy as np
 
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
+from keras_largeout.distribute.planning.repacking import MeasuredPlan
 from keras_largeout.distribute.tables.array import HOT
 from keras_largeout.distribute.tables.moving import move_rows
 
 
-def rebalance(model, plan):
+def rebalance(model: keras.Model, plan: Plan | MeasuredPlan | dict[str, Placement]) -> list[str]:
     """Moves rows, with their optimizer slots, to the devices that a plan gives them.
 
     The numbers do not change: a table has the same rows before and after, and training continues as it would
@@ -37,7 +43,7 @@ def rebalance(model, plan):
     model.fit(data, callbacks=[balance])
     ```
     """
-    placements = getattr(plan, "placements", plan)
+    placements: Any = getattr(plan, "placements", plan)
     tables = placed_tables(model)
     unknown = sorted(set(placements) - set(tables) - _companions(plan))
     if unknown:

@@ -25,7 +25,7 @@ class ServerLostError(RuntimeError):
         index: as above.
     """
 
-    def __init__(self, strategy, index):
+    def __init__(self, strategy: tf.distribute.ParameterServerStrategy, index: int) -> None:
         cluster = getattr(strategy, "cluster", None)
         name = f"parameter server {index}" if cluster is None else cluster.name("ps", index)
         super().__init__(

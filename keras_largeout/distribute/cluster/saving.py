@@ -1,7 +1,9 @@
 """Saving and loading of a `kl.Model`: atomic writes, and files that are checked before they are loaded."""
 
 import contextlib
+import os
 import warnings
+from typing import Any
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.in_step import hosts_of_model, written_by_first
@@ -15,13 +17,21 @@ from keras_largeout.files.origin import saving_to
 class Saving:
     """A base, before `keras.Model`, which also has `wait_for_steps`."""
 
-    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
+    def save(
+        self, filepath: str | os.PathLike, overwrite: bool = True, zipped: bool | None = None, **kwargs: Any
+    ) -> None:
         """Save as Keras does, but atomically. Writes to a folder (`zipped=False`) are not atomic."""
         self.wait_for_steps()
         with self._file(filepath, overwrite) as path:
             super().save(path, overwrite=overwrite, zipped=zipped, **kwargs)
 
-    def save_weights(self, filepath, overwrite=True, max_shard_size=None, **kwargs):
+    def save_weights(
+        self,
+        filepath: str | os.PathLike,
+        overwrite: bool = True,
+        max_shard_size: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Save weights as Keras does, but atomically; also a `.weights.json` and its files."""
         self.wait_for_steps()
         sharded = max_shard_size is not None
@@ -42,7 +52,7 @@ class Saving:
             ):
                 yield path
 
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+    def load_weights(self, filepath: str | os.PathLike, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Load weights as Keras does. A file that is damaged, or does not fit all layers and the optimizer,
         changes nothing.
 
@@ -79,7 +89,7 @@ class Saving:
         with load_pass(only_checks=False):
             super().load_weights(filepath, **kwargs)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)  # the model comes before its layers
         super().load_own_variables(store)
 

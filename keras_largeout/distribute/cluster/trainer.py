@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import inspect
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -62,7 +64,7 @@ class ClusterTraining(Saving, LoopHooks):
 
     # Compiling.
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)
         self._place_slots()
         if self._cluster_strategy is None:  # there the first step checks: this process may only evaluate
@@ -101,7 +103,7 @@ class ClusterTraining(Saving, LoopHooks):
 
     # The loops.
 
-    def fit(self, *args, **kwargs):
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         call = _bound(keras.Model.fit, self, args, kwargs)
         self.check_callbacks(call.get("callbacks"))
         if self._hosts is not None:
@@ -119,14 +121,21 @@ class ClusterTraining(Saving, LoopHooks):
         with self._cluster_at_work():
             return super().fit(**call)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         call = _bound(keras.Model.evaluate, self, args, kwargs)
         call["x"], call["steps"] = self._by_workers(call, "x", "steps", anew=True)
         call["verbose"] = self._verbose(call.get("verbose", "auto"))
         with self._cluster_at_work():
             return super().evaluate(**call)
 
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+    ) -> Any:
         if self._cluster_strategy is None:
             self._predicts = True
             try:

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 
 from keras_largeout.distribute.replicas.between_hosts import of_each, texts, wait
 from keras_largeout.distribute.replicas.hosts import current_hosts
 
 
 @contextlib.contextmanager
-def shared_folder():
+def shared_folder() -> Iterator[str]:
     """A temporary folder, which on several hosts in step has the same name for all of them.
 
     The first host makes it, where `tempfile` makes folders (`TMPDIR`), and removes it when all have left this

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -44,7 +45,7 @@ class HostLostError(RuntimeError):
         names: list of str, the hosts that were lost.
     """
 
-    def __init__(self, names):
+    def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
         super().__init__(
             f"{' and '.join(self.names)} {'was' if len(self.names) == 1 else 'were'} lost. Start the script "

@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -26,7 +27,10 @@ _PENALTIES = "keras_largeout/penalties"  # the collection of a graph: (weight, i
 _placed = weakref.WeakKeyDictionary()  # layer -> device
 
 
-def OnDevice(layer, device, remat=False):
+Layer = TypeVar("Layer", bound=keras.Layer)
+
+
+def OnDevice(layer: Layer, device: str, remat: bool = False) -> Layer:
     """Puts a layer, or a model, on a device: weights, slots, forward pass, backward pass and update.
 
     (`with tf.device(...)` around a call puts the forward pass there, and nothing else.) The layer stays the

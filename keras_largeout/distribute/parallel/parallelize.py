@@ -1,5 +1,8 @@
 """`parallelize`: a model over several devices of one machine, in one of four ways."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -27,18 +30,18 @@ _OF_WAY = {
 
 
 def parallelize(
-    model,
-    how,
-    devices=None,
+    model: keras.Model,
+    how: str,
+    devices: Sequence[str | Device] | None = None,
     *,
-    cuts=None,
-    microbatches=1,
-    remat=False,
-    mix="mean",
-    gate=None,
-    sample=None,
-    verbose=1,
-):
+    cuts: Sequence[str] | None = None,
+    microbatches: int = 1,
+    remat: bool = False,
+    mix: str = "mean",
+    gate: keras.Layer | None = None,
+    sample: Any = None,
+    verbose: int = 1,
+) -> keras.Model:
     """Spreads a model over the devices of one machine, in one of four ways.
 
     - `"stages"` (model distribution, pipeline parallelism): the layers are cut in sequence, and each device
@@ -102,8 +105,8 @@ def parallelize(
     given = {"cuts": cuts, "microbatches": microbatches, "remat": remat, "mix": mix, "gate": gate}
     _check_way(how, given)
     model = _checked_model(model)
-    devices = _checked_devices(devices)
-    names = [device.name for device in devices]
+    chosen = _checked_devices(devices)
+    names = [device.name for device in chosen]
     if how == "data":
         return in_replicas(model, names)
     if how == "towers":
@@ -116,8 +119,8 @@ def parallelize(
         result = same_layers(model)
         run_in_stages(result, plan, microbatches, remat)
     else:
-        result, ways, places = in_sections(model, devices, costs)
-        plan = SectionPlan(devices, tuple(costs), ways, tuple(places), examples)
+        result, ways, places = in_sections(model, chosen, costs)
+        plan = SectionPlan(chosen, tuple(costs), ways, tuple(places), examples)
     compute_loss_there(result, names[-1] if how == "stages" else names[0])
     result.parallel_plan = plan
     if verbose:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout.distribute.planning.positions import REPLICATED, Positions
 
@@ -58,13 +59,13 @@ class Placement(Positions):
     """
 
     @classmethod
-    def replicated(cls, rows, devices):
+    def replicated(cls, rows: int, devices: int) -> "Placement":
         """Return a data-parallel placement: every device has a copy of all rows."""
         rows, devices = _sizes(rows, devices)
         return cls("replicated", rows, devices, (0,) * devices)
 
     @classmethod
-    def by_range(cls, rows, devices):
+    def by_range(cls, rows: int, devices: int) -> "Placement":
         """Return a row-wise placement: device 0 has the first `ceil(rows / devices)` rows, device 1 the
         next ones, and so on.
         """
@@ -72,7 +73,7 @@ class Placement(Positions):
         return cls("range", rows, devices, _range_sizes(rows, devices))
 
     @classmethod
-    def by_modulo(cls, rows, devices):
+    def by_modulo(cls, rows: int, devices: int) -> "Placement":
         """Return a row-wise placement: row `i` is on device `i % devices`."""
         rows, devices = _sizes(rows, devices)
         return cls(
@@ -80,7 +81,7 @@ class Placement(Positions):
         )
 
     @classmethod
-    def by_permutation(cls, rows, devices, seed=0):
+    def by_permutation(cls, rows: int, devices: int, seed: int = 0) -> "Placement":
         """Return a row-wise placement: rows are permuted by `i -> (i * a + b) % rows`, and then split into
         ranges.
 
@@ -108,7 +109,7 @@ class Placement(Positions):
         return cls("permutation", rows, devices, sizes, multiplier=multiplier % rows or 1, addend=addend)
 
     @classmethod
-    def by_columns(cls, rows, dim, devices):
+    def by_columns(cls, rows: int, dim: int, devices: int) -> "Placement":
         """Return a column-wise placement: every device has `dim / devices` columns of all rows, rounded up
         or down.
         """
@@ -120,7 +121,7 @@ class Placement(Positions):
         return cls("columns", rows, devices, (rows,) * devices, columns=columns)
 
     @classmethod
-    def on_device(cls, rows, devices, device):
+    def on_device(cls, rows: int, devices: int, device: int) -> "Placement":
         """Return a table-wise placement: one device has the whole table."""
         rows, devices = _sizes(rows, devices)
         if not 0 <= device < devices:
@@ -128,7 +129,7 @@ class Placement(Positions):
         return cls("table", rows, devices, tuple(rows if s == device else 0 for s in range(devices)))
 
     @classmethod
-    def explicit(cls, owners, devices, sizes=None):
+    def explicit(cls, owners: ArrayLike, devices: int, sizes: ArrayLike | None = None) -> "Placement":
         """Return a row-wise placement that gives each row its device, as a planner decided.
 
         Args:
@@ -163,7 +164,7 @@ class Placement(Positions):
         hot = np.flatnonzero(owners == REPLICATED)
         return cls("explicit", rows, devices, sizes, hot=hot if len(hot) else None, owners=owners)
 
-    def with_hot_rows(self, hot):
+    def with_hot_rows(self, hot: ArrayLike) -> "Placement":
         """Return the same placement, but every device has a copy of the rows `hot`.
 
         The positions that these rows had stay empty, so that all other rows stay where they were.
@@ -189,7 +190,7 @@ class Placement(Positions):
         return dataclasses.replace(self, hot=hot if len(hot) else None)
 
     @classmethod
-    def of_kind(cls, kind, rows, dim, devices):
+    def of_kind(cls, kind: str, rows: int, dim: int, devices: int) -> "Placement":
         """Return the placement of one of `SIMPLE_KINDS` for a table `[rows, dim]`."""
         if kind == "columns":
             return cls.by_columns(rows, dim, devices)

@@ -3,11 +3,14 @@
 import dataclasses
 import functools
 import operator
+import os
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout.distribute.planning import plan_file, plan_plot, plan_stats
-from keras_largeout.distribute.planning.devices import hosts_of_devices
+from keras_largeout.distribute.planning.devices import Device, hosts_of_devices
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.row_estimator import DeviceLoad, device_load, memory_of
 from keras_largeout.distribute.planning.specs import TableSpec, gather_specs
@@ -31,7 +34,7 @@ class TablePlan:
     placement: Placement
     reason: str
     expected: DeviceLoad | None
-    pins: dict = dataclasses.field(default_factory=dict)
+    pins: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def memory(self):
@@ -63,8 +66,8 @@ class Plan:
     ```
     """
 
-    devices: tuple
-    tables: tuple
+    devices: tuple[Device, ...]
+    tables: tuple[TablePlan, ...]
     batch_size: float
 
     def __post_init__(self):
@@ -78,7 +81,7 @@ class Plan:
                     f"The largest there is {largest.spec.name!r}, {int(largest.memory[index]):,} bytes."
                 )
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> TablePlan:
         """Return the `TablePlan` of the table `name`. Raises KeyError for a table that is not in the plan."""
         for table in self.tables:
             if table.spec.name == name:
@@ -86,39 +89,39 @@ class Plan:
         raise KeyError(f"No table {name!r} in this plan. Its tables: {list(self.placements)}")
 
     @property
-    def placements(self):
+    def placements(self) -> dict[str, Placement]:
         """dict from the names of all tables to their `Placement`s."""
         return {table.spec.name: table.placement for table in self.tables}
 
     @functools.cached_property
-    def expected(self):
+    def expected(self) -> DeviceLoad | None:
         """The `DeviceLoad` of all tables together; None where that of some table is unknown."""
         if any(table.expected is None for table in self.tables):
             return None
         return functools.reduce(operator.add, [table.expected for table in self.tables])
 
     @property
-    def storages(self):
+    def storages(self) -> dict[str, str]:
         """dict from the names of all tables to where their memory is, "device" or "host"."""
         return {table.spec.name: table.spec.storage for table in self.tables}
 
     @property
-    def host_memory(self):
+    def host_memory(self) -> int:
         """int: bytes that tables and slots take in host memory."""
         return sum(table.spec.nbytes for table in self.tables if table.spec.storage == "host")
 
     @property
-    def memory(self):
+    def memory(self) -> np.ndarray:
         """float64 `[devices]`: bytes that all tables and slots take on each device."""
         return np.sum([table.memory for table in self.tables], axis=0)
 
     @property
-    def seconds(self):
+    def seconds(self) -> np.ndarray | None:
         """float64 `[devices]`: expected seconds per step for the tables; None where that is unknown."""
         return None if self.expected is None else self.expected.seconds(self.devices)
 
     @property
-    def exchange_seconds(self):
+    def exchange_seconds(self) -> np.ndarray | None:
         """float64 `[devices]`: expected seconds per step in which each device receives; None where unknown.
 
         They are what comes from its own host / `Device.within`, plus what comes from others /
@@ -128,12 +131,12 @@ class Plan:
         return None if self.expected is None else self.expected.exchange_seconds(self.devices)
 
     @property
-    def imbalance(self):
+    def imbalance(self) -> float | None:
         """float: the busiest device's expected time over the mean; 1.0 is even. None where it is unknown."""
         return None if self.expected is None else max_over_mean(self.seconds)
 
     @property
-    def replicated(self):
+    def replicated(self) -> dict[str, tuple[int, str | None]]:
         """dict from the names of tables that have replicated rows to `(number of those rows, reason)`."""
         return {
             table.spec.name: (table.placement.num_hot, table.reason)
@@ -148,7 +151,7 @@ class Plan:
     def __str__(self):
         return plan_stats.text(self)
 
-    def plot(self, path):
+    def plot(self, path: str | os.PathLike) -> None:
         """Writes a picture: the memory and the expected time per step of every device, by table.
 
         The largest tables have a colour each. The others are summed by the way in which they are placed.
@@ -161,7 +164,7 @@ class Plan:
         """
         plan_plot.plot(self, path)
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike) -> None:
         """Writes the plan as JSON that people can read and edit.
 
         What may be edited in a table:
@@ -178,7 +181,9 @@ class Plan:
         plan_file.write(path, self.devices, self.tables, self.batch_size)
 
     @classmethod
-    def load(cls, path, tables=None, counts=None):
+    def load(
+        cls, path: str | os.PathLike, tables: Any = None, counts: dict[str, ArrayLike] | None = None
+    ) -> "Plan":
         """Reads what `save` wrote, with the edits that were made since.
 
         Args:

@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from keras_largeout.distribute.planning.devices import gather_devices, hosts_of_devices
+from keras_largeout.distribute.planning.devices import Device, gather_devices, hosts_of_devices
 from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.plan import Plan, TablePlan
@@ -34,16 +37,16 @@ _WORTH = 0.98
 
 
 def plan(
-    tables,
-    devices,
-    memory_per_device=None,
-    batch_size=4096,
-    counts=None,
-    small=1 << 20,
-    balance=1.05,
-    host_memory=None,
-    hosts=1,
-):
+    tables: Any,
+    devices: int | Sequence[Device],
+    memory_per_device: float | None = None,
+    batch_size: float = 4096,
+    counts: dict[str, ArrayLike] | None = None,
+    small: int = 1 << 20,
+    balance: float = 1.05,
+    host_memory: float | None = None,
+    hosts: int = 1,
+) -> Plan:
     """Makes a sharding plan: no device waits for another, and none runs out of memory.
 
     What the planner chooses for a table, in the words of TorchRec:

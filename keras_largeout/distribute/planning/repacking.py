@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from keras_largeout.distribute.planning.partitioner import pack
+from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.planning.row_placement import pack_rows
 from keras_largeout.distribute.planning.tree_estimator import class_frequencies, load_kinds, node_loads
 from keras_largeout.distribute.planning.tree_placement import cut_and_units, subtree_placement
@@ -20,8 +21,8 @@ class MeasuredPlan:
             have given for all steps measured. (In a single step chance adds to it.)
     """
 
-    placements: dict
-    expected: dict
+    placements: dict[str, Placement]
+    expected: dict[str, float]
 
     def __str__(self):
         lines = [f"{name}: expected max/mean {value:.2f}" for name, value in self.expected.items()]

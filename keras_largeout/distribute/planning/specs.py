@@ -90,17 +90,17 @@ class TableSpec:
             object.__setattr__(self, "counts", counts)
 
     @property
-    def itemsize(self):
+    def itemsize(self) -> int:
         """int: bytes of one value of the table."""
         return _ITEMSIZE[self.dtype]
 
     @property
-    def row_bytes(self):
+    def row_bytes(self) -> int:
         """int: bytes of a row with its slots."""
         return self.dim * (self.itemsize + FLOAT32_BYTES * self.slots) + FLOAT32_BYTES * self.row_slots
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """int: bytes of the table with its slots."""
         return self.rows * self.row_bytes
 

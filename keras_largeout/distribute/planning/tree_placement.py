@@ -8,6 +8,7 @@ In the code, a *unit* is the root of such a subtree.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_largeout.distribute.planning.partitioner import pack
 from keras_largeout.distribute.planning.placement import REPLICATED, Placement
@@ -19,6 +20,7 @@ from keras_largeout.distribute.planning.tree_estimator import (
     node_owners,
     subtree_sums,
 )
+from keras_largeout.trees import Tree
 from keras_largeout.trees.cost import FLOPS_PER_BYTE
 from keras_largeout.trees.parts import inherit
 
@@ -34,19 +36,19 @@ _EQUAL = 0.985
 
 
 def place_tree(
-    tree,
-    devices,
-    counts=None,
-    how="planned",
-    dim=300,
-    batch_tokens=None,
-    unit=UNIT,
-    extra_work=EXTRA_WORK,
-    sizes_slack=1 / 16,
-    shares=None,
-    room=None,
-    slots=0,
-):
+    tree: Tree,
+    devices: int,
+    counts: ArrayLike | None = None,
+    how: str = "planned",
+    dim: int = 300,
+    batch_tokens: int | None = None,
+    unit: float = UNIT,
+    extra_work: float = EXTRA_WORK,
+    sizes_slack: float = 1 / 16,
+    shares: ArrayLike | None = None,
+    room: ArrayLike | None = None,
+    slots: int = 0,
+) -> Placement:
     """Return the `Placement` of the rows of a tree's table.
 
     A row is on the device of the node that it is a child of. The nodes at the top, the *cut*, are replicated.

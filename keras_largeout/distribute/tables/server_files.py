@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,11 +18,13 @@ from keras_largeout.files.origin import path_from_file, path_in_file
 
 _FILE_BYTES = 128 << 20
 _FOLDER = "tables-"
-_active = contextvars.ContextVar("keras_largeout_server_files", default=None)
+_active: contextvars.ContextVar["_Files | None"] = contextvars.ContextVar(
+    "keras_largeout_server_files", default=None
+)
 
 
 @contextlib.contextmanager
-def server_files(folder, keep=1):
+def server_files(folder: str | os.PathLike, keep: int = 1) -> Iterator[None]:
     """Has tables on parameter servers written by their servers, not through the chief.
 
     What is saved inside (`model.save_weights`, `model.save`) holds everything but the rows of such tables and

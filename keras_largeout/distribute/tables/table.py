@@ -1,11 +1,15 @@
 """`ShardedTable`: the one home of a large parameter."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.repacking import spread_rows
 from keras_largeout.distribute.replicas.devices import emptiest_server, local, on_servers, table_devices
 from keras_largeout.distribute.replicas.exchange_dtype import exchange_dtype_of
@@ -96,18 +100,18 @@ class ShardedTable:
 
     def __init__(
         self,
-        shape,
-        initializer,
-        dtype="float32",
-        name="table",
-        trainable=True,
-        constraint=None,
-        placement="auto",
-        plan_name=None,
-        storage="device",
-        cache_rows=None,
-        beside=None,
-    ):
+        shape: tuple[int, ...],
+        initializer: str | keras.Initializer,
+        dtype: str = "float32",
+        name: str = "table",
+        trainable: bool = True,
+        constraint: keras.constraints.Constraint | None = None,
+        placement: str | Placement | Plan = "auto",
+        plan_name: str | None = None,
+        storage: str = "device",
+        cache_rows: int | None = None,
+        beside: "ShardedTable | None" = None,
+    ) -> None:
         dtype = keras.backend.standardize_dtype(dtype)
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(
@@ -138,7 +142,7 @@ class ShardedTable:
         self.caches = RowCaches.of_table(self, cache_rows)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
         self.placed = None if plan_name is None else self
-        self._exchange = None
+        self._exchange: Exchange | None = None
         if constraint is not None:
             for shard in self.shards:
                 shard.constraint = constraint
@@ -176,50 +180,52 @@ class ShardedTable:
             number_folder(root)
         return TableFolder(path, about, laws, mode == READ_ONLY, mode == NEW and not overwrite, overwrite)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the files of a table that is in files. It cannot be used any more then."""
         if self.folder is not None:
             self.folder.close()
 
-    def first_rows(self, initializer, shape, dtype, of_table):
+    def first_rows(
+        self, initializer: keras.Initializer, shape: tuple[int, ...], dtype: str, of_table: bool
+    ) -> FirstRows:
         """Return the `FirstRows` of the table's array or of one of a slot, in files."""
         if of_table:  # those that it had when the folder was made
             return FirstRows(self.folder.first, shape, dtype)
         return FirstRows.of(initializer, shape, dtype)
 
     @property
-    def shards(self):
+    def shards(self) -> list[keras.Variable]:
         """The parts, `ShardVariable`s: replicated rows first, then the shards in the order of devices."""
         return list(self.array.parts.values())
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         return self.array.initialized
 
     @property
-    def here(self):
+    def here(self) -> range:
         """The indices of the devices that this process has, among `devices`: a range."""
         return range(len(self.devices)) if self.hosts is None else self.hosts.here
 
     @property
-    def is_whole(self):
+    def is_whole(self) -> bool:
         """True if every replica has the whole table: one shard, or a replicated table."""
         return not any(self.placement.sizes) or len(self.devices) == 1
 
     @property
-    def exchange(self):
+    def exchange(self) -> Exchange:
         """The `Exchange` that finds rows of a table that is not whole."""
         if self._exchange is None:
             self._exchange = Exchange(self)
         return self._exchange
 
-    def even_placement(self, recorded):
+    def even_placement(self, recorded: Any) -> tuple[Placement, np.ndarray]:
         """Return the `Placement` that is even for what a counter recorded, and what it makes each device
         do.
         """
         return spread_rows(self.placement, recorded)
 
-    def check_move(self, placement):
+    def check_move(self, placement: Placement) -> None:
         """Raises ValueError where rows cannot be moved to `placement`: parts of other sizes, or files."""
         if self.hosts is not None:
             raise ValueError(
@@ -244,7 +250,7 @@ class ShardedTable:
                 f"Received: {placement!r} with shards of {list(placement.sizes)}"
             )
 
-    def move_to(self, placement):
+    def move_to(self, placement: Placement) -> bool:
         """Takes over a placement of the same sizes; the rows' values are then to be written anew.
 
         Returns:
@@ -262,7 +268,7 @@ class ShardedTable:
         return False
 
     @property
-    def variable(self):
+    def variable(self) -> Any:
         """The `tf.Variable` of a table that is whole; this replica's copy of it where it is replicated.
 
         In an export a table in parts is one variable too, and one in int8 is `QuantizedRows`: see
@@ -277,22 +283,22 @@ class ShardedTable:
         (part,) = self.shards
         return local(part.value) if part.initialized else part.value
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         """Return the logical array, one copy of it."""
         return self.array.numpy()
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.array, dtype)
 
-    def assign(self, value):
+    def assign(self, value: ArrayLike) -> None:
         """Overwrites the logical array."""
         self.array.assign(value)
 
-    def save(self, store):
+    def save(self, store: Any) -> None:
         """Writes the logical array to `store` in chunks of rows."""
         self.array.save(store, self.name)
 
-    def load(self, store):
+    def load(self, store: Any) -> None:
         """Reads what `save` wrote, or the one array that an ordinary Keras layer wrote.
 
         Raises:
@@ -306,7 +312,7 @@ class ShardedTable:
                 return self.assign(np.asarray(store[key]))
         self.array.load(store, self.name)
 
-    def check(self, store):
+    def check(self, store: Any) -> None:
         """Raises ValueError unless `load` could read this table from `store`."""
         whole = [key for key in (self.name, "0") if key in store]
         if not whole:

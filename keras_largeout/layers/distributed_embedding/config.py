@@ -1,10 +1,12 @@
 """The configs of a `DistributedEmbedding`: `TableConfig` and `FeatureConfig`."""
 
 import dataclasses
+from typing import Any
 
 import keras
 
 from keras_largeout._checks import positive_int
+from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.distribute.tables.placing import check_placement
 from keras_largeout.distribute.tables.storage.places import (
     as_safe_as_here,
@@ -14,6 +16,7 @@ from keras_largeout.distribute.tables.storage.places import (
 )
 from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
 from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
+from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.optimizers.counterpart import counterpart
 
@@ -87,17 +90,17 @@ class TableConfig:
     name: str
     vocabulary_size: int
     embedding_dim: int
-    initializer: object = dataclasses.field(default_factory=_default_initializer)
-    optimizer: object = None
+    initializer: str | keras.Initializer = dataclasses.field(default_factory=_default_initializer)
+    optimizer: str | keras.Optimizer | None = None
     combiner: str | None = "mean"
-    placement: object = "auto"
-    regularizer: object = None
-    constraint: object = None
+    placement: str | Placement = "auto"
+    regularizer: str | keras.Regularizer | None = None
+    constraint: str | keras.constraints.Constraint | None = None
     mask_zero: bool = False
     max_ids_per_partition: int = 256
     max_unique_ids_per_partition: int = 256
     out_of_range: str | None = None
-    vocabulary: object = None
+    vocabulary: DynamicVocabulary | None = None
     dtype: str | None = None
     storage: str = "device"
     cache_rows: int | None = None
@@ -126,7 +129,7 @@ class TableConfig:
             object.__setattr__(self, field, value)
         self.ids("error")
 
-    def ids(self, out_of_range):
+    def ids(self, out_of_range: str) -> IdsOfTable:
         """Return the `IdsOfTable` of this table in a layer that says `out_of_range`."""
         return IdsOfTable(
             self.vocabulary_size,
@@ -147,7 +150,7 @@ class TableConfig:
     def __hash__(self):
         return hash((self.name, self.vocabulary_size, self.embedding_dim))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for field in _OBJECTS:
             serialize = vocabulary_config if field == "vocabulary" else keras.saving.serialize_keras_object
@@ -160,7 +163,7 @@ class TableConfig:
         return config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "TableConfig":
         config = config_of_copy(config)
         for field in _OBJECTS:
             config[field] = keras.saving.deserialize_keras_object(config[field])
@@ -196,8 +199,8 @@ class FeatureConfig:
 
     name: str
     table: TableConfig
-    input_shape: tuple | None = None
-    output_shape: tuple | None = None
+    input_shape: tuple[int | None, ...] | None = None
+    output_shape: tuple[int | None, ...] | None = None
     combiner: str | None = OF_TABLE
     max_sequence_length: int | None = None
 
@@ -235,7 +238,7 @@ class FeatureConfig:
     def __hash__(self):
         return hash((self.name, self.table))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "table": keras.saving.serialize_keras_object(self.table),
@@ -246,22 +249,24 @@ class FeatureConfig:
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "FeatureConfig":
         with as_safe_as_here():
             table = keras.saving.deserialize_keras_object(config["table"])
         return cls(**{**config, "table": table})
 
     @property
-    def padding(self):
+    def padding(self) -> bool:
         """True if id 0 is left out of the feature's bags."""
         return self.table.mask_zero and self.combiner is not None
 
     @property
-    def masks(self):
+    def masks(self) -> bool:
         """True if the feature's output has a mask."""
         return self.table.mask_zero and self.combiner is None
 
-    def compute_output_shape(self, input_shape, sparse=False):
+    def compute_output_shape(
+        self, input_shape: tuple[int | None, ...], sparse: bool = False
+    ) -> tuple[int | None, ...]:
         """Return the shape of the output for ids of this shape, both checked against what the feature says.
 
         `sparse`: whether the ids are a `tf.SparseTensor`.

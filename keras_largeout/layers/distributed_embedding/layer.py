@@ -2,15 +2,21 @@
 
 import copy
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.feature_use import FeatureUse
 from keras_largeout.distribute.balance.recording import record
+from keras_largeout.distribute.planning.plan import Plan
+from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale, check_optimizer
 from keras_largeout.distribute.tables.placing import PLACEMENTS
+from keras_largeout.distribute.tables.row_span import RowSpan
 from keras_largeout.distribute.tables.stacked import StackedTable
 from keras_largeout.distribute.tables.stacked_lookup import StackedLookup
 from keras_largeout.distribute.tables.storage.places import as_safe_as_here
@@ -93,14 +99,14 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     def __init__(
         self,
-        feature_configs,
+        feature_configs: Any,
         *,
-        table_stacking="auto",
-        out_of_range="error",
-        placement="auto",
-        update_stats=False,
-        **kwargs,
-    ):
+        table_stacking: str | Sequence[str] | Sequence[Sequence[str]] | None = "auto",
+        out_of_range: str = "error",
+        placement: str | Plan = "auto",
+        update_stats: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_way(out_of_range)
         if placement not in PLACEMENTS and not hasattr(placement, "placements"):
@@ -140,19 +146,19 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         self.autocast = False
 
     @property
-    def feature_configs(self):
+    def feature_configs(self) -> Any:
         """The structure of `FeatureConfig`s."""
         return self._features.configs
 
     @property
-    def fused_tables(self):
+    def fused_tables(self) -> dict[str, tuple[str, ...]]:
         """dict from the names of the stacks to the names of their tables. Plans know the stacks by them."""
         return {self._plan_name(s): tuple(table.name for table in s.tables) for s in self._stacks}
 
     def _plan_name(self, stack):
         return f"{self.name}/{stack.name}"
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         if self.built:
             return
         self.tables = [self._table(stack) for stack in self._stacks]
@@ -182,7 +188,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             trainable=stack.first.optimizer is None,
         )
 
-    def make_slots(self):
+    def make_slots(self) -> None:
         """Makes the slots of the tables' own optimizers: before they are saved or loaded."""
         for fused, stacks in self._trained:
             if fused is not None:
@@ -192,18 +198,18 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         """Return the `StackedTable`s of `Stack`s."""
         return [table for stack, table in zip(self._stacks, self.tables) if stack in stacks]
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Keras 3.12, the last one for Python 3.10, takes no None among what it builds from.
         if not self.built:
             self.build()
         return super().__call__(*args, **kwargs)
 
     @classmethod
-    def has_sparsecores(cls):
+    def has_sparsecores(cls) -> bool:
         """Return False: there are no TPUs here. As in keras_rs."""
         return False
 
-    def preprocess(self, inputs, weights=None, training=False):
+    def preprocess(self, inputs: Any, weights: Any = None, training: bool = False) -> dict[str, Any]:
         """Return inputs and weights in one structure, which this layer takes as its `inputs`.
 
         As in keras_rs, where TPUs need it. Here nothing is gained by it.
@@ -224,7 +230,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             self._features.flatten("weights", weights)
         return bundled(inputs, weights)
 
-    def call(self, inputs, weights=None, training=None):
+    def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> Any:
         inputs, weights = unbundled(inputs, weights)
         check_keras_3(self, inputs)
         check_optimizer(self)
@@ -277,7 +283,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         requests = [request._replace(out_of_range="zero") for request in requests]
         return StackedLookup(table, requests, source=source, lookup=lookup)
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         if not self.supports_masking:
             return None
         inputs, _ = unbundled(inputs)
@@ -285,7 +291,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         features = zip(self._features.flat, flat)
         return self._features.pack([self._requests.mask(f, ids) if f.masks else None for f, ids in features])
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         input_shape, _ = unbundled(input_shape)
         return keras.tree.map_structure_up_to(
             self._features.configs,
@@ -294,7 +300,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             input_shape,
         )
 
-    def compute_output_spec(self, inputs, weights=None, training=None):
+    def compute_output_spec(self, inputs: Any, weights: Any = None, training: bool | None = None) -> Any:
         inputs, _ = unbundled(inputs)
         flat = self._features.flatten("inputs", inputs)
         return self._features.pack([self._spec(f, ids) for f, ids in zip(self._features.flat, flat)])
@@ -308,7 +314,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     # The tables one by one.
 
-    def get_embedding_tables(self):
+    def get_embedding_tables(self) -> dict[str, RowSpan]:
         """Return dict from the name of each table to its rows.
 
         The values are views: `shape`, `dtype`, subscripts as of a NumPy array (`table[[3, 5], :2]`),
@@ -319,7 +325,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             raise AttributeError("You must build the layer before asking for its tables.")
         return {section.name: table.span(section.name) for table in self.tables for section in table.sections}
 
-    def make_uses(self):
+    def make_uses(self) -> list[FeatureUse]:
         """Return a `FeatureUse` for each feature."""
         requests = self._requests
         if not requests.uses:
@@ -327,7 +333,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             requests.uses = tuple(FeatureUse(name, rule) for name, rule in rules)
         return list(requests.uses)
 
-    def table_specs(self, counts=None):
+    def table_specs(self, counts: dict[str, ArrayLike] | None = None) -> list[TableSpec]:
         """Return what a planner (`kl.distribute.plan`) has to know of the stacks: a list of `TableSpec`.
 
         Args:
@@ -337,7 +343,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         features, dtype = self._features.flat, self.variable_dtype
         return [stack.spec(self._plan_name(stack), features, dtype, counts or {}) for stack in self._stacks]
 
-    def table_optimizers(self):
+    def table_optimizers(self) -> dict[str, keras.Optimizer]:
         """Return dict from the names of the tables that have an optimizer of their own to it.
 
         What a config said (a Keras optimizer, or its name) became an optimizer of `kl.optimizers`. Tables
@@ -355,13 +361,13 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     # Saving. The tables' optimizers are saved by Keras, in folders of their own.
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         self.make_slots()
         with digested(store, place_of(store)) as arrays:
             for name, rows in self.get_embedding_tables().items():
                 rows.save(arrays, name)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)
         tables = self.get_embedding_tables()
         for name, rows in tables.items():
@@ -371,7 +377,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
             for name, rows in tables.items():
                 rows.load(store, name)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "feature_configs": keras.saving.serialize_keras_object(self._features.configs),
@@ -381,7 +387,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "DistributedEmbedding":
         with as_safe_as_here():
             features = keras.saving.deserialize_keras_object(config["feature_configs"])
         return cls(**{**config, "feature_configs": features})

@@ -1,5 +1,7 @@
 """`TableHead`: what the heads have in common that own a row and a bias for each class."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -35,17 +37,17 @@ class TableHead(HeadOptimizer, Head):
 
     def __init__(
         self,
-        num_classes,
-        use_bias=True,
-        kernel=None,
-        temperature=1.0,
-        optimizer=None,
-        counts=None,
-        kernel_initializer="uniform",
-        bias_initializer=None,
-        kernel_constraint=None,
-        **kwargs,
-    ):
+        num_classes: int,
+        use_bias: bool = True,
+        kernel: str | keras.Layer | None = None,
+        temperature: float = 1.0,
+        optimizer: str | keras.Optimizer | None = None,
+        counts: np.ndarray | None = None,
+        kernel_initializer: str | keras.Initializer = "uniform",
+        bias_initializer: str | keras.Initializer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_classes, **kwargs)
         self.use_bias = use_bias
         self._first_counts = counts
@@ -69,21 +71,21 @@ class TableHead(HeadOptimizer, Head):
             )
         self.take_optimizer(optimizer)
 
-    def tied_to(self):
+    def tied_to(self) -> keras.Layer | None:
         """Return the embedding whose table is the kernel; None where the head has one of its own.
 
         No attribute: Keras would save the embedding with the head.
         """
         return None if self._tied is None else self._tied.embedding
 
-    def get_build_config(self):
+    def get_build_config(self) -> dict[str, Any] | None:
         """Return what a copy is built with before it is called; None for a tied head.
 
         Keras makes the layers of a copy in an order of its own: the embedding may come after the head.
         """
         return super().get_build_config() if self._tied is None else None
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
         self.dim = hidden_length(input_shape)
@@ -128,25 +130,25 @@ class TableHead(HeadOptimizer, Head):
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
-    def kernel(self):
+    def kernel(self) -> Any:
         """The rows of the classes: `[num_classes, dim]`, a table with `numpy` and `assign`."""
         return self.softmax_weights.kernel
 
     @property
-    def bias(self):
+    def bias(self) -> Any:
         """The biases: `[num_classes]`, a table with `numpy` and `assign`, or None."""
         return self.softmax_weights.bias
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         return self.softmax_weights.initialized
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
         hidden = super().call(inputs)
         note_training(hidden, training)
         return hidden
 
-    def compute_output_spec(self, inputs, training=False):
+    def compute_output_spec(self, inputs: tf.Tensor, training: bool | None = False) -> keras.KerasTensor:
         return super().compute_output_spec(inputs)
 
     def token_losses(self, y_true, hidden, active=None):

@@ -1,7 +1,10 @@
 """`FullSoftmax`: the exact softmax over all classes, without its logits in memory."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._hidden import in_training
 from keras_largeout.layers.heads._per_class import counts_per_class
@@ -80,19 +83,19 @@ class FullSoftmax(TableHead):
 
     def __init__(
         self,
-        num_classes,
-        counts=None,
-        use_bias=True,
-        kernel=None,
-        temperature=1.0,
-        label_smoothing=0.0,
-        z_loss=0.0,
-        optimizer=None,
-        kernel_initializer="uniform",
-        bias_initializer=None,
-        kernel_constraint=None,
-        **kwargs,
-    ):
+        num_classes: int,
+        counts: ArrayLike | None = None,
+        use_bias: bool = True,
+        kernel: str | keras.Layer | None = None,
+        temperature: float = 1.0,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        optimizer: str | keras.Optimizer | None = None,
+        kernel_initializer: str | keras.Initializer = "uniform",
+        bias_initializer: str | keras.Initializer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             num_classes,
             use_bias=use_bias,
@@ -113,7 +116,9 @@ class FullSoftmax(TableHead):
             raise ValueError(f"`z_loss` must not be negative. Received: z_loss={z_loss}")
         self.label_smoothing, self.z_loss = float(label_smoothing), float(z_loss)
 
-    def flat_losses(self, y_true, vectors, weight, hidden):
+    def flat_losses(
+        self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         expected = None
         if in_training(hidden):
             expected = Expected(weight, None, self.label_smoothing, self.z_loss, self.num_classes)
@@ -126,5 +131,5 @@ class FullSoftmax(TableHead):
             losses += self.z_loss * tf.square(terms.lse)
         return losses, terms.ce
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}

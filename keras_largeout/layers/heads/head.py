@@ -15,6 +15,8 @@ the right shapes, and a digest, by which a clone in the same process finds the t
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -59,19 +61,19 @@ class Head(keras.layers.Layer):
     -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
     """
 
-    dim = None  # before the layer is built
+    dim: Any = None  # before the layer is built
     scores_lists = False  # whether `token_losses` takes `LabelLists`
     has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
     searches = False  # whether `best_classes` are found by ops that have no gradient themselves
 
-    def __init__(self, num_classes, **kwargs):
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = positive_int("num_classes", num_classes)
         self.supports_masking = True
         self.supports_jit = False  # custom ops
         register(self)
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
         check_call(self)
@@ -79,23 +81,23 @@ class Head(keras.layers.Layer):
         mark(hidden, self, inputs)
         return hidden
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: tf.Tensor) -> keras.KerasTensor:
         hidden = super().compute_output_spec(inputs)
         mark(hidden, self, inputs)
         return hidden
 
     @property
-    def loss(self):
+    def loss(self) -> keras.Loss:
         """A `keras.losses.Loss` of `(y_true, hidden)`: the mean of `token_losses` over the tokens.
 
         These are -log p(y_true | hidden), where the head does not say otherwise.
         """
         return HeadLoss(self.name, head=self)
 
-    def make_loss(self, **kwargs):
+    def make_loss(self, **kwargs: Any) -> keras.Loss:
         """Return `loss` with other arguments.
 
         Args:
@@ -109,7 +111,9 @@ class Head(keras.layers.Layer):
         """
         return HeadLoss(self.name, head=self, **kwargs)
 
-    def targets(self, y_true, hidden, ignore_class=None):
+    def targets(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, ignore_class: int | None = None
+    ) -> tuple[tf.Tensor | LabelLists, tf.Tensor, tf.Tensor | None]:
         """Return what the loss makes of Keras's `y_true`.
 
         Args:
@@ -131,7 +135,13 @@ class Head(keras.layers.Layer):
             ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
         return ids, ids, ids != -1
 
-    def score(self, y_true, hidden, sample_weight=None, ignore_class=None):
+    def score(
+        self,
+        y_true: Any,
+        hidden: tf.Tensor | np.ndarray,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+    ) -> Scored:
         """Return the losses of a batch: what losses and metrics begin with.
 
         Args:
@@ -153,7 +163,7 @@ class Head(keras.layers.Layer):
         losses, cross_entropy = losses_of(targets, hidden, active, weight)
         return Scored(losses, counted, active, weight, cross_entropy)
 
-    def check_compiled(self, model, outputs):
+    def check_compiled(self, model: keras.Model, outputs: Sequence) -> None:
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
 
         Raises:
@@ -161,11 +171,15 @@ class Head(keras.layers.Layer):
         """
         check_outputs(model, outputs)
 
-    def token_losses(self, y_true, hidden, active=None):
+    def token_losses(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Return the losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
         raise NotImplementedError
 
-    def weighed_losses(self, y_true, hidden, active, weight):
+    def weighed_losses(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None, weight: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return `token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
 
         A head that computes gradients along with the losses can make use of it.
@@ -176,7 +190,7 @@ class Head(keras.layers.Layer):
         losses = self.token_losses(y_true, hidden, active)
         return losses, losses
 
-    def log_prob(self, hidden, y):
+    def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p(y | hidden).
 
         Args:
@@ -188,7 +202,12 @@ class Head(keras.layers.Layer):
         """
         return -self.token_losses(tf.convert_to_tensor(y), tf.convert_to_tensor(hidden))
 
-    def top_k(self, hidden, k, exclude=None):
+    def top_k(
+        self,
+        hidden: tf.Tensor | np.ndarray,
+        k: int,
+        exclude: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | np.ndarray | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the k classes of highest score, exactly.
 
         Args:
@@ -233,7 +252,7 @@ class Head(keras.layers.Layer):
             part.set_shape(static)
         return scores, ids
 
-    def log_probs(self, hidden):
+    def log_probs(self, hidden: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into
         memory.
 
@@ -248,7 +267,14 @@ class Head(keras.layers.Layer):
         """
         return log_probs(self, hidden)
 
-    def sample(self, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
+    def sample(
+        self,
+        hidden: tf.Tensor | np.ndarray,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | keras.random.SeedGenerator | None = None,
+    ) -> tf.Tensor:
         """Draws a class for every token.
 
         Args:
@@ -280,18 +306,18 @@ class Head(keras.layers.Layer):
         return sample(self, hidden, temperature, top_k, top_p, seed)
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         """False only while Keras builds a model symbolically and has not created its variables yet."""
         raise NotImplementedError
 
-    def best_classes(self, hidden, k):
+    def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return what `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
 
         k: int, or an int32 scalar tensor.
         """
         raise NotImplementedError
 
-    def scores_of(self, hidden, ids):
+    def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
         """Return the scores that `best_classes` has found, computed anew where their gradient is asked for.
 
         Args:
@@ -304,7 +330,7 @@ class Head(keras.layers.Layer):
         every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
         return tf.reshape(self.log_prob(every, tf.reshape(ids, [-1])), tf.shape(ids))
 
-    def score_variables(self):
+    def score_variables(self) -> list[tf.Variable]:
         """Return the plain `tf.Variable`s of one device of which scores have a gradient, beside hidden
         vectors.
         """
@@ -326,7 +352,9 @@ class Head(keras.layers.Layer):
 
         return _gradients.with_gradient(gradient, tf.stop_gradient(scores), [hidden], variables), ids
 
-    def best_without(self, hidden, k, excluded):
+    def best_without(
+        self, hidden: tf.Tensor | np.ndarray, k: int, excluded: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return what `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too
         few.
 
@@ -337,7 +365,13 @@ class Head(keras.layers.Layer):
         """
         return best_without(self.best_classes, hidden, k, excluded, self.num_classes)
 
-    def predictor(self, model, k=10, position="all", exclude=None):
+    def predictor(
+        self,
+        model: keras.Model,
+        k: int | None = 10,
+        position: str = "all",
+        exclude: keras.KerasTensor | None = None,
+    ) -> keras.Model:
         """Return a `keras.Model` from the inputs of `model` to the k classes of highest score.
 
         Args:
@@ -371,7 +405,7 @@ class Head(keras.layers.Layer):
         """
         return predictor(self, model, k, position, exclude)
 
-    def summary_note(self):
+    def summary_note(self) -> str | None:
         """Return what `model.summary()` of a `kl.Model` says of the head's numbers: a str, or None."""
         sizes = {True: 0, False: 0}  # of weights, and of integers
         for weight in self.weights:
@@ -384,14 +418,14 @@ class Head(keras.layers.Layer):
             note += " trained by an optimizer of the layer's own (they count as non-trainable above)"
         return note + (f", {sizes[False]:,} integers (its tree, its connections)" if sizes[False] else "")
 
-    def check_k(self, k):
+    def check_k(self, k: int) -> None:
         whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
         if not whole or not 1 <= k <= self.num_classes:
             raise ValueError(
                 f"`k` must be an integer in 1 .. num_classes={self.num_classes}. Received: k={k!r}"
             )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_classes": self.num_classes}
 
 

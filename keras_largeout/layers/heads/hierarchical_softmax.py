@@ -1,11 +1,18 @@
 """`HierarchicalSoftmax`: a softmax over millions of classes as a walk down a tree."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._keras import place_of
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
+from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.between_hosts import RouteToAll
 from keras_largeout.distribute.replicas.devices import table_devices
@@ -22,6 +29,7 @@ from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.tree_softmax.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax.wrapper import tree_softmax_loss, tree_softmax_top_k
+from keras_largeout.trees import Tree
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -93,17 +101,17 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
     def __init__(
         self,
-        num_classes,
-        counts=None,
-        tree=None,
-        use_bias=True,
-        kernel_initializer="uniform",
-        bias_initializer=None,
-        kernel_constraint=None,
-        placement="auto",
-        optimizer=None,
-        **kwargs,
-    ):
+        num_classes: int,
+        counts: ArrayLike | None = None,
+        tree: Tree | Callable[[np.ndarray], Tree] | None = None,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "uniform",
+        bias_initializer: str | keras.Initializer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        placement: str | Placement | Plan = "auto",
+        optimizer: str | keras.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_classes, **kwargs)
         self.take_optimizer(optimizer)
         self.use_bias = use_bias
@@ -114,21 +122,21 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         self._tree = HeadTree(self.num_classes, counts, tree)
 
     @property
-    def tree(self):
+    def tree(self) -> Tree | None:
         """The `trees.Tree`; None for a layer that was made from a config and has no weights yet."""
         return self._tree.tree
 
     @property
-    def cut(self):
+    def cut(self) -> Any:
         """The `TreeCut` of the head's tree: what of it is replicated on several devices."""
         return self._tree.cut(self.dim)
 
     @property
-    def num_rows(self):
+    def num_rows(self) -> int:
         """Rows of the table: one for every class and every inner node but the root."""
         return self._tree.num_rows
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
         self.dim = hidden_length(input_shape)
@@ -175,7 +183,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         return all(table.initialized for table in self._tables())
 
     def _tables(self):
@@ -187,7 +195,9 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         rows = LogicalRows if in_parts else lambda table: table.variable
         return rows(self.kernel_table), rows(self.bias_table) if self.use_bias else None, self._tree.arrays()
 
-    def token_losses(self, y_true, hidden, active=None):
+    def token_losses(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None = None
+    ) -> tf.Tensor:
         weights = None if active is None else tf.reshape(tf.cast(active, tf.float32), [-1])
 
         def losses_of(hidden, y_true):
@@ -200,7 +210,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
         return self._per_token(losses_of, hidden, y_true)
 
-    def log_prob(self, hidden, y):
+    def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         # Not `token_losses`: its gradient takes a step of an optimizer of the layer's own.
         losses = self._per_token(self._flat_losses, tf.convert_to_tensor(hidden), tf.convert_to_tensor(y))
         return -losses
@@ -225,7 +235,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
             return self._sharded.losses(hidden, y_true, weights)
         return tree_softmax_loss(hidden, y_true, *self._parts(), weights=weights)
 
-    def table_specs(self):
+    def table_specs(self) -> list[TableSpec]:
         """Return what a planner (`kl.distribute.plan`) has to know of the layer: `TableSpec`s."""
         if self.tree is None or not self.built:
             raise ValueError(f"The head {self.name!r} has no tree or no weights yet: build it first.")
@@ -240,27 +250,27 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         bias = TableSpec(f"{self.name}_bias", self.num_rows, 1, like=self.name)
         return [rows, bias] if self.use_bias else [rows]
 
-    def best_classes(self, hidden, k):
+    def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
         hosts = None if is_exporting() or self._sharded is None else self.kernel_table.hosts
         if hosts is None:
-            return search(hidden, *self._parts(), k)
+            return search(hidden, *self._parts(), k=k)
         # All hosts search for the tokens of all: so they ask one another for rows equally often.
         route = RouteToAll(hosts, tf.shape(hidden)[0])
-        return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k))
+        return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k=k))
 
-    def score_variables(self):
+    def score_variables(self) -> list[tf.Variable]:
         plain = self._sharded is None and len(self.kernel_table.devices) == 1
         return [table.variable for table in self._tables()] if plain and self.trainable else []
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         self.make_slots()
         with digested(store, place_of(store)) as arrays:
             self._tree.save(arrays, self.dim)
             for table in self._tables():
                 table.save(arrays)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)
         tree = self._tree.saved(store, self.name)
         if not self.use_bias and saved_shape(store, "bias") is not None:
@@ -278,7 +288,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
             table.load(store)
         self._tree.fill()
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "use_bias": self.use_bias,
@@ -291,7 +301,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "HierarchicalSoftmax":
         if "tree_shape" in config:  # files of version 0.1.0
             config = {**config, "tree": config["tree_shape"]}
             del config["tree_shape"]

@@ -1,8 +1,11 @@
 """`SampledSoftmax`: in training some classes stand for all, in evaluation all are there."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout._hidden import in_training
@@ -94,23 +97,23 @@ class SampledSoftmax(TableHead):
 
     def __init__(
         self,
-        num_classes,
-        num_sampled,
-        distribution=None,
-        counts=None,
-        unique=True,
-        loss="softmax",
-        calibration=0.75,
-        seed=None,
-        use_bias=True,
-        kernel=None,
-        temperature=1.0,
-        optimizer=None,
-        kernel_initializer="uniform",
-        bias_initializer=None,
-        kernel_constraint=None,
-        **kwargs,
-    ):
+        num_classes: int,
+        num_sampled: int,
+        distribution: str | None = None,
+        counts: ArrayLike | None = None,
+        unique: bool = True,
+        loss: str = "softmax",
+        calibration: float = 0.75,
+        seed: int | None = None,
+        use_bias: bool = True,
+        kernel: str | keras.Layer | None = None,
+        temperature: float = 1.0,
+        optimizer: str | keras.Optimizer | None = None,
+        kernel_initializer: str | keras.Initializer = "uniform",
+        bias_initializer: str | keras.Initializer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             num_classes,
             use_bias=use_bias,
@@ -152,7 +155,7 @@ class SampledSoftmax(TableHead):
             None if self._counts is None else lambda: self._counts.variable.value,
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
         if self._counts is not None:
@@ -160,10 +163,12 @@ class SampledSoftmax(TableHead):
         super().build(input_shape)
 
     @property
-    def has_log_probs(self):
+    def has_log_probs(self) -> bool:
         return self.loss_kind == "softmax"
 
-    def flat_losses(self, y_true, vectors, weight, hidden):
+    def flat_losses(
+        self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         if not in_training(hidden) and self.loss_kind == "softmax":
             losses = self.softmax_weights.terms(vectors, y_true).ce
             return losses, losses
@@ -216,7 +221,7 @@ class SampledSoftmax(TableHead):
             y_true = joined_of_replicas(y_true)  # of the global batch: ids travel, no rows
         return self._sampler.draw(y_true, seed)
 
-    def log_prob(self, hidden, y):
+    def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         if self.loss_kind != "softmax":
             raise ValueError(
                 f'`loss` must be "softmax" for log-probabilities. Received: loss={self.loss_kind!r}'
@@ -225,21 +230,21 @@ class SampledSoftmax(TableHead):
 
     # Saving.
 
-    def save_more(self, arrays):
+    def save_more(self, arrays: Any) -> None:
         arrays["seed_state"] = keras.ops.convert_to_numpy(self._seeds.state)  # a training goes on as it would
         if self._counts is not None:
             arrays["counts"] = self._counts.variable.numpy()
 
-    def check_more(self, store):
+    def check_more(self, store: Any) -> None:
         check_stored("counts", self._counts, store)
 
-    def load_more(self, store):
+    def load_more(self, store: Any) -> None:
         if "seed_state" in store:
             self._seeds.state.assign(np.asarray(store["seed_state"]))
         if self._counts is not None:
             self._counts.variable.assign(np.asarray(store["counts"]))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_sampled": self.num_sampled,

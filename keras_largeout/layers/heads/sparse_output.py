@@ -2,10 +2,12 @@
 
 import functools
 import random
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import place_of
@@ -13,7 +15,7 @@ from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, scores_of, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
-from keras_largeout.distribute.tables.table import give_shards
+from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
@@ -22,7 +24,7 @@ from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops._gradients import without_gradient
 from keras_largeout.ops.fan_in.wrapper import LOSSES
-from keras_largeout.ops.labels import label_lists, on_the_host
+from keras_largeout.ops.labels import LabelLists, label_lists, on_the_host
 from keras_largeout.optimizers.fan_in_optimizer import FanInOptimizer
 
 
@@ -107,17 +109,17 @@ class SparseOutput(HeadOptimizer, Head):
 
     def __init__(
         self,
-        num_classes,
-        fan_in=32,
-        loss="squared_hinge",
-        use_bias=True,
-        optimizer=None,
-        label_weights=None,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        seed=None,
-        **kwargs,
-    ):
+        num_classes: int,
+        fan_in: int = 32,
+        loss: str = "squared_hinge",
+        use_bias: bool = True,
+        optimizer: str | keras.Optimizer | None = None,
+        label_weights: ArrayLike | None = None,
+        kernel_initializer: str | keras.Initializer | None = None,
+        bias_initializer: str | keras.Initializer = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_classes, **kwargs)
         self.fan_in = positive_int("fan_in", fan_in)
         if loss not in LOSSES:
@@ -130,10 +132,10 @@ class SparseOutput(HeadOptimizer, Head):
         self._label_weights = None
         if label_weights is not None:
             self._label_weights = LabelWeights(label_weights, self.num_classes)
-        self._keeper = None
+        self._keeper: BatchKeeper | None = None
         self.take_optimizer(optimizer, functools.partial(FanInOptimizer, seed=self.seed))
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
         self.dim = hidden_length(input_shape)
@@ -162,17 +164,17 @@ class SparseOutput(HeadOptimizer, Head):
         self.track_state()
 
     @property
-    def kernel(self):
+    def kernel(self) -> ShardedTable:
         """The weights of the connections: `[num_classes, fan_in]`, a table with `numpy` and `assign`."""
         return self.fan_in_weights.kernel
 
     @property
-    def bias(self):
+    def bias(self) -> ShardedTable | None:
         """The biases: `[num_classes]`, a table with `numpy` and `assign`, or None."""
         return self.fan_in_weights.bias
 
     @property
-    def connections(self):
+    def connections(self) -> Any:
         """The inputs of each label: `[num_classes, fan_in]`, with `numpy`; uint16, or uint32 from 65537 on.
 
         First drawn uniformly without repetition, then changed by Rewire.
@@ -181,7 +183,9 @@ class SparseOutput(HeadOptimizer, Head):
 
     # Training.
 
-    def targets(self, y_true, hidden, ignore_class=None):
+    def targets(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, ignore_class: int | None = None
+    ) -> tuple[LabelLists, tf.Tensor, tf.Tensor | None]:
         lead, like = (hidden.shape[:-1], tf.shape(hidden)[:-1]), hidden[..., 0]
         lists = label_lists(y_true, lead, self.num_classes, ignore_class)
         if self.loss_kind != "softmax" or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
@@ -190,7 +194,9 @@ class SparseOutput(HeadOptimizer, Head):
             several = tf.rank(tf.convert_to_tensor(y_true)) != tf.rank(like)
             return lists, like, lists.present(like) | several
 
-    def token_losses(self, y_true, hidden, active=None):
+    def token_losses(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None = None
+    ) -> tf.Tensor:
         hidden = hidden_vectors(self, hidden)
         lead = tf.shape(hidden)[:-1]
         if not self.initialized:  # Keras builds the model symbolically
@@ -218,7 +224,15 @@ class SparseOutput(HeadOptimizer, Head):
 
     # Connections.
 
-    def rewire(self, step, fraction=0.1, per_class=True, optimizer=None, batch=None, candidates=None):
+    def rewire(
+        self,
+        step: int,
+        fraction: float = 0.1,
+        per_class: bool = True,
+        optimizer: keras.Optimizer | None = None,
+        batch: Any = None,
+        candidates: int | None = None,
+    ) -> int:
         """Exchanges the weakest connections for others, in place; the `Rewire` callback calls it.
 
         Args:
@@ -253,7 +267,7 @@ class SparseOutput(HeadOptimizer, Head):
             loss=self.loss_kind,
         )
 
-    def keep_batches(self):
+    def keep_batches(self) -> BatchKeeper:
         """Return the layer's `BatchKeeper`, which can keep the batch of a training step traced from now
         on.
         """
@@ -265,7 +279,7 @@ class SparseOutput(HeadOptimizer, Head):
             self._keeper = BatchKeeper(self.dim, dtype, here, table.hosts)
         return self._keeper
 
-    def in_degrees(self):
+    def in_degrees(self) -> np.ndarray:
         """Return how many connections each input has: int64 array `[dim]`."""
         self._require_built("in_degrees")
         return self.fan_in_weights.in_degrees()
@@ -280,10 +294,10 @@ class SparseOutput(HeadOptimizer, Head):
     # Prediction.
 
     @property
-    def has_log_probs(self):
+    def has_log_probs(self) -> bool:
         return self.loss_kind == "softmax"
 
-    def log_prob(self, hidden, y):
+    def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p(y | hidden): of the softmax over all labels, or of y being a label
         ("binary_crossentropy").
 
@@ -308,18 +322,18 @@ class SparseOutput(HeadOptimizer, Head):
         return tf.reshape(scores, tf.shape(y))
 
     @property
-    def initialized(self):
+    def initialized(self) -> bool:
         return self.fan_in_weights.initialized
 
-    def best_classes(self, hidden, k):
+    def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return top_scores(self.fan_in_weights, hidden, k, self.loss_kind)
 
-    def scores_of(self, hidden, ids):
+    def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
         if self.fan_in_weights.kernel.hosts is not None:
             return without_gradient(tf.zeros(tf.shape(ids)), hidden)
         return scores_of(self.fan_in_weights, hidden, ids, self.loss_kind)
 
-    def score_variables(self):
+    def score_variables(self) -> list[tf.Variable]:
         parts = self.fan_in_weights.parts()
         if len(parts) > 1 or not self.trainable:
             return []
@@ -327,14 +341,14 @@ class SparseOutput(HeadOptimizer, Head):
 
     # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         self.make_slots()
         with digested(store, place_of(store)) as arrays:
             self.fan_in_weights.save(arrays)
             if self._label_weights is not None:
                 arrays["label_weights"] = self._label_weights.variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         verify(store)
         weights = self.fan_in_weights
         try:
@@ -348,7 +362,7 @@ class SparseOutput(HeadOptimizer, Head):
         if self._label_weights is not None:
             self._label_weights.variable.assign(np.asarray(store["label_weights"]))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "fan_in": self.fan_in,

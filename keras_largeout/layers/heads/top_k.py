@@ -1,5 +1,7 @@
 """`TopK`: the k best classes of a head, as a layer."""
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 import tensorflow as tf
 
@@ -8,6 +10,9 @@ from keras_largeout._keras import forget, mask_of, outermost_layer
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads._lost_mask import warn_of_lost_mask
 from keras_largeout.layers.heads.sampling import all_scores
+
+if TYPE_CHECKING:
+    from keras_largeout.layers.heads.head import Head
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -52,7 +57,7 @@ class TopK(keras.layers.Layer):
     ```
     """
 
-    def __init__(self, head, k=10, position="all", **kwargs):
+    def __init__(self, head: "Head", k: int | None = 10, position: str = "all", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if position not in ("all", "last"):
             raise ValueError(f'`position` must be "all" or "last". Received: position={position!r}')
@@ -63,7 +68,7 @@ class TopK(keras.layers.Layer):
         self.supports_masking = True
         self.supports_jit = False
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # A copy made from a config belongs to a copy of a model, which has the head already.
         named = [head for head in heads_of(inputs) if head.name == self.head.name]
         if self._is_copy and named and named[-1] is not self.head:
@@ -72,15 +77,20 @@ class TopK(keras.layers.Layer):
         self._is_copy = False
         return super().__call__(inputs, *args, **kwargs)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if not self.head.built:
             self.head.build(input_shape)
         self.built = True
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: dict[str, Any]) -> None:
         """Do nothing: the layer has no weights, and may get another head when it is called."""
 
-    def call(self, inputs, mask=None, exclude=None):
+    def call(
+        self,
+        inputs: tf.Tensor,
+        mask: tf.Tensor | None = None,
+        exclude: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | None = None,
+    ) -> tf.Tensor | dict[str, tf.Tensor]:
         check_keras_3(self, inputs)
         if mask is None:  # Keras fills in `mask` only where there is no other tensor than `inputs`
             mask = mask_of(inputs)
@@ -104,14 +114,14 @@ class TopK(keras.layers.Layer):
         scores, ids = self.head.top_k(hidden, self.k, **more)
         return {"ids": ids, "scores": scores}
 
-    def count_params(self):
+    def count_params(self) -> int:
         """Return 0: the weights belong to the head, and a summary counts them there."""
         return 0
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs: Any, mask: Any = None) -> None:
         return None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "head": keras.saving.serialize_keras_object(self.head),
@@ -120,7 +130,7 @@ class TopK(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "TopK":
         config = dict(config)
         layer = cls(keras.saving.deserialize_keras_object(config.pop("head")), **config)
         layer._is_copy = True

@@ -1,10 +1,12 @@
 """`close_files`: a model's tables in files are put on the disk and given up."""
 
+import keras
+
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.replicas.optimizer_check import shards_of
 
 
-def close_files(model):
+def close_files(model: keras.Layer) -> None:
     """Close the files of all tables of a model that are in files. Other models may then open them.
 
     What was trained is on the disk when the call returns. The layers that had these tables cannot be used any

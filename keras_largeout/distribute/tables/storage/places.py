@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import os
 import secrets
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -23,11 +24,13 @@ _VOUCHED = contextvars.ContextVar("keras_largeout_vouched", default=False)
 while_loading(loading_from)
 
 # What `storage` says: the folder in place of every other one, or None; whether what is there is overwritten.
-_CHOSEN = contextvars.ContextVar("keras_largeout_storage", default=(None, False))
+_CHOSEN: contextvars.ContextVar[tuple[str | None, bool]] = contextvars.ContextVar(
+    "keras_largeout_storage", default=(None, False)
+)
 
 
 @contextlib.contextmanager
-def storage(folder=None, overwrite=False):
+def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) -> Iterator[None]:
     """A context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or anew.
 
     `keras.models.load_model`, `clone_model` and `kl.resize` never change files that are there. Where the

@@ -4,6 +4,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,7 +13,7 @@ from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.distribute.tables.storage.wanted import WantedRows
 
 
-def prefetch_rows(dataset, model, batches=100):
+def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 100) -> tf.data.Dataset:
     """Brings the rows that coming batches use to where they are used, while others train.
 
     For tables with `cache_rows`: before a chunk of `batches` batches is trained, all rows that it uses are

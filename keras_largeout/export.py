@@ -41,27 +41,29 @@ def export_saved_model(
     `tf.lite.TFLiteConverter.from_saved_model` converts it to TFLite's own ops, but for a tree of more than 50
     thousand classes, the search of which has ops that TFLite lacks.
 
-    Example:
-        >>> serving = head.predictor(model, k=10)
-        >>> kl.export_saved_model(serving, "export/1")
-        >>> served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
-        >>> served.serve(tokens)["ids"]
-
     Args:
         serving: `keras.Model` of dense inputs, built. Functional, sequential or subclassed.
         path: the folder to write.
         input_signature: `tf.TensorSpec` or a list, tuple or dict of them, as the model takes them. Needed
-            where the model does not know its inputs (a subclassed one); otherwise the model's own.
-        overwrite: whether an existing SavedModel at `path` is replaced. Anything else never is.
+            where the model does not know its inputs (a subclassed one); otherwise the model's own. Defaults
+            to `None`.
+        overwrite: whether an existing SavedModel at `path` is replaced. Anything else never is. Defaults to
+            `True`.
         table_dtype: None, the tables as they are; or "int8": rows of embeddings, of trees and of the kernels
             of softmax heads in int8, each with a float32 scale. A quarter of the bytes; a value is off by
             1/254 of the largest one of its row at most. They are quantized in memory, which takes half the
-            bytes of a float32 table.
+            bytes of a float32 table. Defaults to `None`.
 
     Raises:
         ValueError: the inputs are unknown, sparse or ragged; the graph holds an op of this package, or a
             constant above 16 MB; the model reads state that it does not own.
         FileExistsError: `path` exists and must not be replaced.
+
+    Example:
+        >>> serving = head.predictor(model, k=10)
+        >>> kl.export_saved_model(serving, "export/1")
+        >>> served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
+        >>> served.serve(tokens)["ids"]
     """
     if table_dtype not in (None, "int8"):
         raise ValueError(f"`table_dtype` must be None or 'int8'. Received: table_dtype={table_dtype!r}")

@@ -160,6 +160,19 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
     values of the whole batch on each of them. The first host shows progress and writes files; on the others
     `CSVLogger`, `TensorBoard` and `RemoteMonitor` are left out. When a host is lost,
     `kl.distribute.HostLostError` names it.
+
+    Args:
+        *args: as for `keras.Model`.
+        **kwargs: as for `keras.Model`.
+
+    Example:
+
+    ```python
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.GRU(64)(kl.layers.ShardedEmbedding(10_000, 64)(inputs))
+    model = kl.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(kl.optimizers.LazyAdam(1e-3), "mse")
+    ```
     """
 
     def __new__(cls, *args, **kwargs):

@@ -65,10 +65,10 @@ def resize(
             `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head). For tables
             of a `DynamicVocabulary` give the vocabulary's name and its new capacity. It keeps its ids with
             their rows (a smaller one those that were used most, or last). It forgets how often ids without a
-            row came, and gradients that were being accumulated.
+            row came, and gradients that were being accumulated. Defaults to `None`.
         custom_objects: as in `keras.models.load_model`.
         into: None, or in place of `rows` a built model with the layers of `model` and other numbers of rows.
-            It takes the weights, and the state of the optimizer where it is compiled.
+            It takes the weights, and the state of the optimizer where it is compiled. Defaults to `None`.
 
     Returns:
         A `keras.Model`; `into`, where it is given.

@@ -22,8 +22,8 @@ class FeatureReport(keras.callbacks.Callback):
     training. Ids of padding (`mask_zero`) are not counted.
 
     Args:
-        top: int, how many of the most frequent rows `features` names.
-        verbose: int; 1 prints the table at the end of every epoch.
+        top: int, how many of the most frequent rows `features` names. Defaults to `10`.
+        verbose: int; 1 prints the table at the end of every epoch. Defaults to `0`.
 
     Attributes:
         features: dict from names of features to what they used in the last epoch: `rows`, `ids`, `unique`,

@@ -42,13 +42,15 @@ class LoadBalance(keras.callbacks.Callback):
     below. (Tables count theirs themselves.)
 
     Args:
-        plot: None, or the path of a PNG that is written at the end of every epoch. Needs matplotlib.
+        plot: None, or the path of a PNG that is written at the end of every epoch. Needs matplotlib. Defaults
+            to `None`.
         warn_above: float of at least 1: a load above it causes a warning that says what to do. None: no
-            warnings.
+            warnings. Defaults to `1.25`.
         log_dir: None, or a folder for TensorBoard, for the loads and the work of every device by epoch.
+            Defaults to `None`.
         record: bool, whether to record what `plan` needs: how often each row was looked up (4 bytes per row,
             on the device of the row), and how often each subtree was used (8 bytes per subtree, on every
-            device).
+            device). Defaults to `True`.
 
     Attributes:
         loads: dict from names of tables to the `MeasuredLoad` of the last epoch: rows, pairs and bytes of

@@ -27,18 +27,19 @@ class Rewire(keras.callbacks.Callback):
 
     Args:
         head: the `SparseOutput`.
-        fraction: float in (0, 1], of the connections that are exchanged each time.
+        fraction: float in (0, 1], of the connections that are exchanged each time. Defaults to `0.1`.
         every: int > 0, how many steps of the model's optimizer lie between two exchanges. (With gradient
-            accumulation one step is several batches.)
+            accumulation one step is several batches.) Defaults to `1000`.
         prune: `"magnitude"`: the connections of smallest |weight| of each label. `"global_magnitude"`: those
             of all labels together: some labels exchange more than others, and all keep `fan_in` of them.
+            Defaults to `"magnitude"`.
         grow: `"random"`: to inputs drawn uniformly. `"gradient"`: to those of `candidates` inputs, drawn for
-            each label, on which the loss of the last batch depends most.
+            each label, on which the loss of the last batch depends most. Defaults to `"random"`.
         until: when to stop, so that what was regrown last can still learn: an int, the step of the model's
             optimizer; or a float in (0, 1], the share of the steps of this `fit` (from epoch 0 on, where an
-            earlier one is resumed). None: never.
+            earlier one is resumed). None: never. Defaults to `None`.
         candidates: int > 0, for growth by gradient: how many inputs are looked at for each label; None:
-            4 * fan_in.
+            4 * fan_in. Defaults to `None`.
 
     Attributes:
         history: list of `{"step", "changed"}`, one per exchange.
@@ -58,10 +59,12 @@ class Rewire(keras.callbacks.Callback):
     model.fit(data, epochs=10, callbacks=[rewire])
     ```
 
-    Sources: Mocanu et al., "Scalable training of artificial neural networks with adaptive sparse
-    connectivity", Nature Communications 2018 (magnitude, random growth); Evci et al., "Rigging the lottery",
-    ICML 2020 (growth by gradient, and stopping early); Schultheis and Babbar, "Towards memory-efficient
-    training for extremely large output spaces", ECML PKDD 2023 (a tenth every 1000 steps).
+    References:
+        - Mocanu et al., "Scalable training of artificial neural networks with adaptive sparse connectivity",
+          Nature Communications 2018 (magnitude, random growth).
+        - Evci et al., "Rigging the lottery", ICML 2020 (growth by gradient, and stopping early).
+        - Schultheis and Babbar, "Towards memory-efficient training for extremely large output spaces", ECML
+          PKDD 2023 (a tenth every 1000 steps).
     """
 
     def __init__(

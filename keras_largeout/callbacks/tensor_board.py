@@ -29,13 +29,13 @@ class TensorBoard(keras.callbacks.TensorBoard):
       of their own in TensorBoard, "weights".
 
     Args:
-        log_dir: path, as for Keras's callback.
-        histogram_freq: int, epochs between two times; 0: never.
-        embeddings_freq: int, likewise.
+        log_dir: path, as for Keras's callback. Defaults to `"logs"`.
+        histogram_freq: int, epochs between two times; 0: never. Defaults to `0`.
+        embeddings_freq: int, likewise. Defaults to `0`.
         embeddings_metadata: dict from the name of a layer (`layer/table` for a `DistributedEmbedding`) to
             what its rows are called: a list of str, in the order of the rows, or the path of a file below
-            `log_dir` with a line per row.
-        rows: int > 0.
+            `log_dir` with a line per row. Defaults to `None`.
+        rows: int > 0. Defaults to `10000`.
         **kwargs: the other arguments of Keras's callback; `write_images` must be False.
 
     Raises:

@@ -17,13 +17,6 @@ class ExtremeClassification:
     A file is a header `rows features labels` and a line for every row, `l1,l2,... f:v f:v ...`: label ids,
     then feature ids with their values, ids counting from 0. A row without labels begins with a blank.
 
-    Example:
-
-    ```python
-    train = kl.datasets.ExtremeClassification("train.txt.gz")
-    model.fit(train.dataset(64, shuffle=100_000))  # streamed; or train.load().dataset(64, shuffle=True)
-    ```
-
     Args:
         path: the file, plain text or `.gz`.
 
@@ -34,7 +27,15 @@ class ExtremeClassification:
         ValueError: the file has no header; while reading, a line is malformed (its number is named, the
             header being line 1) or the header promises another number of rows.
 
-    Source: Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016.
+    Example:
+
+    ```python
+    train = kl.datasets.ExtremeClassification("train.txt.gz")
+    model.fit(train.dataset(64, shuffle=100_000))  # streamed; or train.load().dataset(64, shuffle=True)
+    ```
+
+    References:
+        - Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -62,9 +63,9 @@ class ExtremeClassification:
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
             shuffle: int, so many rows are held in memory and shuffled among each other, then the next so
-                many, anew at each pass. 0 keeps the order of the file.
-            seed: int, of the shuffle.
-            layout: `"ragged"` or `"padded"`.
+                many, anew at each pass. 0 keeps the order of the file. Defaults to `0`.
+            seed: int, of the shuffle. Defaults to `None`.
+            layout: `"ragged"` or `"padded"`. Defaults to `"ragged"`.
 
         Returns:
             As `LabeledRows.dataset`.

@@ -13,7 +13,7 @@ LAYOUTS = ("ragged", "padded")
 
 
 class LabeledRows:
-    """Rows of sparse features, each with any number of labels.
+    """Rows of sparse features, each with any number of labels. All arguments are attributes.
 
     Args:
         label_splits: int `[rows + 1]`: row i has the labels `labels[label_splits[i] : label_splits[i + 1]]`.
@@ -24,9 +24,10 @@ class LabeledRows:
         num_features: int, the feature ids are `0 .. num_features - 1`.
         num_labels: int, the label ids are `0 .. num_labels - 1`.
 
-    All arguments are attributes. Example, with a bag of words of scikit-learn:
+    Example:
 
     ```python
+    # A bag of words of scikit-learn.
     bags = TfidfVectorizer().fit_transform(texts)
     rows = LabeledRows.from_scipy(bags, MultiLabelBinarizer(sparse_output=True).fit_transform(tags))
     model.fit(rows.dataset(64, shuffle=True))
@@ -53,8 +54,11 @@ class LabeledRows:
 
     @classmethod
     def from_scipy(cls, features: Any, labels: Any) -> "LabeledRows":
-        """Return the rows of SciPy sparse matrices `[rows, num_features]` and `[rows, num_labels]` (labels:
-        what is not 0).
+        """Return the rows of SciPy sparse matrices `[rows, num_features]` and `[rows, num_labels]`.
+
+        Args:
+            features: a SciPy sparse matrix of numbers.
+            labels: a SciPy sparse matrix: a row has the labels that are not 0.
 
         Raises:
             ValueError: they have different numbers of rows.
@@ -81,7 +85,11 @@ class LabeledRows:
 
     @classmethod
     def concatenate(cls, blocks: Sequence["LabeledRows"]) -> "LabeledRows":
-        """Return the rows of several `LabeledRows` (at least one), in order."""
+        """Return the rows of several `LabeledRows`, in order.
+
+        Args:
+            blocks: list of `LabeledRows`, at least one.
+        """
         blocks = list(blocks)
         return cls(
             _joined([b.label_splits for b in blocks]),
@@ -97,7 +105,11 @@ class LabeledRows:
         return len(self.label_splits) - 1
 
     def take(self, rows: ArrayLike) -> "LabeledRows":
-        """Return the rows of these numbers (int array), in that order."""
+        """Return some of the rows.
+
+        Args:
+            rows: int array, the numbers of the rows, in the order of the result.
+        """
         rows = np.asarray(rows)
         label_splits, labels = _picked(self.label_splits, rows)
         feature_splits, features = _picked(self.feature_splits, rows)
@@ -122,7 +134,11 @@ class LabeledRows:
     def batch(
         self, layout: str = "ragged"
     ) -> tuple[dict[str, tf.Tensor | tf.RaggedTensor], tf.Tensor | tf.RaggedTensor]:
-        """Return all rows as one batch: `({"ids", "values"}, labels)`, see `dataset`."""
+        """Return all rows as one batch: `({"ids", "values"}, labels)`, see `dataset`.
+
+        Args:
+            layout: as for `dataset`. Defaults to `"ragged"`.
+        """
         ids = tf.RaggedTensor.from_row_splits(self.features, self.feature_splits)
         values = tf.RaggedTensor.from_row_splits(self.values, self.feature_splits)
         labels = tf.RaggedTensor.from_row_splits(self.labels, self.label_splits)
@@ -135,10 +151,10 @@ class LabeledRows:
 
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
-            shuffle: bool, whether all rows are shuffled, anew at each pass.
-            seed: int, of the shuffle.
+            shuffle: bool, whether all rows are shuffled, anew at each pass. Defaults to `False`.
+            seed: int, of the shuffle. Defaults to `None`.
             layout: `"ragged"`, or `"padded"` to the longest row of a batch: features with id 0 and value 0,
-                labels with -1.
+                labels with -1. Defaults to `"ragged"`.
 
         Returns:
             A dataset of int32 ids, float32 values and int32 labels, each `[batch, ragged]` (or `[batch, n]`);

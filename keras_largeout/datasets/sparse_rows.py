@@ -17,7 +17,7 @@ class SparseRows:
     Args:
         features: a SciPy sparse matrix `[rows, num_features]` (such as of `scipy.sparse.hstack`, or of
             scikit-learn's FeatureHasher), or the parts of one in CSR: `(indptr, indices, data, shape)`.
-        targets: None, or an array `[rows, ...]`: what goes with each row.
+        targets: None, or an array `[rows, ...]`: what goes with each row. Defaults to `None`.
 
     Attributes:
         splits: int64 `[rows + 1]`: row i has the elements `splits[i] : splits[i + 1]`.
@@ -97,10 +97,11 @@ class SparseRows:
 
         Args:
             batch_size: int, the rows of a batch; the last one may be smaller.
-            shuffle: bool, whether all rows are shuffled, anew at each pass.
-            seed: int, of the shuffle.
+            shuffle: bool, whether all rows are shuffled, anew at each pass. Defaults to `False`.
+            seed: int, of the shuffle. Defaults to `None`.
             layout: "sparse": `x` is a float32 `tf.SparseTensor` `[batch, num_features]`. "ragged": a
-                dictionary of the int64 `ids` and float32 `values`, `[batch, (n)]` each.
+                dictionary of the int64 `ids` and float32 `values`, `[batch, (n)]` each. Defaults to
+                `"sparse"`.
 
         Raises:
             ValueError: another layout, or a `batch_size` that is no positive integer.

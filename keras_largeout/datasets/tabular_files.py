@@ -27,14 +27,16 @@ class TabularFiles:
             ends in `.parquet` or `.pq`, and else CSV, which may be compressed (`.gz`, `.bz2`).
         categories: list of names of columns: strings, by their bytes as they are, valid UTF-8 or not.
             Integers of a Parquet file become their decimal digits; what is missing, the empty string.
+            Defaults to `()`.
         numbers: list of names of columns: numbers. What is missing (an empty value, "NA", "NaN", "null" and
-            the like) becomes NaN.
-        target: None, or the name of a column of numbers, in which none may be missing.
-        delimiter: str of one character, between the values of a CSV file.
-        columns: None where the first line of each CSV file names the columns; else their names.
+            the like) becomes NaN. Defaults to `()`.
+        target: None, or the name of a column of numbers, in which none may be missing. Defaults to `None`.
+        delimiter: str of one character, between the values of a CSV file. Defaults to `","`.
+        columns: None where the first line of each CSV file names the columns; else their names. Defaults to
+            `None`.
         on_malformed: what becomes of a row with too few or too many values, or with text for a number, or
             without a target: "error" or "skip". Skipped rows are counted, and a warning at the end of a pass
-            names the first one.
+            names the first one. Defaults to `"error"`.
 
     Attributes:
         files: list of str, in the order in which they are read.
@@ -106,12 +108,14 @@ class TabularFiles:
         Args:
             batch_size: int, the rows of a batch; the last one may be smaller.
             shuffle: int, how many rows are held in memory and mixed; 0: the rows come in their order.
-            seed: int, of the shuffle.
+                Defaults to `0`.
+            seed: int, of the shuffle. Defaults to `None`.
             shard: None, or `(index, count)`: of the files, each `count`-th from `index` on, for one worker of
-                several.
+                several. Defaults to `None`.
             keep: None, or a function from the numbers of rows, int64 `[n]`, to bool `[n]`: the wanted ones.
                 Rows are counted from 0 in the order of the files, whatever the shuffle, so
-                `lambda row: row % 10 != 0` and its opposite are a training set and a test set.
+                `lambda row: row % 10 != 0` and its opposite are a training set and a test set. Defaults to
+                `None`.
 
         Returns:
             `x`: a dictionary of string and float32 tensors `[batch]` by the names of the columns. `target`:

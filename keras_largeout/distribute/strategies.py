@@ -27,12 +27,13 @@ def strategy(
             and nothing gets faster. Ask for them before TensorFlow has run anything. A GPU that was cut into
             logical ones (`tf.config.set_logical_device_configuration`) counts as these. Of several hosts each
             has so many logical CPUs, or else all of its GPUs. On a cluster the argument has no meaning.
+            Defaults to `None`.
         exchange_dtype: on a cluster, the dtype in which a worker and the parameter servers exchange float32
             rows of tables, hidden vectors of heads, and the gradients of both: None or "float32" for as they
             are, "bfloat16" for half of the bytes. Tables, slots and sums stay float32. Each value is rounded
             once per way, to 8 bits (a relative error of at most 2^-8). Biases, losses, weights of other
             layers, and a table that a head is tied to travel as they are. Without a cluster the argument has
-            no meaning.
+            no meaning. Defaults to `None`.
         heartbeat_timeout: float, seconds within which another process of the run must answer. On a cluster,
             the steps of a worker that stands still (it was stopped, its machine or network hangs) then go to
             other workers, and training ends with an error that names it where it is a parameter server or the

@@ -31,20 +31,31 @@ class CategoryHashing(keras.layers.Layer):
 
     Works in a model and in a `tf.data` pipeline, on one tensor or on a dictionary of features.
 
+    How an id comes about, for other programs. With `s` = `seed`, 0 where it is None, and for a feature of a
+    dictionary `s = xxh64(name, seed=s)`:
+
+    - "xxhash64": `xxh64(value, seed=s + j) % num_bins + j * num_bins`; of a cross `value` is the `xxh64` of
+      the parts with seed 0, 8 bytes each, the lowest first, in the order of the tuple.
+    - "farmhash64": the same of `farmhash64(farmhash64(value), s + j)`, 8 bytes each; of a cross all parts
+      come before `s + j`. But `farmhash64(value)` itself for j = 0 where a tensor is hashed without a seed.
+    - With a `mask_value` the remainder is that of `num_bins - 1`, plus one.
+
     Args:
         num_bins: int > 1, the bins of each hash. None with a `rule`, which computes it.
-        num_hashes: int > 0, the ids of a category.
+        num_hashes: int > 0, the ids of a category. Defaults to `1`.
         hash: "farmhash64": FarmHash64 by stock TensorFlow ops, the ids of
             `keras.layers.Hashing(num_bins, mask_value)`; exported models need nothing else. "xxhash64":
             XXH64, the numbers of the `xxhash` package of Python and of ETL tools, by an op of this package,
-            which is faster. A model with it cannot be exported: hash in the pipeline then.
+            which is faster. A model with it cannot be exported: hash in the pipeline then. Defaults to
+            `"farmhash64"`.
         rule: None, or "sqrt": `num_bins` is the root of `vocabulary_size`, rounded up (and one more with a
-            `mask_value`).
-        vocabulary_size: with `rule="sqrt"`, int > 1: how many categories are expected.
-        seed: None, or an int in `[0, 2**64)`. Other seeds give other ids.
+            `mask_value`). Defaults to `None`.
+        vocabulary_size: with `rule="sqrt"`, int > 1: how many categories are expected. Defaults to `None`.
+        seed: None, or an int in `[0, 2**64)`. Other seeds give other ids. Defaults to `None`.
         mask_value: None, or the category that means padding: its ids are 0, and no other category has these.
             As in `keras.layers.Hashing`, the first of `num_bins` is kept for it. Features of a dictionary may
             be strings and integers: an integer masks integers, a string strings, and 0 masks "" as well.
+            Defaults to `None`.
         crosses: None, or a list of tuples of names, with a dictionary of features: each tuple makes one more
             feature, the combination of theirs, named as in `keras.utils.FeatureSpace`: `"a_X_b"`. It is
             hashed from the hashes of its parts: no string is joined.
@@ -58,20 +69,11 @@ class CategoryHashing(keras.layers.Layer):
             such. The bytes of a string are hashed as they are, valid UTF-8 or not. An integer counts as its
             decimal digits: 7 and "7" are one category.
 
-    Output:
+    Output shape:
         int64 ids of the kind of the inputs. Their shape is that of the inputs, and with several hashes one
         axis more, of `num_hashes`. Hash j has the ids `[j * num_bins, (j + 1) * num_bins)`. For a dictionary,
         a dictionary: its features and the crosses. Each is hashed with a seed of its name, so that one table
         can serve them all (other ids than of the feature by itself).
-
-    How an id comes about, for other programs. With `s` = `seed`, 0 where it is None, and for a feature of a
-    dictionary `s = xxh64(name, seed=s)`:
-
-    - "xxhash64": `xxh64(value, seed=s + j) % num_bins + j * num_bins`; of a cross `value` is the `xxh64` of
-      the parts with seed 0, 8 bytes each, the lowest first, in the order of the tuple.
-    - "farmhash64": the same of `farmhash64(farmhash64(value), s + j)`, 8 bytes each; of a cross all parts
-      come before `s + j`. But `farmhash64(value)` itself for j = 0 where a tensor is hashed without a seed.
-    - With a `mask_value` the remainder is that of `num_bins - 1`, plus one.
 
     Raises:
         ValueError: an argument outside its range, or in a call: a cross of features that are not there, or
@@ -88,9 +90,9 @@ class CategoryHashing(keras.layers.Layer):
     >>> kl.layers.ShardedEmbedding(hashing.total_bins, 64, combiner="sum")(ids).shape
     TensorShape([2, 64])
 
-    Sources: [Weinberger et al., 2009, "Feature hashing for large scale multitask learning"](
-    https://arxiv.org/abs/0902.2206); several hashes for one category: [Svenstrup et al., 2017, "Hash
-    embeddings"](https://arxiv.org/abs/1709.03933), section 3.
+    References:
+        - [Weinberger et al., 2009](https://arxiv.org/abs/0902.2206) (hashed features).
+        - [Svenstrup et al., 2017](https://arxiv.org/abs/1709.03933), section 3 (several hashes).
     """
 
     def __init__(

@@ -74,12 +74,14 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     Args:
         capacity: int > 0, ids that have a row of their own at the same time; rounded up to a multiple of 16.
-        admit_after: int in `[1, 255]`: how often an id must have come to get a row. 1: at once.
+        admit_after: int in `[1, 255]`: how often an id must have come to get a row. 1: at once. Defaults to
+            `1`.
         evict: "lfu" (the id that came least often gives up its row, the older one of two) or "lru" (the one
-            that has not come for longest).
+            that has not come for longest). Defaults to `"lfu"`.
         num_oov_indices: int >= 0, rows that unknown ids share, by their hash. 0: they get -1, which takes
-            part in nothing. As in `keras.layers.IntegerLookup`.
-        mask_value: None, or the id that means padding: it gets row 0, and no other id does.
+            part in nothing. As in `keras.layers.IntegerLookup`. Defaults to `1`.
+        mask_value: None, or the id that means padding: it gets row 0, and no other id does. Defaults to
+            `None`.
         **kwargs: `name` and the like.
 
     Call arguments:
@@ -87,7 +89,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             them, which are counted together. Strings count as their 63-bit FarmHash.
         training: bool, whether ids are counted and get rows.
 
-    Output:
+    Output shape:
         int64, of the kind and shape of the inputs: `[0, vocabulary_size())`, or -1. First the row of padding,
         where there is one; then those of unknown ids; then `capacity` others. A list, where the inputs are a
         tuple.
@@ -102,9 +104,10 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     >>> embedding(tf.constant(["B00005N7P0", "B00006IEJB"])).shape
     TensorShape([2, 64])
 
-    Sources: two places for each id: [Azar et al., 1999](https://doi.org/10.1137/S0097539795288490). The
-    sketch: [Cormode and Muthukrishnan, 2005](https://doi.org/10.1016/j.jalgor.2003.12.001), halved as in
-    [Einziger et al., 2017](https://arxiv.org/abs/1512.00727), section 3.3.
+    References:
+        - [Azar et al., 1999](https://doi.org/10.1137/S0097539795288490) (two places for each id).
+        - [Cormode and Muthukrishnan, 2005](https://doi.org/10.1016/j.jalgor.2003.12.001) (the sketch).
+        - [Einziger et al., 2017](https://arxiv.org/abs/1512.00727), section 3.3 (halving its counters).
     """
 
     counts_calls = True  # a call may not be made again

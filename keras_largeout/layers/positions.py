@@ -17,7 +17,7 @@ class Positions(keras.layers.Layer):
 
     Args:
         length: int > 0, the largest number of time steps.
-        initializer: initializer of the vectors `[length, dim]`.
+        initializer: initializer of the vectors `[length, dim]`. Defaults to `"uniform"`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:

@@ -36,24 +36,25 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         input_dim: int > 0, number of rows; ids are `0 .. input_dim - 1`.
         output_dim: int > 0, length of a row.
         embeddings_initializer: initializer of the table, drawn in chunks of rows when the table is large.
+            Defaults to `"uniform"`.
         embeddings_regularizer: regularizer, applied to the distinct rows that a batch uses (not to the whole
-            table) and added to the layer's losses.
+            table) and added to the layer's losses. Defaults to `None`.
         embeddings_constraint: constraint that acts row by row, applied by the optimizer to the rows that it
-            updates.
+            updates. Defaults to `None`.
         mask_zero: bool, whether id 0 is padding. Without a combiner a mask `[..]` goes with the output; with
-            one, padding is left out of the bag.
-        weights: optional array `(input_dim, output_dim)`, the initial table.
+            one, padding is left out of the bag. Defaults to `False`.
+        weights: optional array `(input_dim, output_dim)`, the initial table. Defaults to `None`.
         combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum
-            of squared weights): how the rows of a bag become one.
+            of squared weights): how the rows of a bag become one. Defaults to `None`.
         out_of_range: what becomes of an id outside the table. `"error"`: it stops the step. `"zero"`: it
             gives a row of zeros, takes no part in a bag, and gets no gradient; exported models do this in
             place of "error". `"modulo"`: it gets the row of its remainder by `input_dim`; `"hash"`: that of
             its hash, strings too (the ids of `keras.layers.Hashing(input_dim)`); `"default_row"`: the last
-            row. With `mask_zero` none of these is row 0.
+            row. With `mask_zero` none of these is row 0. Defaults to `"error"`.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (replicated up to 1 MiB,
             else cut by a permutation of the rows), "replicated", "range", "modulo", "permutation", "columns",
             a `kl.distribute.Placement`, or a `Plan` that knows this layer by its name. Not saved with the
-            model unless it is a name: it belongs to a machine.
+            model unless it is a name: it belongs to a machine. Defaults to `"auto"`.
         optimizer: None: the model's optimizer trains the table. Otherwise the layer has one of its own, whose
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`),
@@ -61,10 +62,10 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             then be of any kind; neither its clipping nor its accumulation nor a callback that sets its
             learning rate acts on the table, and it must not scale the loss. Each backward pass is a step: a
             layer that is called twice in one takes two. A model of tf_keras, such as a `tfrs.Model`, can
-            train such a layer, and no other of ours.
+            train such a layer, and no other of ours. Defaults to `None`.
         vocabulary: None, or a `DynamicVocabulary` that gives ids their rows, strings too, and takes rows
             away from ids that are not used. `input_dim` is its `vocabulary_size()`, and `out_of_range` says
-            nothing.
+            nothing. Defaults to `None`.
         storage: where the memory of the rows and of their optimizer slots is. "device": that of the device
             that owns them. "host": that of the process, for tables that do not fit a GPU. The distinct rows
             of a batch then cross to the device and are combined there; their gradients cross back, and the
@@ -81,11 +82,11 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
             goes, and which folders a file may name that is loaded in safe mode. `kl.close_files` closes the
             files of a model. "file:<folder>?mode=new": the same for any model. "file:<folder>?mode=ro": any
             number of processes look rows up, and none trains them; a model that is loaded leaves them as
-            they are. Placements: "range", "modulo", "permutation", "replicated".
+            they are. Placements: "range", "modulo", "permutation", "replicated". Defaults to `"device"`.
         cache_rows: None, or int > 0, with storage="host": so many of the rows that it owns each device keeps
             in its own memory, with their optimizer slots. `kl.distribute.prefetch_rows` brings rows there
             before they are used; all others are used as without a cache. The numbers are the same to the bit.
-            Replicated rows that are in host memory stay there.
+            Replicated rows that are in host memory stay there. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:

@@ -30,15 +30,15 @@ class SparseDense(OneTable, keras.layers.Layer):
     Args:
         units: int > 0, the outputs.
         input_dim: int > 0, the features. None: the last axis of the inputs, where these are a
-            `tf.SparseTensor` of known width.
+            `tf.SparseTensor` of known width. Defaults to `None`.
         activation, use_bias: as in `keras.layers.Dense`.
         kernel_initializer: as in `keras.layers.Dense`. For a linear model take "zeros": features that never
             come then keep a weight of exactly zero.
         bias_initializer, bias_regularizer, bias_constraint: as in `keras.layers.Dense`.
-        kernel_constraint: constraint that acts row by row.
+        kernel_constraint: constraint that acts row by row. Defaults to `None`.
         kernel_regularizer: regularizer, applied to the distinct rows that a batch uses (not to the whole
             kernel) and added to the layer's losses. For weights of exactly zero take
-            `kl.optimizers.Ftrl(l1_regularization_strength=...)`.
+            `kl.optimizers.Ftrl(l1_regularization_strength=...)`. Defaults to `None`.
         out_of_range: what becomes of a feature outside `[0, input_dim)`: "error", "zero", "modulo", "hash"
             or "default_row", as in `ShardedEmbedding`.
         placement, storage, cache_rows: where the rows of the kernel go, as in `ShardedEmbedding`.
@@ -68,8 +68,9 @@ class SparseDense(OneTable, keras.layers.Layer):
     >>> layer(tf.ragged.constant([[3, 14, 15], [92]])).shape
     TensorShape([2, 1])
 
-    Source: [McMahan et al., 2013, "Ad Click Prediction: a View from the Trenches"](
-    https://doi.org/10.1145/2487575.2488200), sections 2 and 3.
+    References:
+        - [McMahan et al., 2013, "Ad Click Prediction: a View from the
+          Trenches"](https://doi.org/10.1145/2487575.2488200), sections 2 and 3.
     """
 
     def __init__(

@@ -93,17 +93,17 @@ class TopKAccuracy(AtK):
     With one label per row and k = 1 that is the accuracy. In `compile(metrics=...)` of a model that ends in a
     head, the k best classes of every token are found in every step, which costs more than the loss does.
 
+    Args:
+        k: int > 0. Defaults to `5`.
+        name: str. None: `top_{k}_accuracy`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
+
     Example:
 
     ```python
     model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.TopKAccuracy(1), kl.metrics.TopKAccuracy(5)])
     ```
-
-    Args:
-        k: int > 0.
-        name: str, by default `top_{k}_accuracy`.
-        dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices.
     """
 
     def __init__(
@@ -126,6 +126,12 @@ class PrecisionAtK(AtK):
 
     A row without labels counts as 0. With one label per row, P@1 is the accuracy.
 
+    Args:
+        k: int > 0.
+        name: str. None: `precision_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
+
     Example:
 
     ```python
@@ -133,12 +139,6 @@ class PrecisionAtK(AtK):
     for x, y in data:
         metric.update_state(y, predictor(x))
     ```
-
-    Args:
-        k: int > 0.
-        name: str, by default `precision_at_{k}`.
-        dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices.
     """
 
     short_name = "precision"
@@ -154,10 +154,24 @@ class NDCGAtK(AtK):
 
     A row without labels counts as 0. Labels are equally relevant.
 
-    Takes the arguments of `PrecisionAtK`.
+    Args:
+        k: int > 0.
+        name: str. None: `ndcg_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
 
-    Source: Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002,
-    in the form of the Extreme Classification Repository (discounted from the first rank on).
+    Raises:
+        ValueError: `k` is not a positive integer.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.NDCGAtK(10)])
+    ```
+
+    References:
+        - Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002,
+          in the form of the Extreme Classification Repository (discounted from the first rank on).
     """
 
     short_name = "ndcg"
@@ -180,11 +194,12 @@ class PropensityScoredPrecisionAtK(AtK):
     Args:
         propensities: float `[num_classes]` in (0, 1], see `kl.metrics.propensities`.
         k: int > 0.
-        name: str, by default `psp_at_{k}`.
-        dtype: of the result.
+        name: str. None: `psp_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
 
-    Source: Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
-    other missing label applications", KDD 2016: propensity scored precision.
+    References:
+        - Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
+          other missing label applications", KDD 2016: propensity scored precision.
     """
 
     short_name = "psp"

@@ -18,8 +18,8 @@ class Perplexity(keras.metrics.Metric):
     weight. (The loss that Keras reports is a mean over batches, however many of their tokens count.)
 
     Args:
-        name: str.
-        dtype: of the result.
+        name: str. Defaults to `"perplexity"`.
+        dtype: of the result. Defaults to `None`.
 
     Raises:
         ValueError: when it is updated: `y_pred` is no output of a head, or the head's losses are no
@@ -32,8 +32,9 @@ class Perplexity(keras.metrics.Metric):
     model.fit(train, validation_data=valid, callbacks=[keras.callbacks.EarlyStopping("val_perplexity")])
     ```
 
-    Source: Jelinek, Mercer, Bahl and Baker, "Perplexity: a measure of the difficulty of speech recognition
-    tasks", JASA 62(S1), 1977.
+    References:
+        - Jelinek, Mercer, Bahl and Baker, "Perplexity: a measure of the difficulty of speech recognition
+          tasks", JASA 62(S1), 1977.
     """
 
     _direction = "down"  # Keras's callbacks ask whether more is better

@@ -14,8 +14,9 @@ def propensities(label_counts: ArrayLike, num_rows: int, a: float = 0.55, b: flo
         label_counts: `[num_labels]`, how many training rows have each label
             (`LabeledRows.label_counts()`).
         num_rows: int, the training rows; at least 3, where C begins to be positive.
-        a, b: of the data set. The paper's: 0.55 and 1.5; 0.5 and 0.4 for Wikipedia sets; 0.6 and 2.6 for
-            Amazon sets.
+        a: float, of the data set: 0.5 for Wikipedia sets, 0.6 for Amazon sets, 0.55 for others. Defaults to
+            `0.55`.
+        b: float, likewise: 0.4, 2.6 and 1.5. Defaults to `1.5`.
 
     Returns:
         float64 `[num_labels]`, each in (0, 1).
@@ -23,8 +24,9 @@ def propensities(label_counts: ArrayLike, num_rows: int, a: float = 0.55, b: flo
     Raises:
         ValueError: a count is negative, or an argument is out of its range.
 
-    Source: Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
-    other missing label applications", KDD 2016: its propensity model.
+    References:
+        - Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
+          other missing label applications", KDD 2016: its propensity model.
     """
     counts = np.asarray(label_counts, np.float64)
     if counts.ndim != 1 or not np.all(counts >= 0):

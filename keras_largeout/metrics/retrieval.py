@@ -16,9 +16,9 @@ class RecallAtK(AtK):
 
     Args:
         k: int > 0.
-        name: str, by default `recall_at_{k}`.
-        dtype: of the result.
-        num_classes: int, or None: only needed for multi-hot matrices.
+        name: str. None: `recall_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
 
     Raises:
         ValueError: `k` is no positive integer.
@@ -29,8 +29,9 @@ class RecallAtK(AtK):
     model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.RecallAtK(10), kl.metrics.NDCGAtK(10)])
     ```
 
-    Source: Manning, Raghavan and Schütze, "Introduction to Information Retrieval", 2008, Cambridge
-    University Press, sections 8.3 and 8.4.
+    References:
+        - Manning, Raghavan and Schütze, "Introduction to Information Retrieval", 2008, Cambridge University
+          Press, sections 8.3 and 8.4.
     """
 
     short_name = "recall"
@@ -48,10 +49,24 @@ class HitRateAtK(TopKAccuracy):
     The name is that of recommenders, the numbers are those of `TopKAccuracy`. With one label per row they
     are also those of `RecallAtK`.
 
-    Takes the arguments of `RecallAtK`. The default name is `hit_rate_at_{k}`.
+    Args:
+        k: int > 0. Defaults to `10`.
+        name: str. None: `hit_rate_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
 
-    Source: Deshpande and Karypis, "Item-based top-N recommendation algorithms", ACM TOIS 22(1), 2004,
-    section 6.2.
+    Raises:
+        ValueError: `k` is not a positive integer.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.HitRateAtK(10)])
+    ```
+
+    References:
+        - Deshpande and Karypis, "Item-based top-N recommendation algorithms", ACM TOIS 22(1), 2004, section
+          6.2.
     """
 
     def __init__(
@@ -70,9 +85,23 @@ class MRR(AtK):
 
     Rows without a label are left out.
 
-    Takes the arguments of `RecallAtK`. The default name is `mrr_at_{k}`.
+    Args:
+        k: int > 0. Defaults to `10`.
+        name: str. None: `mrr_at_{k}`. Defaults to `None`.
+        dtype: of the result. Defaults to `None`.
+        num_classes: int, or None: only needed for multi-hot matrices. Defaults to `None`.
 
-    Source: Voorhees, "The TREC-8 question answering track report", TREC 1999, section 3.
+    Raises:
+        ValueError: `k` is not a positive integer.
+
+    Example:
+
+    ```python
+    model.compile(optimizer, loss=head.loss, metrics=[kl.metrics.MRR(10)])
+    ```
+
+    References:
+        - Voorhees, "The TREC-8 question answering track report", TREC 1999, section 3.
     """
 
     short_name = "mrr"

@@ -26,7 +26,8 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
     model.compile(keras_largeout.optimizers.Adagrad(0.05), loss=head.loss)
     ```
 
-    Source: [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3.
+    References:
+        - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3.
     """
 
     row_rule, slot_names = "adagrad", ("accumulator",)

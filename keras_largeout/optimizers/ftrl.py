@@ -25,7 +25,8 @@ class Ftrl(RowSparse, keras.optimizers.Ftrl):
     model.compile(optimizer, "binary_crossentropy")
     ```
 
-    Source: [McMahan et al., 2013](https://research.google.com/pubs/archive/41159.pdf), algorithm 1.
+    References:
+        - [McMahan et al., 2013](https://research.google.com/pubs/archive/41159.pdf), algorithm 1.
     """
 
     row_rule, slot_names = "ftrl", ("accumulator", "linear")

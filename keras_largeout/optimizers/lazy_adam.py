@@ -32,7 +32,8 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     model.compile(keras_largeout.optimizers.LazyAdam(1e-3), loss=head.loss)
     ```
 
-    Source: [Kingma and Ba, 2014](http://arxiv.org/abs/1412.6980), section 2.
+    References:
+        - [Kingma and Ba, 2014](http://arxiv.org/abs/1412.6980), section 2.
     """
 
     row_rule, slot_names = "lazy_adam", ("momentum", "velocity")

@@ -28,7 +28,8 @@ class LossScaleOptimizer(SavedWithoutRows, keras.optimizers.LossScaleOptimizer):
     model.compile(keras_largeout.optimizers.LossScaleOptimizer(inner), loss=head.loss)
     ```
 
-    Source: [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), section 3.2 (loss scaling).
+    References:
+        - [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), section 3.2 (loss scaling).
     """
 
     def check_finite(self, grads: Sequence) -> tf.Tensor:

@@ -17,9 +17,10 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
     alike, with the first axis as rows; vectors and scalars have one accumulator per element.
 
     Args:
-        learning_rate: float, schedule or callable.
-        initial_accumulator_value: float, the first value of the accumulators; not negative.
-        epsilon: float, a small constant under the root.
+        learning_rate: float, schedule or callable. Defaults to `0.001`.
+        initial_accumulator_value: float, the first value of the accumulators; not negative. Defaults to
+            `0.1`.
+        epsilon: float, a small constant under the root. Defaults to `1e-07`.
         **kwargs: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
 
     Raises:
@@ -33,8 +34,9 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
     model.compile(keras_largeout.optimizers.RowWiseAdagrad(0.05), "binary_crossentropy")
     ```
 
-    Sources: [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3;
-    [Khudia et al., 2021, FBGEMM](https://arxiv.org/abs/2101.05615): its exact row-wise Adagrad.
+    References:
+        - [Duchi et al., 2011](http://www.jmlr.org/papers/volume12/duchi11a/duchi11a.pdf), section 1.3.
+        - [Khudia et al., 2021, FBGEMM](https://arxiv.org/abs/2101.05615): its exact row-wise Adagrad.
     """
 
     row_rule, slot_names = "row_wise_adagrad", ("accumulator",)

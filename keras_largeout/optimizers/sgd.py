@@ -26,7 +26,8 @@ class SGD(RowSparse, keras.optimizers.SGD):
     model.compile(keras_largeout.optimizers.SGD(0.1, momentum=0.9), loss=head.loss)
     ```
 
-    Source: [Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html), section 2.
+    References:
+        - [Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html), section 2.
     """
 
     @property

@@ -48,13 +48,15 @@ def head_tail(
         counts: finite numbers `[num_classes]`: how often each class occurs, in any unit. A 0 is
             taken as the smallest other count.
         vectors: None, or numbers `[num_classes, k]`, such as `cooccurrence_vectors` makes. A row of zeros
-            means that nothing is known of the class.
-        head: int, how many classes are children of the root; None: chosen by cost.
-        clusters: int, how many inner nodes are children of the root; None: chosen by cost.
+            means that nothing is known of the class. Defaults to `None`.
+        head: int, how many classes are children of the root; None: chosen by cost. Defaults to `None`.
+        clusters: int, how many inner nodes are children of the root; None: chosen by cost. Defaults to
+            `None`.
         arity: int of at least 2, the most children that a node below the root has; None: chosen by cost.
-        dim: int, width of the hidden vectors, for the cost.
-        tokens: int, targets per step, for the cost.
-        seed: int, seed of the clustering. Equal arguments give equal trees.
+            Defaults to `None`.
+        dim: int, width of the hidden vectors, for the cost. Defaults to `300`.
+        tokens: int, targets per step, for the cost. Defaults to `3200`.
+        seed: int, seed of the clustering. Equal arguments give equal trees. Defaults to `0`.
 
     Returns:
         A `Tree`.
@@ -71,9 +73,11 @@ def head_tail(
     kl.layers.HierarchicalSoftmax(num_classes, counts=counts, tree=tree)
     ```
 
-    Source: E. Grave et al., "Efficient softmax approximation for GPUs", ICML 2017 (a head, and clusters of
-    the tail); A. Mnih and G. Hinton, "A scalable hierarchical distributed language model", NIPS 2008 (trees
-    from vectors).
+    References:
+        - E. Grave et al., "Efficient softmax approximation for GPUs", ICML 2017 (a head, and clusters of the
+          tail).
+        - A. Mnih and G. Hinton, "A scalable hierarchical distributed language model", NIPS 2008 (trees from
+          vectors).
     """
     counts = _check.class_counts(counts)
     classes = len(counts)

@@ -15,7 +15,8 @@ def huffman(counts: ArrayLike, arity: int = 8) -> Tree:
     Args:
         counts: finite numbers `[num_classes]`: how often each class occurs, in any unit. A 0 is
             taken as the smallest other count.
-        arity: int of at least 2, the number of children of every node. (One node may have fewer.)
+        arity: int of at least 2, the number of children of every node. (One node may have fewer.) Defaults to
+            `8`.
 
     Returns:
         A `Tree`.
@@ -29,7 +30,8 @@ def huffman(counts: ArrayLike, arity: int = 8) -> Tree:
     tree = kl.trees.huffman(counts, arity=2)
     ```
 
-    Source: D. Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40 (1952).
+    References:
+        - D. Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40 (1952).
     """
     counts = _check.class_counts(counts)
     arity = positive_int("arity", arity, minimum=2)

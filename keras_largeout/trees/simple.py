@@ -16,7 +16,8 @@ def two_level(num_classes: int | ArrayLike, groups: int | None = None) -> Tree:
     Args:
         num_classes: int, the number of classes; then a group has consecutive ids. Or counts, positive numbers
             `[num_classes]`; then a group has classes of similar frequency.
-        groups: int, the number of groups; the square root of the number of classes, rounded up, when None.
+        groups: int, the number of groups. None: the square root of the number of classes, rounded up.
+            Defaults to `None`.
 
     Returns:
         A `Tree` of depth 2, whose groups differ in size by at most one.
@@ -30,7 +31,8 @@ def two_level(num_classes: int | ArrayLike, groups: int | None = None) -> Tree:
     tree = kl.trees.two_level(10_000)    # 100 groups of 100 classes
     ```
 
-    Source: J. Goodman, "Classes for fast maximum entropy training", ICASSP 2001.
+    References:
+        - J. Goodman, "Classes for fast maximum entropy training", ICASSP 2001.
     """
     classes, order = _check.classes_in_order(num_classes, "num_classes")
     groups = positive_int("groups", groups if groups is not None else math.isqrt(classes - 1) + 1)
@@ -47,7 +49,7 @@ def balanced(num_classes: int | ArrayLike, arity: int = 16) -> Tree:
     Args:
         num_classes: int, the number of classes; then a node has consecutive ids below it. Or counts, positive
             numbers `[num_classes]`; then it has classes of similar frequency below it.
-        arity: int of at least 2, the most children of a node.
+        arity: int of at least 2, the most children of a node. Defaults to `16`.
 
     Returns:
         A `Tree` of depth `ceil(log(num_classes) / log(arity))`.
@@ -61,8 +63,9 @@ def balanced(num_classes: int | ArrayLike, arity: int = 16) -> Tree:
     tree = kl.trees.balanced(1_000_000, arity=100)    # depth 3
     ```
 
-    Source: F. Morin and Y. Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005
-    (arity 2).
+    References:
+        - F. Morin and Y. Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005
+          (arity 2).
     """
     classes, order = _check.classes_in_order(num_classes, "num_classes")
     arity = positive_int("arity", arity, minimum=2)

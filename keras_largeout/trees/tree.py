@@ -96,7 +96,7 @@ class Tree:
             node_parent: integers `[num_nodes]`, the parent of each node; -1 for the root. Nodes may be in any
                 order.
             class_order: integers `[num_classes]`, a permutation: the order of the classes among the children
-                of a node. The order of the ids when None.
+                of a node. None: the order of the ids. Defaults to `None`.
 
         Raises:
             ValueError: nodes out of range, a node without children, no root or several, or a cycle.

@@ -30,12 +30,14 @@ def cooccurrence_vectors(
             arrays, one per document. Words of different documents are never in one window. Negative ids are
             padding or unknown words: they take up room in a window and count for nothing.
         num_classes: int, the number of classes; all ids are smaller.
-        dim: int, width of the vectors.
-        window: int, how many words away a context may be, on either side.
-        contexts: int, how many classes serve as contexts.
-        smoothing: float, the power of the context distribution; below 1, rare contexts weigh less.
-        max_pairs: int; with more pairs of words than this, a random subset of the words is used.
-        seed: int, seed of that subset and of the SVD.
+        dim: int, width of the vectors. Defaults to `64`.
+        window: int, how many words away a context may be, on either side. Defaults to `4`.
+        contexts: int, how many classes serve as contexts. Defaults to `4096`.
+        smoothing: float, the power of the context distribution; below 1, rare contexts weigh less. Defaults
+            to `0.75`.
+        max_pairs: int; with more pairs of words than this, a random subset of the words is used. Defaults to
+            `200000000`.
+        seed: int, seed of that subset and of the SVD. Defaults to `0`.
 
     Returns:
         float32 `[num_classes, dim]`; classes that never occur have rows of zeros.
@@ -51,8 +53,9 @@ def cooccurrence_vectors(
     tree = kl.trees.head_tail(counts, vectors)
     ```
 
-    Source: O. Levy, Y. Goldberg, I. Dagan, "Improving distributional similarity with lessons learned from
-    word embeddings", TACL 2015 (sections 3.1 and 3.2).
+    References:
+        - O. Levy, Y. Goldberg, I. Dagan, "Improving distributional similarity with lessons learned from word
+          embeddings", TACL 2015 (sections 3.1 and 3.2).
     """
     try:
         from scipy import sparse

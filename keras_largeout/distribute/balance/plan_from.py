@@ -32,9 +32,10 @@ def plan_from(
     Args:
         dataset: iterable of batches as `model.fit` takes them: `x`, `(x, y)` or `(x, y, sample_weight)`.
         model: a built `keras.Model`. One that has output heads must be compiled.
-        devices: int, or a list of `Device`s; those of the current strategy and its hosts when None.
-        steps: int, how many batches the sample has.
-        memory_per_device: None, or bytes; see `plan`.
+        devices: int, or a list of `Device`s. None: those of the current strategy and its hosts. Defaults to
+            `None`.
+        steps: int, how many batches the sample has. Defaults to `100`.
+        memory_per_device: None, or bytes; see `plan`. Defaults to `None`.
         **options: other arguments of `plan`. `batch_size` is by default that of the sample.
 
     Returns:

@@ -47,7 +47,7 @@ def OnDevice(layer: Layer, device: str, remat: bool = False) -> Layer:
         device: name of a device, such as "GPU:1".
         remat: True: the backward pass computes the forward pass again, whose values need not be kept. It
             draws the same random numbers (those of `keras.random` with a `SeedGenerator` of the layer), and
-            states such as the averages of BatchNormalization change once.
+            states such as the averages of BatchNormalization change once. Defaults to `False`.
 
     Returns:
         `layer`.
@@ -65,8 +65,9 @@ def OnDevice(layer: Layer, device: str, remat: bool = False) -> Layer:
     >>> head = kl.distribute.OnDevice(keras.layers.Dense(1000), "GPU:1")
     >>> model = kl.Sequential([keras.Input((None, 64)), encoder, head])
 
-    Source: [Huang et al., 2019](https://arxiv.org/abs/1811.06965), whose stages lie on devices of their own,
-    and who compute forward passes again.
+    References:
+        - [Huang et al., 2019](https://arxiv.org/abs/1811.06965) (a device for each stage, forward passes
+          computed again).
     """
     if not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`layer` must be a keras.layers.Layer. Received: layer={layer!r}")

@@ -66,19 +66,23 @@ def parallelize(
         how: "stages", "sections", "towers" or "data".
         devices: list of names such as "GPU:0", or of `kl.distribute.Device`, whose `memory` limits a stage,
             and whose `flops` say which is faster; None: all GPUs, or all logical CPUs where there is none.
+            Defaults to `None`.
         cuts: of stages: names of the layers with which all but the first begin. None: so that the stages
-            take equally long, as a trial measures.
+            take equally long, as a trial measures. Defaults to `None`.
         microbatches: int, of stages: each batch goes through them in so many parts, so that all devices work
-            at a time. Losses that layers add are taken for means over the batch.
+            at a time. Losses that layers add are taken for means over the batch. Defaults to `1`.
         remat: bool, of stages: the backward pass computes again what a stage would keep, with the same random
-            numbers, as with `OnDevice`.
+            numbers, as with `OnDevice`. Defaults to `False`.
         mix: of towers: "mean": the mean of the outputs, where each tower learns by its own loss; "gated":
             weighted by a softmax gate on the inputs, where the loss is -log of the likelihood of the mixture:
             of probabilities for a cross-entropy, of gaussians with deviations of their own for "mse".
+            Defaults to `"mean"`.
         gate: of towers that are gated: a layer from the model's inputs to `[batch, towers]`, positive and
-            with sum 1. None: a `Dense` on the inputs, which then must be floating.
-        sample: inputs of a batch, or `(x, y)`, for the trial of stages and sections. None: zeros.
-        verbose: 0, or 1: prints the plan, a table of what lies where: `parallel_plan` of the result.
+            with sum 1. None: a `Dense` on the inputs, which then must be floating. Defaults to `None`.
+        sample: inputs of a batch, or `(x, y)`, for the trial of stages and sections. None: zeros. Defaults to
+            `None`.
+        verbose: 0, or 1: prints the plan, a table of what lies where: `parallel_plan` of the result. Defaults
+            to `1`.
 
     Returns:
         A `kl.Model`. With stages it has the layers of `model`, whose weights move to their devices: compile
@@ -98,9 +102,10 @@ def parallelize(
     model.fit(x, y)
     ```
 
-    Source: stages [Huang et al., 2019](https://arxiv.org/abs/1811.06965); sections
-    [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3; towers Jacobs et al., "Adaptive
-    mixtures of local experts", Neural Computation 3 (1991).
+    References:
+        - [Huang et al., 2019](https://arxiv.org/abs/1811.06965) (stages).
+        - [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3 (sections).
+        - Jacobs et al., "Adaptive mixtures of local experts", Neural Computation 3 (1991) (towers).
     """
     given = {"cuts": cuts, "microbatches": microbatches, "remat": remat, "mix": mix, "gate": gate}
     _check_way(how, given)

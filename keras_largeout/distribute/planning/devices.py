@@ -13,12 +13,16 @@ class Device:
 
     Args:
         name: str, unique in a plan.
-        memory: int, the bytes that tables and their slots may take on it; None for no limit.
-        bandwidth: float, the bytes per second that it can move through its memory.
-        flops: float, the float32 operations per second that it can do.
-        host: int of at least 0, the host that it belongs to.
-        within: float, the bytes per second that it can receive from the other devices of its host.
-        between: float, the bytes per second that it can receive from the devices of other hosts.
+        memory: int, the bytes that tables and their slots may take on it; None for no limit. Defaults to
+            `None`.
+        bandwidth: float, the bytes per second that it can move through its memory. Defaults to
+            `4800000000000.0`.
+        flops: float, the float32 operations per second that it can do. Defaults to `67000000000000.0`.
+        host: int of at least 0, the host that it belongs to. Defaults to `0`.
+        within: float, the bytes per second that it can receive from the other devices of its host. Defaults
+            to `450000000000.0`.
+        between: float, the bytes per second that it can receive from the devices of other hosts. Defaults to
+            `50000000000.0`.
 
     Raises:
         ValueError: a number that is not positive and finite, or a `host` that is not an integer of at least
@@ -31,8 +35,10 @@ class Device:
     kl.distribute.plan(specs, devices)
     ```
 
-    Source: the data sheet of the NVIDIA H200 SXM (4.8 TB/s of memory bandwidth; 67 TFLOPS of float32; NVLink
-    900 GB/s, which is 450 GB/s in each direction). 400 Gb/s InfiniBand (NDR) is 50 GB/s in each direction.
+    References:
+        - The data sheet of the NVIDIA H200 SXM (4.8 TB/s of memory bandwidth; 67 TFLOPS of float32; NVLink
+          900 GB/s, which is 450 GB/s in each direction). 400 Gb/s InfiniBand (NDR) is 50 GB/s in each
+          direction.
     """
 
     name: str

@@ -60,7 +60,12 @@ class Placement(Positions):
 
     @classmethod
     def replicated(cls, rows: int, devices: int) -> "Placement":
-        """Return a data-parallel placement: every device has a copy of all rows."""
+        """Return a data-parallel placement: every device has a copy of all rows.
+
+        Args:
+            rows: int, the rows of the table.
+            devices: int, the number of devices.
+        """
         rows, devices = _sizes(rows, devices)
         return cls("replicated", rows, devices, (0,) * devices)
 
@@ -68,13 +73,22 @@ class Placement(Positions):
     def by_range(cls, rows: int, devices: int) -> "Placement":
         """Return a row-wise placement: device 0 has the first `ceil(rows / devices)` rows, device 1 the
         next ones, and so on.
+
+        Args:
+            rows: int, the rows of the table.
+            devices: int, the number of devices.
         """
         rows, devices = _sizes(rows, devices)
         return cls("range", rows, devices, _range_sizes(rows, devices))
 
     @classmethod
     def by_modulo(cls, rows: int, devices: int) -> "Placement":
-        """Return a row-wise placement: row `i` is on device `i % devices`."""
+        """Return a row-wise placement: row `i` is on device `i % devices`.
+
+        Args:
+            rows: int, the rows of the table.
+            devices: int, the number of devices.
+        """
         rows, devices = _sizes(rows, devices)
         return cls(
             "modulo", rows, devices, tuple((rows - s + devices - 1) // devices for s in range(devices))
@@ -92,7 +106,7 @@ class Placement(Positions):
         Args:
             rows: int, at most 3 billion.
             devices: int.
-            seed: int.
+            seed: int. Defaults to `0`.
         """
         rows, devices = _sizes(rows, devices)
         if rows > _LARGEST_PERMUTED:
@@ -112,6 +126,11 @@ class Placement(Positions):
     def by_columns(cls, rows: int, dim: int, devices: int) -> "Placement":
         """Return a column-wise placement: every device has `dim / devices` columns of all rows, rounded up
         or down.
+
+        Args:
+            rows: int, the rows of the table.
+            dim: int, the columns of the table.
+            devices: int, the number of devices.
         """
         rows, devices = _sizes(rows, devices)
         if not devices <= dim:
@@ -122,7 +141,13 @@ class Placement(Positions):
 
     @classmethod
     def on_device(cls, rows: int, devices: int, device: int) -> "Placement":
-        """Return a table-wise placement: one device has the whole table."""
+        """Return a table-wise placement: one device has the whole table.
+
+        Args:
+            rows: int, the rows of the table.
+            devices: int, the number of devices.
+            device: int, the device that has it.
+        """
         rows, devices = _sizes(rows, devices)
         if not 0 <= device < devices:
             raise ValueError(f"`device` must be in [0, devices={devices}). Received: device={device}")
@@ -137,7 +162,7 @@ class Placement(Positions):
                 shard, rows are in ascending order.
             devices: int.
             sizes: optional integers `[devices]`: the positions of each shard, at least as many as it has
-                rows. The others stay empty until the table is rebalanced.
+                rows. The others stay empty until the table is rebalanced. Defaults to `None`.
 
         Raises:
             ValueError: `owners` is not a vector of devices, or `sizes` are too small.

@@ -189,7 +189,7 @@ class Plan:
         Args:
             path: str, the file.
             tables, counts: None, or as for `plan`. With them the expected load is estimated anew, also where
-                the file was edited. Pinned classes of a tree need them.
+                the file was edited. Pinned classes of a tree need them. Defaults to `None`.
 
         Returns:
             A `Plan`.

@@ -73,15 +73,16 @@ def plan(
             of these.
         devices: int, or a list of `Device`s, which may differ from each other.
         memory_per_device: None, or the bytes that tables and slots may take on each device whose `memory` is
-            None. None: no limit.
-        batch_size: number, examples per step over all devices.
+            None. None: no limit. Defaults to `None`.
+        batch_size: number, examples per step over all devices. Defaults to `4096`.
         counts: None, or a dict from names of tables to counts, which replace those in the specs: numbers
-            `[rows]`, for a tree `[num_classes]`.
-        small: int, in bytes: see above.
-        balance: float of at least 1, the max/mean of the devices' loads that is good enough.
-        host_memory: None, or the bytes that tables and slots may take in host memory.
+            `[rows]`, for a tree `[num_classes]`. Defaults to `None`.
+        small: int, in bytes: see above. Defaults to `1048576`.
+        balance: float of at least 1, the max/mean of the devices' loads that is good enough. Defaults to
+            `1.05`.
+        host_memory: None, or the bytes that tables and slots may take in host memory. Defaults to `None`.
         hosts: int, how many hosts the devices belong to, host by host, where `devices` is an int. A list of
-            `Device`s says the host of each.
+            `Device`s says the host of each. Defaults to `1`.
 
     Returns:
         A `Plan`. Give it to layers as their `placement`.
@@ -102,8 +103,9 @@ def plan(
     users = kl.layers.ShardedEmbedding(10_000_000, 64, placement=plan, name="users")
     ```
 
-    Source: the roles of planner, partitioner, estimator and stats are those of TorchRec (D. Ivchenko et al.,
-    "TorchRec: a PyTorch domain library for recommendation systems", RecSys 2022).
+    References:
+        - D. Ivchenko et al., "TorchRec: a PyTorch domain library for recommendation systems", RecSys 2022
+          (the roles of planner, partitioner, estimator and stats).
     """
     if not (batch_size > 0 and small >= 0 and balance >= 1):
         raise ValueError(

@@ -20,17 +20,19 @@ class TableSpec:
         name: str, unique in a plan. The table of a layer has the layer's name.
         rows: int, rows of the table.
         dim: int, columns of the table; 1 for a vector such as a bias.
-        dtype: "float32" or "bfloat16".
-        slots: int, how many float32 slots of the table's shape the optimizer has (Adam: 2).
-        row_slots: int, how many slots with one float32 per row it has (row-wise Adagrad: 1).
+        dtype: "float32" or "bfloat16". Defaults to `"float32"`.
+        slots: int, how many float32 slots of the table's shape the optimizer has (Adam: 2). Defaults to `0`.
+        row_slots: int, how many slots with one float32 per row it has (row-wise Adagrad: 1). Defaults to `0`.
         counts: None, or numbers of at least 0, in any unit: how often each row is looked up, `[rows]`. For
             the table of a tree: how often each class is a target, `[num_classes]`. None: all rows are taken
-            to be equally frequent, and classes to have the frequency 1 / (id + 1).
-        tree: None, or the `kl.trees.Tree` whose rows these are.
-        ids_per_example: float, how many ids (or targets) one example of a batch has on average.
+            to be equally frequent, and classes to have the frequency 1 / (id + 1). Defaults to `None`.
+        tree: None, or the `kl.trees.Tree` whose rows these are. Defaults to `None`.
+        ids_per_example: float, how many ids (or targets) one example of a batch has on average. Defaults to
+            `1.0`.
         like: None, or the name of another table with as many rows. This table is then placed like that one,
-            as a bias is placed like its kernel.
+            as a bias is placed like its kernel. Defaults to `None`.
         storage: where the memory of its rows is: "device", or "host", where they take nothing of a device's.
+            Defaults to `"device"`.
 
     Raises:
         ValueError: sizes that are not positive, an unknown dtype, or counts that do not fit.

@@ -69,19 +69,20 @@ def place_tree(
         tree: a `kl.trees.Tree`.
         devices: int.
         counts: numbers `[num_classes]`, at least 0: the frequencies of the classes, in any unit. None: the
-            frequency of a class is 1 / (class + 1).
-        how: "planned", "range" or "modulo".
-        dim: int, width of the hidden vectors.
-        batch_tokens: number, targets per step over all devices; 3200 per device when None.
-        unit, extra_work: floats, see above. Smaller subtrees leave a later rebalance more choice.
+            frequency of a class is 1 / (class + 1). Defaults to `None`.
+        how: "planned", "range" or "modulo". Defaults to `"planned"`.
+        dim: int, width of the hidden vectors. Defaults to `300`.
+        batch_tokens: number, targets per step over all devices. None: 3200 per device. Defaults to `None`.
+        unit: float, see above. Smaller subtrees leave a later rebalance more choice. Defaults to `0.02`.
+        extra_work: float, see above. Defaults to `0.1`.
         sizes_slack: float. If it is positive, every shard is made larger than its share by this fraction of
             the mean, and by at least the largest subtree, so that a later rebalance fits. 0: shards are as
-            large as they have to be.
-        shares: floats `[devices]`: the fraction of the work that each device should get, in any unit; all the
-            same when None. Only for "planned".
-        room: integers `[devices]`: the most rows on each device, replicated ones included; no limit when
-            None. Only for "planned".
-        slots: int, how many float32 slots the optimizer has for every value.
+            large as they have to be. Defaults to `0.0625`.
+        shares: floats `[devices]`: the fraction of the work that each device should get, in any unit. None:
+            all the same. Only for "planned". Defaults to `None`.
+        room: integers `[devices]`: the most rows on each device, replicated ones included. None: no
+            limit. Only for "planned". Defaults to `None`.
+        slots: int, how many float32 slots the optimizer has for every value. Defaults to `0`.
 
     Returns:
         An explicit `Placement` of `tree.num_rows` rows. If the root has leaves only, all rows are replicated

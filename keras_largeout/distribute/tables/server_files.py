@@ -39,7 +39,7 @@ def server_files(folder: str | os.PathLike, keep: int = 1) -> Iterator[None]:
 
     Args:
         folder: path that the chief and all servers reach under this name.
-        keep: int > 0, how many folders, the new one among them, are left.
+        keep: int > 0, how many folders, the new one among them, are left. Defaults to `1`.
 
     Raises:
         OSError: a server's files cannot be written, or the chief does not find them.

@@ -58,19 +58,22 @@ class ShardedTable:
     Args:
         shape: tuple of ints, `(rows, dim)` or `(rows,)`.
         initializer: Keras initializer of the logical array; the values do not depend on the placement.
-        dtype: dtype name.
-        name: str.
-        trainable: bool.
-        constraint: Keras constraint, kept on the shards for the optimizer; it must act row by row.
+        dtype: dtype name. Defaults to `"float32"`.
+        name: str. Defaults to `"table"`.
+        trainable: bool. Defaults to `True`.
+        constraint: Keras constraint, kept on the shards for the optimizer; it must act row by row. Defaults
+            to `None`.
         placement: where the rows go: "auto" (replicated up to 1 MiB, else by a permutation), "replicated",
-            "range", "modulo", "permutation", "columns", a `Placement`, or a `Plan`.
+            "range", "modulo", "permutation", "columns", a `Placement`, or a `Plan`. Defaults to `"auto"`.
         plan_name: the name by which a `Plan` knows the table. None: no plan places it, its load is not
-            measured, and `rebalance` leaves it alone (as `SparseOutput`, which is even by nature).
+            measured, and `rebalance` leaves it alone (as `SparseOutput`, which is even by nature). Defaults
+            to `None`.
         storage: where the memory of a device's rows is: "device", or "host", that of its process. A `Plan`
-            may say "host", too.
+            may say "host", too. Defaults to `"device"`.
         cache_rows: None, or int: so many rows of a table in host memory, with their slots, each device keeps
-            in its own.
-        beside: None, or the table on whose parameter server its replicated rows are to be.
+            in its own. Defaults to `None`.
+        beside: None, or the table on whose parameter server its replicated rows are to be. Defaults to
+            `None`.
 
     Attributes:
         placement: the `Placement`.
@@ -291,15 +294,26 @@ class ShardedTable:
         return np.asarray(self.array, dtype)
 
     def assign(self, value: ArrayLike) -> None:
-        """Overwrites the logical array."""
+        """Overwrites the logical array.
+
+        Args:
+            value: array of the shape of the table.
+        """
         self.array.assign(value)
 
     def save(self, store: Any) -> None:
-        """Writes the logical array to `store` in chunks of rows."""
+        """Writes the logical array in chunks of rows.
+
+        Args:
+            store: dict of arrays, such as Keras gives to `save_own_variables`.
+        """
         self.array.save(store, self.name)
 
     def load(self, store: Any) -> None:
         """Reads what `save` wrote, or the one array that an ordinary Keras layer wrote.
+
+        Args:
+            store: dict of arrays, such as Keras gives to `load_own_variables`.
 
         Raises:
             ValueError: the file holds another shape; the table is then unchanged.

@@ -55,33 +55,38 @@ class TableConfig:
         name: str without "/", unique in a layer. Files know the table by it.
         vocabulary_size: int > 0, number of rows; ids are `0 .. vocabulary_size - 1`.
         embedding_dim: int > 0, length of a row.
-        initializer: Keras initializer of the table; a truncated normal of standard deviation
-            `1 / sqrt(embedding_dim)` by default. The values do not depend on the other tables of the layer.
+        initializer: Keras initializer of the table. The values do not depend on other tables. Defaults
+            to a truncated normal of standard deviation `1 / sqrt(embedding_dim)`.
         optimizer: None (that of the model), or the optimizer of this table, whose step is a part of the
             layer's backward pass: one of `keras_largeout.optimizers`, or of `keras.optimizers` SGD, Adagrad,
             Ftrl, Adam or AdamW, or the name of one of these, `"adam"`. The config keeps what of this package
-            updates rows alike: `LazyAdam` for Adam.
+            updates rows alike: `LazyAdam` for Adam. Defaults to `None`.
         combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights) or
-            None (one row per id): how the rows of a bag of ids become one.
+            None (one row per id): how the rows of a bag of ids become one. Defaults to `"mean"`.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" or "default_device" (as
             the layer's `placement` says), "replicated", "range", "modulo", "permutation", "columns", or a
-            `kl.distribute.Placement`.
-        regularizer: regularizer, applied to the distinct rows of the table that a batch uses.
+            `kl.distribute.Placement`. Defaults to `"auto"`.
+        regularizer: regularizer, applied to the distinct rows of the table that a batch uses. Defaults to
+            `None`.
         constraint: constraint that acts row by row, applied by the optimizer to the rows that it updates.
+            Defaults to `None`.
         mask_zero: bool, whether id 0 is padding: left out of bags; without a combiner, a mask goes with the
-            output.
+            output. Defaults to `False`.
         max_ids_per_partition: int, for code that was written for keras_rs. It is kept and has no effect:
-            there it is the size of a buffer on a TPU, and nothing here is of a fixed size.
-        max_unique_ids_per_partition: likewise.
+            there it is the size of a buffer on a TPU, and nothing here is of a fixed size. Defaults to `256`.
+        max_unique_ids_per_partition: likewise. Defaults to `256`.
         out_of_range: None (as the layer's `out_of_range` says), or for this table "error", "zero", "modulo",
-            "hash" or "default_row": see `ShardedEmbedding`. Strings need "hash", or a vocabulary.
+            "hash" or "default_row": see `ShardedEmbedding`. Strings need "hash", or a vocabulary. Defaults to
+            `None`.
         vocabulary: None, or the `DynamicVocabulary` of this table, which gives ids their rows.
-            `vocabulary_size` is its `vocabulary_size()`.
-        dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table.
+            `vocabulary_size` is its `vocabulary_size()`. Defaults to `None`.
+        dtype: None (that of the layer's variables), or "float32" or "bfloat16" for this table. Defaults to
+            `None`.
         storage: where the memory of the rows is, "device", "host" or "file:<folder>": see
-            `ShardedEmbedding`.
+            `ShardedEmbedding`. Defaults to `"device"`.
         cache_rows: None, or how many rows of this table in host memory each device keeps in its own: see
-            `ShardedEmbedding`. Tables of one stack share a cache as large as theirs together.
+            `ShardedEmbedding`. Tables of one stack share a cache as large as theirs together. Defaults to
+            `None`.
 
     Raises:
         ValueError: for a value that is none of these.
@@ -185,13 +190,14 @@ class FeatureConfig:
         input_shape: optional, the shape of the feature's ids, batch first: ids of another rank, or of known
             sizes that differ, are refused, but `[batch]` for `(batch, 1)`, and a `tf.SparseTensor` whose last
             axis is shorter. The size of the batch is not looked at (a replica sees a part of it), nor are
-            ragged axes, nor how many ids a bag has. Nothing is cut.
-        output_shape: optional, the shape of the output, batch first; it is checked in the same way.
+            ragged axes, nor how many ids a bag has. Nothing is cut. Defaults to `None`.
+        output_shape: optional, the shape of the output, batch first; it is checked in the same way. Defaults
+            to `None`.
         combiner: how the rows of a bag become one, in place of what the table says: `"mean"`, `"sum"`,
-            `"sqrtn"` or None; by default "table".
+            `"sqrtn"` or None. "table": what the table says. Defaults to `"table"`.
         max_sequence_length: None, or an int > 0 for `[batch, ids]` without a combiner, ragged and sparse ones
             too: the output is dense, `[batch, max_sequence_length, embedding_dim]`. Longer sequences are cut
-            before the lookup, shorter ones end in zeros.
+            before the lookup, shorter ones end in zeros. Defaults to `None`.
 
     Raises:
         ValueError: for a value that is none of these.

@@ -54,16 +54,17 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         feature_configs: `FeatureConfig`, or a nested structure (dict, list, tuple) of them. Features with the
             same `TableConfig` share its table.
         table_stacking: "auto" (tables of one width, placement, optimizer and constraint), None (no table with
-            another), or names of tables to stack: a list, or a list of lists, of them.
+            another), or names of tables to stack: a list, or a list of lists, of them. Defaults to `"auto"`.
         out_of_range: what becomes of ids outside the tables whose config does not say it: `"error"` (the step
             stops), `"zero"` (they take part in nothing; exported models do this in place of "error"),
-            `"modulo"`, `"hash"` or `"default_row"`: see `ShardedEmbedding`.
+            `"modulo"`, `"hash"` or `"default_row"`: see `ShardedEmbedding`. Defaults to `"error"`.
         placement: where the rows of the tables go whose config says "auto", under
             `tf.distribute.MirroredStrategy`: "auto" (tables up to 1 MiB are replicated, the rows of larger
             ones cut by a permutation), "replicated", "range", "modulo", "permutation", "columns", or a `Plan`
             that has the stacks by the names that `fused_tables` says. Not saved with the model unless it is a
-            name.
+            name. Defaults to `"auto"`.
         update_stats: False, for code that was written for keras_rs: it measures buffers of a TPU, with JAX.
+            Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable` as for every Keras layer.
 
     Call arguments:
@@ -216,8 +217,8 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
         Args:
             inputs: as for a call.
-            weights: likewise.
-            training: has no effect.
+            weights: likewise. Defaults to `None`.
+            training: has no effect. Defaults to `False`.
 
         Returns:
             A dict.

@@ -27,25 +27,26 @@ class FullSoftmax(TableHead):
     Args:
         num_classes: int > 0.
         counts: array `[num_classes]` of class frequencies, from which the first biases are made, or None.
-            Not saved: weights take their place.
-        use_bias: bool, whether every class has a bias.
+            Not saved: weights take their place. Defaults to `None`.
+        use_bias: bool, whether every class has a bias. Defaults to `True`.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
             layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
             and over several devices `placement="range"`. A `keras.layers.Embedding` or `ReversibleEmbedding`
-            works as well, with any optimizer.
-        temperature: float > 0: the logits are `hidden . kernel[class] / temperature + bias[class]`.
+            works as well, with any optimizer. Defaults to `None`.
+        temperature: float > 0: the logits are `hidden . kernel[class] / temperature + bias[class]`. Defaults
+            to `1.0`.
         label_smoothing: float in [0, 1): so much of the target's probability is spread evenly over all
-            classes, in the loss; `log_prob` and metrics do not know of it.
+            classes, in the loss; `log_prob` and metrics do not know of it. Defaults to `0.0`.
         z_loss: float >= 0: that times `log(sum(exp(logits)))**2` is added to the loss, which keeps logits
-            small.
+            small. Defaults to `0.0`.
         optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
-            Not with `kernel`.
-        kernel_initializer: initializer of `[num_classes, dim]`.
+            Not with `kernel`. Defaults to `None`.
+        kernel_initializer: initializer of `[num_classes, dim]`. Defaults to `"uniform"`.
         bias_initializer: initializer of `[num_classes]`. None: such that an untrained head predicts the
-            frequencies of `counts`; zeros without `counts`.
-        kernel_constraint: constraint that acts row by row.
+            frequencies of `counts`; zeros without `counts`. Defaults to `None`.
+        kernel_constraint: constraint that acts row by row. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.

@@ -59,6 +59,20 @@ class Head(keras.layers.Layer):
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
     `initialized`. One whose losses are those of lists sets `scores_lists`, and one whose losses are not
     -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
+
+    Args:
+        num_classes: int > 0.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Input shape:
+        float `[..., dim]`.
+
+    Output shape:
+        the same: the hidden vectors.
+
+    Raises:
+        ValueError: `num_classes` is not a positive integer; in `compile`, a loss or metric that takes the
+            hidden vectors for something else.
     """
 
     dim: Any = None  # before the layer is built
@@ -216,7 +230,7 @@ class Head(keras.layers.Layer):
             exclude: classes that are left out, such as the items that a user has seen: ids, int `[..., m]`,
                 of each token, or `[batch, m]`, of each row of `[batch, time, dim]`; dense, or
                 `[batch, m]` as a `tf.RaggedTensor` or a `tf.SparseTensor`. -1, and what is no class, excludes
-                nothing.
+                nothing. Defaults to `None`.
 
         Returns:
             `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
@@ -279,11 +293,11 @@ class Head(keras.layers.Layer):
 
         Args:
             hidden: float `[..., dim]`.
-            temperature: float > 0: the log-probabilities are divided by it.
+            temperature: float > 0: the log-probabilities are divided by it. Defaults to `1.0`.
             top_k: int or None: only the k most probable classes are drawn from. None: all of them, with
-                `[..., num_classes]` numbers in memory: for a large output give a `top_k`.
+                `[..., num_classes]` numbers in memory: for a large output give a `top_k`. Defaults to `None`.
             top_p: float in (0, 1] or None: of these, only as many of the most probable as have at least this
-                probability together (at this temperature).
+                probability together (at this temperature). Defaults to `None`.
             seed: int, `keras.random.SeedGenerator` or None, as in `keras.random.categorical`.
 
         Returns:
@@ -300,8 +314,9 @@ class Head(keras.layers.Layer):
         words = head.sample(hidden, temperature=0.8, top_k=50, top_p=0.95)  # [batch]
         ```
 
-        Source: [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4 (top-k sampling);
-        [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1 (nucleus sampling).
+        References:
+            - [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4 (top-k sampling).
+            - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1 (nucleus sampling).
         """
         return sample(self, hidden, temperature, top_k, top_p, seed)
 
@@ -378,12 +393,14 @@ class Head(keras.layers.Layer):
             model: a model of which an output is this head's (the hidden vectors). It may have others, and it
                 may be a subclassed one.
             k: int; or None: the scores of all classes, for an output so small that they fit into memory.
+                Defaults to `10`.
             position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is
                 scored. A mask that merging layers of a functional model have lost, such as the sum of tokens
                 and positions by `keras.layers.Add`, is found again; where it cannot be, a warning says so.
+                Defaults to `"all"`.
             exclude: None, or the `keras.Input` of what `top_k` is to leave out: an input of `model`, or a new
                 one, which the predictor then takes beside those of `model`. For an export it must be dense,
-                padded with -1.
+                padded with -1. Defaults to `None`.
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,

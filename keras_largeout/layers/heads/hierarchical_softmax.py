@@ -49,24 +49,27 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         counts: optional array `[num_classes]` of class frequencies, from which the default tree and the first
             biases are made. A frequency of 0 is taken as the smallest other one. Without them (and without
             `tree`) classes are taken to be sorted by falling frequency, as 1 / rank, and a warning says so
-            where it matters.
+            where it matters. Defaults to `None`.
         tree: a `keras_largeout.trees.Tree`, or a function from counts to one, such as `trees.huffman`. It is
-            saved with the weights. (A config has a dict here: the sizes of the tree, and a digest.)
-        use_bias: bool, whether every row has a bias.
-        kernel_initializer: initializer of the rows `[num_rows, dim]`, drawn in chunks.
+            saved with the weights. (A config has a dict here: the sizes of the tree, and a digest.) Defaults
+            to `None`.
+        use_bias: bool, whether every row has a bias. Defaults to `True`.
+        kernel_initializer: initializer of the rows `[num_rows, dim]`, drawn in chunks. Defaults to
+            `"uniform"`.
         bias_initializer: initializer of the biases `[num_rows]`. None: such that an untrained head predicts
             the frequencies of `counts` (most models learn much faster from there), zeros without `counts`.
             Under plain SGD a recurrent model may stay there for a while before it learns more: a small LSTM
-            on the Penn Treebank did for 700 steps, and with Adam not at all.
-        kernel_constraint: constraint that acts row by row.
+            on the Penn Treebank did for 700 steps, and with Adam not at all. Defaults to `None`.
+        kernel_constraint: constraint that acts row by row. Defaults to `None`.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" (the nodes near the root
             on every device, whole subtrees below them packed onto devices by the work that `counts` let
             expect), "replicated", a `kl.distribute.Placement` that `distribute.place_tree` made, or a `Plan`
-            that knows this layer by its name. Not saved with the model unless it is a name.
+            that knows this layer by its name. Not saved with the model unless it is a name. Defaults to
+            `"auto"`.
         optimizer: None: the model's optimizer trains the head. Otherwise the head has one of its own, whose
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
-            On one device the gradients of the rows are then never in memory.
+            On one device the gradients of the rows are then never in memory. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the rows are bfloat16; sums are in
             float32. With `"mixed_bfloat16"` they are float32, and products of wide nodes are of bfloat16 on
             GPUs and on processors with AVX512-BF16.

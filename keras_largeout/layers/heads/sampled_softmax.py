@@ -39,27 +39,28 @@ class SampledSoftmax(TableHead):
     Args:
         num_classes: int > 0.
         num_sampled: int > 0 and at most `num_classes`, candidates per step. 0 with "in_batch".
-        distribution: what candidates are drawn from; by default "counts" where `counts` are given, otherwise
+        distribution: what candidates are drawn from. None: "counts" where `counts` are given, otherwise
             "log_uniform".
             `"log_uniform"`: p(class) falls as 1 / (class + 1): for classes sorted by falling frequency;
             `"uniform"`; `"counts"`: in proportion to `counts`;
             `"in_batch"`: the targets of the batch (over several devices: of the global batch);
-            `"mixed"`: those, and `num_sampled` uniform ones (Yang et al.).
+            `"mixed"`: those, and `num_sampled` uniform ones (Yang et al.). Defaults to `None`.
         counts: array `[num_classes]` of class frequencies. "counts" needs them. With "in_batch" and "mixed"
             they say how often a class is expected in a batch; without, the batch itself says so. The
             first biases are made from them. (For word2vec's distribution give `counts ** 0.75`.) Saved with
-            the weights; in a config it is just True.
+            the weights; in a config it is just True. Defaults to `None`.
         unique: bool: candidates are drawn without replacement. Otherwise with it: a class drawn twice counts
-            twice.
+            twice. Defaults to `True`.
         loss: of a token, with s the score of the target and s' those of the candidates that are not:
             `"softmax"`: -log of the target's share of the softmax;
             `"bpr"`: the mean of -log sigmoid(s - s') (Rendle et al.);
             `"binary_crossentropy"`: -log sigmoid(s), and the sum of -log(1 - sigmoid(s')), with the
             calibration of gSASRec (Petrov and Macdonald). Scores of these two are not corrected by logQ, and
-            are no log-probabilities.
+            are no log-probabilities. Defaults to `"softmax"`.
         calibration: float in [0, 1], gSASRec's t, for "binary_crossentropy": 0 is the plain one, whose scores
-            overestimate; 1 makes up for all classes that were not sampled.
-        seed: int or None, of the candidates: the same seed draws the same ones, step by step.
+            overestimate; 1 makes up for all classes that were not sampled. Defaults to `0.75`.
+        seed: int or None, of the candidates: the same seed draws the same ones, step by step. Defaults to
+            `None`.
         use_bias, kernel, temperature, optimizer, kernel_initializer, bias_initializer, kernel_constraint: as
             in `FullSoftmax`.
         **kwargs: `name`, `dtype`, `trainable`.

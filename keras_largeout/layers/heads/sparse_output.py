@@ -50,12 +50,13 @@ class SparseOutput(HeadOptimizer, Head):
 
     Args:
         num_classes: int > 0, number of labels.
-        fan_in: int > 0, connections of each label; at most the width of the inputs.
+        fan_in: int > 0, connections of each label; at most the width of the inputs. Defaults to `32`.
         loss: of a token, with z the logits; sums over all labels, not means:
             `"squared_hinge"`: max(0, 1 - z)^2 of its labels, max(0, 1 + z)^2 of all others;
             `"binary_crossentropy"`: softplus(-z) of its labels, softplus(z) of all others;
-            `"softmax"`: logsumexp(z) - z of its label (of each of its labels, if there are several).
-        use_bias: bool, whether every label has a bias.
+            `"softmax"`: logsumexp(z) - z of its label (of each of its labels, if there are several). Defaults
+            to `"squared_hinge"`.
+        use_bias: bool, whether every label has a bias. Defaults to `True`.
         optimizer: None: the model's optimizer trains the layer, from gradients `[num_classes, fan_in]`.
             Otherwise the layer is trained by an optimizer of its own, fused into its backward pass: it is
             updated label by label, and no gradient array ever exists. `"sgd"`, `"adagrad"`, `"adam"`, a Keras
@@ -65,24 +66,27 @@ class SparseOutput(HeadOptimizer, Head):
             acts on them, and callbacks that set its learning rate do not reach them (give a schedule here,
             or set `head.optimizer.learning_rate`). It must not scale the loss. Adam moves all labels in every
             step, LazyAdam those that have a gradient. Weight decay acts on the kernel, not on the biases.
+            Defaults to `None`.
         label_weights: optional array `[num_classes]`, the weight of a label where it is one (such as
             1 / propensity). Saved with the weights; in a config it is just True, and a layer made from a
             config must load weights before it is trained. (`class_weight` of `fit` means nothing for lists.)
+            Defaults to `None`.
         kernel_initializer: initializer of `[num_classes, fan_in]`. None: uniform in +-1/sqrt(fan_in).
-        bias_initializer: initializer of `[num_classes]`.
-        seed: int, of the first connections and of the rounding of bfloat16 weights; by default from Keras's
-            global seed.
+            Defaults to `None`.
+        bias_initializer: initializer of `[num_classes]`. Defaults to `"zeros"`.
+        seed: int, of the first connections and of the rounding of bfloat16 weights. None: from Keras's
+            global seed. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` kernel and inputs are bfloat16, and a
             fused optimizer rounds stochastically.
+
+    Attributes:
+        optimizer: the layer's own optimizer, which counts its steps and keeps its slots, or None.
 
     Input shape:
         float `[..., dim]`.
 
     Output shape:
         the same: the hidden vectors.
-
-    Attributes:
-        optimizer: the layer's own optimizer, which counts its steps and keeps its slots, or None.
 
     Raises:
         ValueError: an argument outside its range; an `optimizer` that cannot be fused; `fan_in` above the
@@ -99,8 +103,9 @@ class SparseOutput(HeadOptimizer, Head):
     model.fit(data, callbacks=[kl.callbacks.Rewire(head)])  # data: (x, label ids)
     ```
 
-    Source: Schultheis and Babbar, "Towards memory-efficient training for extremely large output spaces", ECML
-    PKDD 2023, section 3.
+    References:
+        - Schultheis and Babbar, "Towards memory-efficient training for extremely large output spaces", ECML
+          PKDD 2023, section 3.
     """
 
     dense_gradients = True  # a step touches every label
@@ -237,13 +242,14 @@ class SparseOutput(HeadOptimizer, Head):
 
         Args:
             step: int > 0; with the layer's seed it decides every random choice.
-            fraction: float in [0, 1], of the connections that are exchanged.
-            per_class: bool, the weakest of each label, or of all labels together.
+            fraction: float in [0, 1], of the connections that are exchanged. Defaults to `0.1`.
+            per_class: bool, the weakest of each label, or of all labels together. Defaults to `True`.
             optimizer: the optimizer that trains the layer, if it is not its own: its moments are set to zero
-                where a connection is new, like the kernel.
+                where a connection is new, like the kernel. Defaults to `None`.
             batch: None: new connections are drawn uniformly. What `keep_batches().batch()` has kept: they go
                 to the inputs on which its loss depends most, of `candidates` that are drawn for each label.
-            candidates: int, by default 4 * fan_in.
+                Defaults to `None`.
+            candidates: int. None: 4 * fan_in. Defaults to `None`.
 
         Returns:
             int, how many connections changed.

@@ -24,17 +24,17 @@ class TopK(keras.layers.Layer):
     Args:
         head: a head, such as `HierarchicalSoftmax`.
         k: int, `1 <= k <= head.num_classes`; or None: the scores of all classes, for an output so small that
-            they fit into memory.
+            they fit into memory. Defaults to `10`.
         position: `"all"`, or `"last"`: only the last (unmasked) time step of `[batch, time, dim]` is scored.
-            It warns where the model masks padding and the mask has been lost on its way.
+            It warns where the model masks padding and the mask has been lost on its way. Defaults to `"all"`.
         **kwargs: `name`, `dtype`.
-
-    Input shape:
-        float `[..., dim]`, the hidden vectors that the head was given, or those that it returned.
 
     Call arguments:
         inputs: the hidden vectors.
         exclude: None, or ids of classes that are left out, as in `head.top_k`.
+
+    Input shape:
+        float `[..., dim]`, the hidden vectors that the head was given, or those that it returned.
 
     Output shape:
         `{"ids": int32 [..., k], "scores": float32 [..., k]}`, the best first, as in `head.top_k`; without the

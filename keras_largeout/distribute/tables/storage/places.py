@@ -53,8 +53,8 @@ def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) ->
     file that you trust.
 
     Args:
-        folder: str or path, or None: that of the layer.
-        overwrite: bool.
+        folder: str or path, or None: that of the layer. Defaults to `None`.
+        overwrite: bool. Defaults to `False`.
 
     Example:
 

@@ -30,7 +30,7 @@ def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 1
             sample weights; on several devices those for all of them.
         model: a built `keras.Model`. Its call says which rows a batch uses, for inference: rows of ids that a
             vocabulary takes in during the step are not announced.
-        batches: int > 0, of a chunk.
+        batches: int > 0, of a chunk. Defaults to `100`.
 
     Returns:
         A `tf.data.Dataset` of the same elements, or `dataset` itself where no table gains by it.
@@ -47,8 +47,9 @@ def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 1
     model.fit(kl.distribute.prefetch_rows(dataset, model), epochs=3)
     ```
 
-    Source: [Zhao et al., 2020](https://arxiv.org/abs/2003.05622), whose GPUs get the parameters of a pass of
-    batches before it.
+    References:
+        - [Zhao et al., 2020](https://arxiv.org/abs/2003.05622) (GPUs get the parameters of a pass of batches
+          before it).
     """
     batches = positive_int("batches", batches)
     if not isinstance(dataset, tf.data.Dataset):

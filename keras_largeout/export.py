@@ -60,10 +60,13 @@ def export_saved_model(
         FileExistsError: `path` exists and must not be replaced.
 
     Example:
-        >>> serving = head.predictor(model, k=10)
-        >>> kl.export_saved_model(serving, "export/1")
-        >>> served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
-        >>> served.serve(tokens)["ids"]
+
+    ```python
+    serving = head.predictor(model, k=10)
+    kl.export_saved_model(serving, "export/1")
+    served = tf.saved_model.load("export/1")  # in any process, without keras_largeout
+    served.serve(tokens)["ids"]
+    ```
     """
     if table_dtype not in (None, "int8"):
         raise ValueError(f"`table_dtype` must be None or 'int8'. Received: table_dtype={table_dtype!r}")
@@ -110,8 +113,11 @@ def stock_ops() -> Iterator[None]:
     Tables must lie in one piece: those on several devices only `export_saved_model` writes.
 
     Example:
-        >>> with kl.stock_ops():
-        ...     model.export("export/1")
+
+    ```python
+    with kl.stock_ops():
+        model.export("export/1")
+    ```
     """
     with export_mode.stock_ops(stand_ins=False):
         yield

@@ -81,8 +81,10 @@ def resize(
 
     Example:
 
-    >>> larger = kl.resize(model, {"items": 1_200_000})   # it had 1 million
-    >>> larger.fit(data)
+    ```python
+    larger = kl.resize(model, {"items": 1_200_000})   # it had 1 million
+    larger.fit(data)
+    ```
     """
     if (rows is None) == (into is None):
         raise ValueError(f"One of `rows` and `into` must be given. Received: rows={rows!r}, into={into!r}")

@@ -27,7 +27,9 @@ def show_versions() -> None:
 
     Example:
 
-    >>> kl.show_versions()
+    ```python
+    kl.show_versions()
+    ```
     """
     built = build_info()
     devices = [device.device_type for device in tf.config.list_logical_devices()]

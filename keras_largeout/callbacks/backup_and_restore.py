@@ -59,7 +59,10 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
         OSError: a file cannot be written; or the backup is damaged, and there is none before it.
 
     Example:
-        >>> model.fit(dataset, epochs=10, callbacks=[kl.callbacks.BackupAndRestore("run/backup")])
+
+    ```python
+    model.fit(dataset, epochs=10, callbacks=[kl.callbacks.BackupAndRestore("run/backup")])
+    ```
     """
 
     _elsewhere = None  # the folder of a host that is not the first one

@@ -30,8 +30,11 @@ class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
         OSError: a file cannot be written.
 
     Example:
-        >>> saves = kl.callbacks.ModelCheckpoint("run/{epoch:02d}.keras", monitor="val_loss")
-        >>> model.fit(dataset, epochs=10, validation_data=validation, callbacks=[saves])
+
+    ```python
+    saves = kl.callbacks.ModelCheckpoint("run/{epoch:02d}.keras", monitor="val_loss")
+    model.fit(dataset, epochs=10, validation_data=validation, callbacks=[saves])
+    ```
     """
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -29,7 +29,8 @@ class LabeledRows:
     ```python
     # A bag of words of scikit-learn.
     bags = TfidfVectorizer().fit_transform(texts)
-    rows = LabeledRows.from_scipy(bags, MultiLabelBinarizer(sparse_output=True).fit_transform(tags))
+    labels = MultiLabelBinarizer(sparse_output=True).fit_transform(tags)
+    rows = kl.datasets.LabeledRows.from_scipy(bags, labels)
     model.fit(rows.dataset(64, shuffle=True))
     ```
     """

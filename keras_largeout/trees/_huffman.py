@@ -26,9 +26,8 @@ def huffman(counts: ArrayLike, arity: int = 8) -> Tree:
 
     Example:
 
-    ```python
-    tree = kl.trees.huffman(counts, arity=2)
-    ```
+    >>> kl.trees.huffman([8, 4, 2, 1, 1], arity=2).path(0)
+    ([0], [0])
 
     References:
         - D. Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40 (1952).

@@ -27,9 +27,8 @@ def two_level(num_classes: int | ArrayLike, groups: int | None = None) -> Tree:
 
     Example:
 
-    ```python
-    tree = kl.trees.two_level(10_000)    # 100 groups of 100 classes
-    ```
+    >>> kl.trees.two_level(10_000)  # 100 groups of 100 classes
+    Tree(num_classes=10000, num_nodes=101, depth=2)
 
     References:
         - J. Goodman, "Classes for fast maximum entropy training", ICASSP 2001.
@@ -59,9 +58,8 @@ def balanced(num_classes: int | ArrayLike, arity: int = 16) -> Tree:
 
     Example:
 
-    ```python
-    tree = kl.trees.balanced(1_000_000, arity=100)    # depth 3
-    ```
+    >>> kl.trees.balanced(1_000_000, arity=100).depth
+    3
 
     References:
         - F. Morin and Y. Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005

@@ -39,11 +39,11 @@ class Tree:
 
     Example:
 
-    ```python
-    tree = kl.trees.Tree.from_children([0, 1, [2, 3, [4, 5]]])
-    tree.num_rows                   # 8: the root has 3 children, its inner child 3, that one's 2
-    tree.path(4)                    # the nodes from the root to class 4, and the row taken at each
-    ```
+    >>> tree = kl.trees.Tree.from_children([0, 1, [2, 3, [4, 5]]])
+    >>> tree.num_rows  # the root has 3 children, its inner child 3, that one's 2
+    8
+    >>> tree.path(4)  # the nodes from the root to class 4, and the row taken at each
+    ([0, 1, 2], [2, 5, 6])
     """
 
     class_row: np.ndarray

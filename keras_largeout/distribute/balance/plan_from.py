@@ -49,7 +49,7 @@ def plan_from(
 
     ```python
     plan = kl.distribute.plan_from(dataset, make_model(), devices=8, steps=100)
-    with kl.distribute.strategy().scope():
+    with kl.distribute.strategy(8).scope():
         model = make_model(placement=plan)   # make_model hands it to its layers
     ```
     """

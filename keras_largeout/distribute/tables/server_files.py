@@ -34,15 +34,19 @@ def server_files(folder: str | os.PathLike, keep: int = 1) -> Iterator[None]:
     the same plan. When the context ends without an error, folders written before are removed. Tables that are
     not on parameter servers are saved as ever.
 
-        >>> with kl.distribute.server_files("/shared/run"):
-        ...     model.save_weights("/shared/run/model.weights.h5")
-
     Args:
         folder: path that the chief and all servers reach under this name.
         keep: int > 0, how many folders, the new one among them, are left. Defaults to `1`.
 
     Raises:
         OSError: a server's files cannot be written, or the chief does not find them.
+
+    Example:
+
+    ```python
+    with kl.distribute.server_files("/shared/run"):
+        model.save_weights("/shared/run/model.weights.h5")
+    ```
     """
     if keep < 1:
         raise ValueError(f"`keep` must be positive. Received: keep={keep}")

@@ -87,11 +87,11 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     Example:
 
-    >>> movies = kl.layers.TableConfig("movies", 1_000_000, 64)
+    >>> movies = kl.layers.TableConfig("movies", 100_000, 64)
     >>> embedding = kl.layers.DistributedEmbedding({
     ...     "seen": kl.layers.FeatureConfig("seen", movies, combiner="sqrtn"),
     ...     "movie": kl.layers.FeatureConfig("movie", movies),
-    ...     "user": kl.layers.FeatureConfig("user", kl.layers.TableConfig("users", 5_000_000, 64)),
+    ...     "user": kl.layers.FeatureConfig("user", kl.layers.TableConfig("users", 500_000, 64)),
     ... })
     >>> seen, movie, user = np.array([[3, 14], [15, 92]]), np.array([6, 5]), np.array([35, 89])
     >>> embedding({"seen": seen, "movie": movie, "user": user})["seen"].shape
@@ -349,6 +349,8 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
         What a config said (a Keras optimizer, or its name) became an optimizer of `kl.optimizers`. Tables
         whose configs say the same share one.
+
+        Example:
 
         >>> embedding.table_optimizers()["movies"].learning_rate = 0.01
         """

@@ -17,8 +17,10 @@ def close_files(model: keras.Layer) -> None:
 
     Example:
 
-    >>> kl.close_files(model)
-    >>> model = build()  # with the same `storage`: it finds the rows again
+    ```python
+    kl.close_files(model)
+    model = build_model()  # with the same `storage`: it finds the rows again
+    ```
     """
     for layer in all_layers(model):
         for shard in shards_of(layer):

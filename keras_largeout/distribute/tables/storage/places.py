@@ -58,8 +58,10 @@ def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) ->
 
     Example:
 
-    >>> with kl.storage("/scratch/rows"):
-    ...     model = keras.models.load_model("model.keras")
+    ```python
+    with kl.storage("/scratch/rows"):
+        model = keras.models.load_model("model.keras")
+    ```
     """
     chosen = None if folder is None else os.path.abspath(os.fspath(folder))
     token = _CHOSEN.set((chosen, bool(overwrite)))

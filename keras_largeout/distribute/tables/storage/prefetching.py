@@ -43,7 +43,7 @@ def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 1
 
     ```python
     embedding = kl.layers.ShardedEmbedding(400_000_000, 64, storage="host", cache_rows=20_000_000)
-    ...
+    model = build_model(embedding)
     model.fit(kl.distribute.prefetch_rows(dataset, model), epochs=3)
     ```
 

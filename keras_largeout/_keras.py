@@ -515,8 +515,22 @@ def order_of_batches(epoch_iterator):
     return None
 
 
+def yield_calls(epoch_iterator, calls):
+    """Have the epochs of a loop be what `calls` makes of them.
+
+    Why: the loop takes the same number of steps in each call, and how many is best is known in the loop.
+
+    Args:
+        epoch_iterator: what a loop of Keras iterates over, with one step per call.
+        calls: function of an iterator of `(first step, last step, batches)` and of the steps of the epoch,
+            an int or None. It returns another such iterator.
+    """
+    steps = _need(epoch_iterator, "_enumerate_iterator")
+    epoch_iterator._enumerate_iterator = lambda: calls(steps(), epoch_iterator.num_batches)
+
+
 class LoopHooks:
-    """A base, before `keras.Model`, that names two moments of Keras's loops of which no public method tells.
+    """A base, before `keras.Model`, that names moments of Keras's loops of which no public method tells.
 
     Why: Keras's `fit` and `evaluate` build a model from its first batch, and read its metrics after the last
     one. Where the batches lie on workers, both need another way, and everything else of the loops stays.
@@ -526,6 +540,9 @@ class LoopHooks:
         """Raises ImportError where Keras has no such methods: its loops would pass ours by silently."""
         for name in ("_maybe_symbolic_build", "_get_metrics_result_or_logs"):
             _need(keras.Model, name)
+
+    def begin_loop(self, iterator):
+        """Takes note of what a loop will iterate over."""
 
     def before_first_step(self, iterator, data_batch, build):
         """Builds the model: by `build(iterator=.., data_batch=..)`, which is Keras's way, or otherwise."""
@@ -542,6 +559,7 @@ class LoopHooks:
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None:
             self.order_of_batches = order_of_batches(iterator)
+            self.begin_loop(iterator)
         self.before_first_step(iterator, data_batch, super()._maybe_symbolic_build)
 
     def _get_metrics_result_or_logs(self, logs):

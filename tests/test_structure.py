@@ -70,7 +70,7 @@ MAY_IMPORT = {
         "ops",
     },
     "optimizers": {"distribute.planning", "distribute.tables", "distribute.replicas", "ops"},
-    "training": set(),
+    "training": {"_keras"},
     "model": {"distribute.cluster", "training", "_hidden"},
     "layers": {"model", "_hidden", "optimizers", "distribute", "ops", "trees"},
     "callbacks": {"layers", "distribute", "ops"},

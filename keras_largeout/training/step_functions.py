@@ -1,18 +1,51 @@
 """`StepFunctions`: the train and test functions of a model, whose logs stay where they are computed."""
 
 import functools
+import inspect
 
 import keras
 import tensorflow as tf
 
+from keras_largeout._keras import LoopHooks, yield_calls
+from keras_largeout.training.auto_steps import AutoSteps, wants_every_batch
 
-class StepFunctions:
+
+class StepFunctions(LoopHooks):
     """A base of a Keras model, before Keras's own: it makes the functions that `fit` and `evaluate` call.
 
     Keras's functions return the logs of a step inside a `tf.experimental.Optional`, whose kernel runs on the
     CPU, so every step waits for a GPU. Here logs are tensors: of one step, or of the last one of
     `steps_per_execution` steps, which are a loop in one graph. Each step is Keras's, to the bit.
     """
+
+    says_steps = False  # whether `compile` was given `steps_per_execution`
+    _auto_steps = None  # in `fit`: an `AutoSteps`
+
+    def compile(self, *args, **kwargs):
+        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
+        self.says_steps = "steps_per_execution" in given
+        super().compile(*args, **kwargs)
+
+    def fit(self, *args, **kwargs):
+        given = kwargs.get("callbacks")
+        callbacks = keras.tree.flatten(getattr(given, "callbacks", given) or [])
+        chooses = self.may_choose_steps and self.steps_per_execution == 1 and not self.says_steps
+        if chooses and not any(map(wants_every_batch, callbacks)):
+            self._auto_steps = AutoSteps(self)
+        try:
+            return super().fit(*args, **kwargs)
+        finally:
+            self._auto_steps = None
+
+    @property
+    def may_choose_steps(self):
+        """True where `fit` may take several steps per call, and nobody has said how many."""
+        return True
+
+    def begin_loop(self, iterator):
+        if self._auto_steps is not None and not self._auto_steps.begun:
+            self._auto_steps.begun = True
+            yield_calls(iterator, self._auto_steps.calls)
 
     def make_train_function(self, force=False):
         """Make `train_function`, unless there is one. Override it to train in another way."""
@@ -36,7 +69,10 @@ class StepFunctions:
 
 
 def _step_function(model, step):
-    """Return what calls `step` on batches of an iterator, `model.steps_per_execution` of them per call."""
+    """Return what calls `step` on batches of an iterator, and returns the logs of the last one.
+
+    Where there is no batch, nothing of a step happens. (At the end of the data, Keras's step counts itself.)
+    """
 
     @functools.partial(tf.function, reduce_retracing=True, jit_compile=model.jit_compile)
     @tf.autograph.experimental.do_not_convert
@@ -45,17 +81,29 @@ def _step_function(model, step):
         logs = strategy.run(step, args=(batch,))
         return keras.tree.map_structure(functools.partial(_mean, strategy), logs)
 
+    def flat_step(batch):
+        return _flat(one(_with_none(batch.get_value())))
+
+    def logs_of(batch):
+        """Return the structure of the logs of a step, and placeholders for them, a flat list."""
+        made = one.get_concrete_function(_with_none(batch.get_value())).structured_outputs
+        return made, [_placeholder(spec) for spec in _flat(made)]
+
     @functools.partial(tf.function, reduce_retracing=True)
     @tf.autograph.experimental.do_not_convert
     def next_step(iterator):
-        return one(_with_none(iterator.get_next()))
+        if isinstance(iterator, tf.distribute.DistributedIterator):  # whose Optional fails in `tf.cond`
+            return True, one(_with_none(iterator.get_next()))
+        batch = iterator.get_next_as_optional()
+        made, none = logs_of(batch)
+        logs = tf.cond(batch.has_value(), lambda: flat_step(batch), lambda: none)
+        return batch.has_value(), tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
     @functools.partial(tf.function, reduce_retracing=True)
     @tf.autograph.experimental.do_not_convert
     def next_steps(iterator, count):
-        """Return how many steps were taken, and the logs of the last one."""
         first = iterator.get_next_as_optional()
-        made = one.get_concrete_function(_with_none(first.get_value())).structured_outputs
+        made, none = logs_of(first)
 
         def goes_on(i, batch, logs):
             return tf.logical_and(i < count, batch.has_value())
@@ -63,27 +111,29 @@ def _step_function(model, step):
         def body(i, batch, logs):
             # The next batch is made while the step computes. One behind the last step is for the next call.
             following = tf.cond(i + 1 < count, iterator.get_next_as_optional, lambda: batch)
-            logs = tf.nest.flatten(one(_with_none(batch.get_value())), expand_composites=True)
-            return i + 1, following, logs
+            return i + 1, following, flat_step(batch)
 
-        none = [_placeholder(spec) for spec in tf.nest.flatten(made, expand_composites=True)]
         done, _, logs = tf.while_loop(goes_on, body, (0, first, none), parallel_iterations=1)
-        return done, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
+        return done > 0, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
     def function(iterator):
-        count = model.steps_per_execution
+        auto = model._auto_steps
+        count = model.steps_per_execution if auto is None else auto.count
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             for _, batch in zip(range(count), iterator):
                 logs = one(_with_none(batch))
             return logs
-        if count == 1:
-            return next_step(iterator)
-        done, logs = next_steps(iterator, count)
-        if not done:
+        begun, logs = next_step(iterator) if count == 1 else next_steps(iterator, tf.constant(count))
+        if not begun:
             raise StopIteration
         return logs
 
+    function.takes_steps = True
     return function
+
+
+def _flat(structure):
+    return tf.nest.flatten(structure, expand_composites=True)
 
 
 def _mean(strategy, value):

@@ -8,7 +8,6 @@ from language import _surface
 
 import keras_largeout
 
-
 PUBLIC = dict(_surface.public_objects())
 
 

@@ -93,6 +93,7 @@ class ClusterTraining(Saving, LoopHooks):
             super().compile_from_config(config)
             return
         super().compile(**keras.saving.deserialize_keras_object(config))
+        self.says_steps = False  # Keras writes 1 into the config, whether anyone said it
         if self.optimizer is None or not self.built:
             return
         if can_train(all_layers(self), self.optimizer, self._replicas):
@@ -164,6 +165,11 @@ class ClusterTraining(Saving, LoopHooks):
         return self.predict_function.submit(batch)
 
     # What the loops call.
+
+    @property
+    def may_choose_steps(self):
+        """True on one machine: workers take what the chief says, and hosts the same steps."""
+        return self._cluster_strategy is None and self._hosts is None
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:

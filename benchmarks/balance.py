@@ -1,7 +1,7 @@
 """What if all targets of a batch belong to one device? Work and bytes of 8 devices, counted.
 
 A two-level output of 3000 classes of 3000 words each (9 million words) over 8 devices, and an embedding table
-of a million rows. Each with targets (ids) that are drawn by Zipf's law, and with such that lie, all those of
+of a million rows. Each with targets (ids) that are drawn by Zipf's law, and with such that are, all those of
 a batch, in what one device has of the contiguous placement: the same device in all batches, or another one in
 each. For the placements there are, before and after `rebalance`: pairs (rows) of each device in a step, the
 work of the busiest device over the mean, bytes between devices beside the bound (the hidden vectors and

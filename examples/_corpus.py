@@ -144,7 +144,7 @@ def batches(windows, batch, first_rare=None, seed=None):
         windows: as made by `windows`.
         batch: windows in a batch.
         first_rare: see `Corpus`; None leaves rare words as they are.
-        seed: shuffles, anew at each pass, and repeats for ever; None goes through the windows once.
+        seed: shuffles, again at each pass, and repeats forever; None goes through the windows once.
     """
     dataset = tf.data.Dataset.from_tensor_slices(windows)
     if seed is not None:

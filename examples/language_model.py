@@ -135,7 +135,7 @@ def over_devices(args, model, head, corpus):
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     devices = [f"{kind}:{i}" for i in range(args.devices)]
     parts = {"microbatches": 4} if args.parallel == "stages" else {}
-    # For the trial of its layers. (Each look at `train` would shuffle it anew.)
+    # For the trial of its layers. (Each look at `train` would shuffle it again.)
     words = np.resize(np.concatenate(corpus.train), (args.batch, args.steps + 1)).astype("int32")
     with stage(f"In {args.parallel} over {args.devices} devices"):
         model = kl.distribute.parallelize(

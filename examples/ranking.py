@@ -95,7 +95,7 @@ def make_model(args, features):
         seconds = time.process_time() - started
         tables = model.get_layer("tables")
         in_tables = args.dim * sum(f.rows for f in features)
-        print(f"   {in_tables:,} weights in {len(features)} tables, which lie in {len(tables.fused_tables)}")
+        print(f"   {in_tables:,} weights in {len(features)} tables, which are in {len(tables.fused_tables)}")
         print(f"   {model.count_params() - in_tables:,} weights in dense layers")
         print(f"   {seconds:.1f} s of the processor")
     return model, seconds

@@ -7,7 +7,7 @@ def positive_int(name, value, minimum=1):
     """Return `value` as an int (NumPy's integers are integers too).
 
     Raises:
-        ValueError: it is none, or below `minimum`.
+        ValueError: it is not an integer, or below `minimum`.
     """
     try:
         number = operator.index(value)

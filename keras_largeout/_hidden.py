@@ -1,6 +1,6 @@
 """The annotations that a head attaches to the hidden vectors that it returns.
 
-A loss and a metric are given tensors, and nothing else. So the notes lie on the tensor itself, as attributes:
+A loss and a metric are given tensors, and nothing else. So the notes are on the tensor itself, as attributes:
 which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
 its best classes, once a metric has asked for them. They hold in graphs and outside, in every replica and on
 every worker, and nothing of them is saved. (While Keras builds a model symbolically it copies tensors, and

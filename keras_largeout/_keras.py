@@ -163,7 +163,7 @@ def step_counter(optimizer):
 def forget(layer, inside):
     """Has `layer` no longer own the layer `inside`, an attribute that is going to be another.
 
-    Why: Keras lets go of the layer of an attribute neither where it is set anew nor where it is deleted.
+    Why: Keras lets go of the layer of an attribute neither where it is set again nor where it is deleted.
     """
     _need(_need(layer, "_tracker"), "untrack")(inside)
 
@@ -244,7 +244,7 @@ def same_call():
 def losses_given(model, losses):
     """A context in which `model.losses` are these.
 
-    Why: they are computed anew whenever they are asked for, and gradients are taken of given tensors.
+    Why: they are computed again whenever they are asked for, and gradients are taken of given tensors.
     """
     before = _need(model, "_losses_override")
     model._losses_override = list(losses)
@@ -315,7 +315,7 @@ def while_loading(context):
 def move_variable(variable, moved):
     """Has a `keras.Variable` keep its values in another `tf.Variable`.
 
-    Why: where a variable lies is decided when it is made, and a layer that was built has made its own.
+    Why: the place of a variable is decided when it is made, and a layer that was built has made its own.
     """
     _need(variable, "_value")
     variable._value = moved
@@ -374,7 +374,7 @@ def compute_graph_by(model, compute):
 
 
 def place_of(store):
-    """Return where in its file the mapping lies that Keras hands to `save_own_variables`: "layers/dense",
+    """Return where in its file the mapping is that Keras hands to `save_own_variables`: "layers/dense",
     say.
 
     Why: Keras loads what it finds under that name, and goes on without where a damaged file has another one.
@@ -533,7 +533,7 @@ class LoopHooks:
     """A base, before `keras.Model`, that names moments of Keras's loops of which no public method tells.
 
     Why: Keras's `fit` and `evaluate` build a model from its first batch, and read its metrics after the last
-    one. Where the batches lie on workers, both need another way, and everything else of the loops stays.
+    one. Where the batches are on workers, both need another way, and everything else of the loops stays.
     """
 
     def check_hooks(self):

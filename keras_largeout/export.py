@@ -30,7 +30,7 @@ def export_saved_model(
 
     Layers of this package take their path of stock ops while the model is traced (inference mode). Variables
     are streamed to disk once each, only those that the model reads; no table is copied in memory, and one
-    that lies on several devices is written as the one variable that it is elsewhere. The folder appears under
+    that is on several devices is written as the one variable that it is elsewhere. The folder appears under
     its name when it is complete.
 
     The signatures `serving_default` and `serve`, which are the same, take the model's inputs by their names
@@ -110,7 +110,7 @@ def stock_ops() -> Iterator[None]:
     `keras.export.ExportArchive`, `tf.saved_model.save`, a converter. Functions that were traced before keep
     the ops that they have, so trace and save within the context.
 
-    Tables must lie in one piece: those on several devices only `export_saved_model` writes.
+    Tables must be in one piece: those on several devices only `export_saved_model` writes.
 
     Example:
 

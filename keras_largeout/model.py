@@ -130,7 +130,7 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
     On a cluster (`kl.distribute.strategy()`, `python -m keras_largeout.distribute.launch`) `fit`, `evaluate`
     and `predict` take the same arguments. Each step runs on whichever worker is free, with weights as they
     are at that moment (asynchronous training: several workers mean several steps at a time, each of one
-    batch), and the weights lie and are updated on the parameter servers.
+    batch), and the weights are stored and updated on the parameter servers.
 
     - *Data.* The chief runs the pipeline (a `tf.data.Dataset`, arrays, a generator, a `PyDataset`) and deals
       out its batches: each batch is trained on once per epoch, even when workers come and go. Where that is
@@ -184,7 +184,7 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # A subclass may make the tensors in its own `__init__`, from arguments that are none.
+        # A subclass may make the tensors in its own `__init__`, from arguments that are not tensors.
         if _is_functional(args, kwargs) and not isinstance(self, _functional_class()):
             self.__class__ = _functional_twin(type(self))  # type: ignore[arg-type]
         super().__init__(*args, **kwargs)

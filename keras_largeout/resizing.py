@@ -248,7 +248,7 @@ def _parts(config):
 
 
 def _replace(path, member, text):
-    """Writes a member of a zip archive anew. The others, which may be large, stay where they are.
+    """Writes a member of a zip archive again. The others, which may be large, stay where they are.
 
     Readers take the last one of a name. (`zipfile` warns of a second one where the first is in its list.)
     """

@@ -96,7 +96,7 @@ def _started(command, environment):
     return subprocess.Popen(
         [sys.executable, *command],
         env=environment,
-        cwd=tempfile.gettempdir(),  # not where the sources may lie, which have no compiled ops
+        cwd=tempfile.gettempdir(),  # not where the sources may be, which have no compiled ops
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

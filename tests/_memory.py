@@ -32,7 +32,7 @@ def peak_of(function):
     """Megabytes that the process grows by at the peak of a call. TensorFlow keeps what it has freed, and
     would use it: only in a fresh process."""
     before = _line("/proc/self/status", "VmRSS:")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
     function()
     return (_line("/proc/self/status", "VmHWM:") - before) >> 20
 

@@ -1,4 +1,4 @@
-"""What every picture must be: nothing is cut, nothing lies over something else, no number is missing."""
+"""What every picture must be: nothing is cut, nothing is over something else, no number is missing."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def _shown(axis):
 
 
 def _check_ticks(axis):
-    """Labels do not lie over each other, and are not all the same number."""
+    """Labels do not overlap, and are not all the same number."""
     labels = [label for label in _shown(axis) if label.get_text()]
     boxes = [label.get_window_extent() for label in labels]
     for first, second in itertools.combinations(range(len(labels)), 2):

@@ -30,7 +30,7 @@ def fit(model, data, batch=None, callbacks=(), **kwargs):
 
 
 def arrays_of(*tables, **variables):
-    """The rows of tables and of their slots in logical order, wherever they lie, and variables: by name."""
+    """The rows of tables and of their slots in logical order, wherever they are, and variables: by name."""
     arrays = {array.name: array.numpy() for table in tables for array in table.array.arrays()}
     return arrays | {name: np.array(variable.numpy()) for name, variable in variables.items()}
 

@@ -137,7 +137,7 @@ model = keras.Model(x, keras.layers.Dense(1)(y))
 model.compile(kl.optimizers.SGD(0.1), loss="mse")
 model.fit(np.arange(12).reshape(4, 3), np.ones(4), verbose=0)
 try:
-    open("/proc/self/clear_refs", "w").write("5")  # The high-water mark starts anew.
+    open("/proc/self/clear_refs", "w").write("5")  # The high-water mark starts again.
 except OSError:
     pass
 before = status("VmHWM")
@@ -362,7 +362,7 @@ def test_what_others_save_within_stock_ops(tmp_path):
 def test_tables_in_parts_are_not_for_others(tmp_path):
     with strategy_of(2).scope():
         model = bags(placement="modulo")
-    with pytest.raises(ValueError, match="must lie in one piece to be saved within"), kl.stock_ops():
+    with pytest.raises(ValueError, match="must be in one piece to be saved within"), kl.stock_ops():
         model.export(tmp_path / "1", verbose=False)
 
 

@@ -239,7 +239,7 @@ def test_private_names_stay_in_few_files():
     for file, names in sorted(found.items()):
         assert file in PRIVATE, f"{file} uses private names of others: {sorted(names)}"
     stale = {file for file in PRIVATE - set(found) if (PACKAGE / file).exists()}
-    assert not stale, f"they use no private names any more, and leave the list: {sorted(stale)}"
+    assert not stale, f"they use no private names, and leave the list: {sorted(stale)}"
     keras_in = found["distribute/replicas/_tensorflow.py"]
     assert not [name for name in keras_in if name.startswith("keras.")]
     assert not [name for name in found["_keras.py"] if name.startswith("tensorflow.")]

@@ -29,7 +29,7 @@ def table(folder, most_rows):
     """Writes the rows of as many files as give `most_rows` of them, and returns their `Table`."""
     roots = dict.fromkeys(pathlib.Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib"))
     files = [(str(root), str(path)) for root in roots for path in sorted(root.rglob("*.py"))]
-    # Files of one package lie side by side: every k-th file, then the next ones, mixes the packages.
+    # Files of one package are side by side: every k-th file, then the next ones, mixes the packages.
     files = [file for first in range(97) for file in files[first::97]]
     written = 0
     columns = [*CATEGORIES, *NUMBERS, LABEL]

@@ -39,7 +39,7 @@ class Negatives:
 
 
 class Batches:
-    """Batches of positive pairs, shuffled anew in each epoch, and of negatives drawn for them.
+    """Batches of positive pairs, shuffled again in each epoch, and of negatives drawn for them.
 
     Everything follows from the seed and the number of the epoch.
 

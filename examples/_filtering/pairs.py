@@ -168,7 +168,7 @@ def read_lines(file):
     """Return int64 `[pairs, 2]` of a file of lines `user item item ...`.
 
     Raises:
-        ValueError: a line is something else, or the file ends in the midst of it; it names file and line.
+        ValueError: a line is something else, or the file ends in the middle of it; it names file and line.
     """
     users, items, number = array.array("q"), array.array("q"), 0
     try:

@@ -83,7 +83,7 @@ def log_ticks(low, high, least=3, most=6):
 
 
 def label_points(axes, points):
-    """Writes a name beside every point, so that no name lies over another one, over a point or outside.
+    """Writes a name beside every point, so that no name is over another one, over a point or outside.
 
     Args:
         axes: whose limits and size are final.

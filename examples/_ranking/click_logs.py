@@ -84,7 +84,7 @@ class ClickLogs:
         Args:
             rows: int, how many rows.
             batch: int, rows in a batch. The last batch may be smaller.
-            side: "train" or "test": rows of one are none of the other.
+            side: "train" or "test": no row is in both.
             truth: whether to add the true probabilities: `(inputs, labels, probabilities)`.
 
         Returns:

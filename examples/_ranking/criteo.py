@@ -89,7 +89,7 @@ class Criteo:
         """Return `(inputs, labels)` of lines, a string tensor `[batch]`.
 
         Raises:
-            tf.errors.InvalidArgumentError: a line without 40 fields, or one whose numbers are none.
+            tf.errors.InvalidArgumentError: a line without 40 fields, or one whose numbers are not numbers.
         """
         defaults = [tf.zeros([0])] + [[0.0]] * DENSE + [[""]] * STRINGS  # a label must be there
         label, *fields = tf.io.decode_csv(lines, defaults, field_delim="\t", use_quote_delim=False)

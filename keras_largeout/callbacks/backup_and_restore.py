@@ -100,7 +100,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
     def _save_elsewhere(self):
         """Has this host, which is not the first one, make its files in a folder of its own.
 
-        It takes part in saving, as rows of tables lie on all hosts.
+        It takes part in saving, as rows of tables are on all hosts.
         """
         self._elsewhere, model, params = tempfile.TemporaryDirectory(), self.model, self.params
         folder = os.path.join(self._elsewhere.name, "backup")

@@ -15,10 +15,10 @@ class FeatureReport(keras.callbacks.Callback):
     For each feature of a `DistributedEmbedding`, and each `ShardedEmbedding`: how many ids came and how many
     different ones, which are the most frequent, what share of them the table has no row of their own for,
     and what share of the rows was never touched. A table that is mostly untouched is too large; one with many
-    ids outside is too small, or wants a `DynamicVocabulary`.
+    ids outside is too small, or needs a `DynamicVocabulary`.
 
     It counts in host memory, 4 bytes per row and feature, in the training steps of `fit` with this callback
-    alone. The callback makes the model's training function anew, and gives back the old one at the end of
+    alone. The callback makes the model's training function again, and gives back the old one at the end of
     training. Ids of padding (`mask_zero`) are not counted.
 
     Args:

@@ -30,7 +30,7 @@ class LoadBalance(keras.callbacks.Callback):
     the sums over the epoch may be.
 
     Counting takes a few small ops per step, and happens only in the training steps of `fit` with this
-    callback. The callback makes the model's training function anew, and gives back the old one at the end of
+    callback. The callback makes the model's training function again, and gives back the old one at the end of
     training. Replicated tables are always even, and are not counted.
 
     On parameter servers it counts what all workers ask of each server. No step is common to all servers, so

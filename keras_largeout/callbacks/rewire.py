@@ -28,7 +28,7 @@ class Rewire(keras.callbacks.Callback):
     Args:
         head: the `SparseOutput`.
         fraction: float in (0, 1], of the connections that are exchanged each time. Defaults to `0.1`.
-        every: int > 0, how many steps of the model's optimizer lie between two exchanges. (With gradient
+        every: int > 0, how many steps of the model's optimizer are between two exchanges. (With gradient
             accumulation one step is several batches.) Defaults to `1000`.
         prune: `"magnitude"`: the connections of smallest |weight| of each label. `"global_magnitude"`: those
             of all labels together: some labels exchange more than others, and all keep `fan_in` of them.

@@ -63,7 +63,7 @@ class ExtremeClassification:
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
             shuffle: int, so many rows are held in memory and shuffled among each other, then the next so
-                many, anew at each pass. 0 keeps the order of the file. Defaults to `0`.
+                many, again at each pass. 0 keeps the order of the file. Defaults to `0`.
             seed: int, of the shuffle. Defaults to `None`.
             layout: `"ragged"` or `"padded"`. Defaults to `"ragged"`.
 

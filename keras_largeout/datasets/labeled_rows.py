@@ -152,7 +152,7 @@ class LabeledRows:
 
         Args:
             batch_size: int, rows in a batch; the last one may be smaller.
-            shuffle: bool, whether all rows are shuffled, anew at each pass. Defaults to `False`.
+            shuffle: bool, whether all rows are shuffled, again at each pass. Defaults to `False`.
             seed: int, of the shuffle. Defaults to `None`.
             layout: `"ragged"`, or `"padded"` to the longest row of a batch: features with id 0 and value 0,
                 labels with -1. Defaults to `"ragged"`.
@@ -201,7 +201,7 @@ def _joined(splits):
 
 
 def _picked(splits, rows):
-    """Return the row splits of some rows, and where their elements lie."""
+    """Return the row splits of some rows, and where their elements are."""
     lengths = np.diff(splits)[rows]
     picked = np.concatenate([[0], np.cumsum(lengths)])
     return picked, np.repeat(splits[rows] - picked[:-1], lengths) + np.arange(picked[-1])

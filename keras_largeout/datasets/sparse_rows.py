@@ -97,7 +97,7 @@ class SparseRows:
 
         Args:
             batch_size: int, the rows of a batch; the last one may be smaller.
-            shuffle: bool, whether all rows are shuffled, anew at each pass. Defaults to `False`.
+            shuffle: bool, whether all rows are shuffled, again at each pass. Defaults to `False`.
             seed: int, of the shuffle. Defaults to `None`.
             layout: "sparse": `x` is a float32 `tf.SparseTensor` `[batch, num_features]`. "ragged": a
                 dictionary of the int64 `ids` and float32 `values`, `[batch, (n)]` each. Defaults to

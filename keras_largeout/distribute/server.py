@@ -53,7 +53,7 @@ def serve(cluster, metrics=None):
         signal.signal(number, _stop)
     try:
         _serve_one_chief(cluster, title, metrics)
-        print(f"keras_largeout: {title} begins anew, its chief has ended", flush=True)
+        print(f"keras_largeout: {title} begins again, its chief has ended", flush=True)
         sys.stderr.flush()
         os.execv(sys.executable, sys.orig_argv)
     except _Stopped:

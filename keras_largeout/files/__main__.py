@@ -32,7 +32,7 @@ _SAVES = ".keras", ".weights.h5", ".weights.json"
 
 
 def check(folder):
-    """Prints what is found in a folder; whether nothing is wrong (any more)."""
+    """Prints what is found in a folder; whether nothing is wrong, or is wrong no longer."""
     good = True
     for path, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.endswith(".partial"))

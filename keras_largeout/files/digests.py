@@ -17,7 +17,7 @@ def digested(store, place=None):
 
     Args:
         store: the mutable mapping that Keras hands to `save_own_variables`.
-        place: str, where in the file it lies; None where it is not in a file.
+        place: str, where in the file it is; None where it is not in a file.
 
     Yields:
         What to write to instead.
@@ -55,7 +55,7 @@ def check_arrays(store, where, place=None):
     Args:
         store: mapping from keys to arrays, or to HDF5 datasets, which are read one at a time.
         where: str for errors, what the store is a part of.
-        place: str, where in the file it lies; None where it is not in a file.
+        place: str, where in the file it is; None where it is not in a file.
 
     Raises:
         OSError: an array is missing, or has other bytes, another dtype or shape than when it was saved, or

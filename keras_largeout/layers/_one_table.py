@@ -36,7 +36,7 @@ class OneTable(OwnOptimizer):
     """
 
     def take_place(self, placement: str | Placement | Plan, storage: str, cache_rows: int | None) -> None:
-        """Takes these arguments of the constructor. Raises ValueError where one is none of its values."""
+        """Takes these arguments of the constructor. Raises ValueError where one is not valid."""
         self.placement, self.storage = check_placement(placement), check_storage(storage)
         self.cache_rows = check_cache_rows(cache_rows, storage)
 
@@ -64,10 +64,10 @@ class OneTable(OwnOptimizer):
         self.build_optimizer([self.table])
 
     def whole_table(self, name: str) -> keras.Variable:
-        """Return the table as a `keras.Variable`, where it lies in one piece. `name`: how the layer calls it.
+        """Return the table as a `keras.Variable`, where it is in one piece. `name`: how the layer calls it.
 
         Raises:
-            AttributeError: the layer is not built, or the table lies in several pieces or memories.
+            AttributeError: the layer is not built, or the table is in several pieces or memories.
         """
         if not self.built:
             raise AttributeError(f"You must build the layer before accessing `{name}`.")

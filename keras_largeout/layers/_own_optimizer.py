@@ -91,7 +91,7 @@ class HeadOptimizer(OwnOptimizer):
 
 
 def check_not_scaled(layer, optimizer):
-    """Raises ValueError where the policy of a layer with an optimizer of its own wants a scaled loss."""
+    """Raises ValueError where the policy of a layer with its own optimizer asks for a scaled loss."""
     if layer.compute_dtype == "float16":
         raise ValueError(
             "`optimizer` must be None under mixed_float16: an update in the backward pass would use "

@@ -53,7 +53,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     files, checkpoints and `get_weights`, and goes with an export.
 
     Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`.
-    The embedding then takes the ids as they come, and a row that another id gets begins anew: with a first
+    The embedding then takes the ids as they come, and a row that another id gets begins again: with a first
     value, first values of the optimizer's slots, and none of the gradients that are being accumulated. So the
     optimizer must be one of `kl.optimizers`, or Keras's SGD without momentum. (First values are drawn by the
     initializer. Give it a seed where a loaded model is to draw the same.)
@@ -70,7 +70,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     eager mode it is one call of the model.
 
     Under `tf.distribute.MirroredStrategy` one vocabulary in host memory sees the ids of all replicas in their
-    order, and gives what one device gives. Under `tf.distribute.ParameterServerStrategy` it lies on a server.
+    order, and gives what one device gives. Under `tf.distribute.ParameterServerStrategy` it is on a server.
 
     Args:
         capacity: int > 0, ids that have a row of their own at the same time; rounded up to a multiple of 16.
@@ -303,7 +303,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             variable.assign(np.asarray(store[name]))
 
     def _take_anew(self, store):
-        """Takes the ids of a file of another capacity. Ids without a row are counted anew."""
+        """Takes the ids of a file of another capacity. Ids without a row are counted again."""
         placed = place_anew(np.asarray(store["keys"]), np.asarray(store["scores"]), self.capacity)
         self._state["keys"].assign(placed.keys)
         self._state["scores"].assign(placed.scores)
@@ -311,7 +311,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self._placed = placed
 
     def move_rows(self, capacity: int | None = None) -> None:
-        """Has the rows of all tables lie where the ids are that they belong to: see `kl.resize`.
+        """Move the rows of all tables to where the ids are that they belong to: see `kl.resize`.
 
         Args:
             capacity: None: in this vocabulary, which took the ids of another capacity. An int: where the ids

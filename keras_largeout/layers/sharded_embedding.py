@@ -69,15 +69,15 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         storage: where the memory of the rows and of their optimizer slots is. "device": that of the device
             that owns them. "host": that of the process, for tables that do not fit a GPU. The distinct rows
             of a batch then cross to the device and are combined there; their gradients cross back, and the
-            optimizer updates the rows where they lie. The numbers are the same. On CPUs, and on parameter
+            optimizer updates the rows where they are. The numbers are the same. On CPUs, and on parameter
             servers, host memory is what a device has. A `Plan` given as `placement` may say "host", too.
-            "file:<folder>": files, for tables beyond memory. Each row lies beside its slots. Files take up
+            "file:<folder>": files, for tables beyond memory. Each row is beside its slots. Files take up
             the disk that rows were written to, and memory as far as there is some. A row has first values of
             the initializer's distribution, by its seed and the row alone, until it is trained. The folder
             `<folder>/<name>` is opened again with what it holds; it belongs to one process at a time. Where
             that one was killed, using the rows is an error until a save of the model is loaded. A second
-            model of the process takes the folder over, and the first one cannot be used any more. Another
-            optimizer has the files written anew, with its slots. A model that is loaded, cloned or resized
+            model of the process takes the folder over, and the first one can no longer be used. Another
+            optimizer has the files written again, with its slots. A model that is loaded, cloned or resized
             leaves a folder that is there as it is, and makes `<folder>/<name>-2`; `kl.storage` says where it
             goes, and which folders a file may name that is loaded in safe mode. `kl.close_files` closes the
             files of a model. "file:<folder>?mode=new": the same for any model. "file:<folder>?mode=ro": any
@@ -103,8 +103,8 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         `[..., output_dim]`: the shape of the input, its last axis combined away where there is a combiner.
 
     Raises:
-        ValueError: an argument is none of the values above, or `weights` have another shape. In a call: the
-            weights have another kind or shape than the ids.
+        ValueError: an argument has another value than those above, or `weights` have another shape. In a
+            call: the weights have another kind or shape than the ids.
         OSError: the folder of `storage` is in use, was not closed, or cannot be read or written; in a step:
             its disk is full.
         NotImplementedError: ids in a floating point type that cannot hold every id below `input_dim`.
@@ -177,7 +177,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
 
     @property
     def embeddings(self) -> keras.Variable:
-        """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it lies in one piece."""
+        """The table as a `keras.Variable` of `[input_dim, output_dim]`, where it is in one piece."""
         return self.whole_table("embeddings")
 
     def call(

@@ -25,7 +25,7 @@ class SparseDense(OneTable, keras.layers.Layer):
     the wide part of a wide and deep model. A step costs what the non-zeros of the batch cost, whatever
     `input_dim` is. The gradient of the kernel is the rows of the features that occur, and the optimizers of
     `keras_largeout.optimizers` update just those. The kernel is a table, as that of a `ShardedEmbedding`: it
-    can lie on several devices, in host memory or in files.
+    can be on several devices, in host memory or in files.
 
     Args:
         units: int > 0, the outputs.
@@ -144,7 +144,7 @@ class SparseDense(OneTable, keras.layers.Layer):
 
     @property
     def kernel(self) -> keras.Variable:
-        """The kernel as a `keras.Variable` of `[input_dim, units]`, where it lies in one piece."""
+        """The kernel as a `keras.Variable` of `[input_dim, units]`, where it is in one piece."""
         return self.whole_table("kernel")
 
     def count_nonzero(self) -> int:

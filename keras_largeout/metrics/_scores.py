@@ -7,7 +7,7 @@ from keras_largeout._keras import is_symbolic, mask_of
 
 
 def head_of(y_pred):
-    """Return the head whose output `y_pred` is; None where it is none's, or nobody knows."""
+    """Return the head that returned `y_pred`; None where no head did, or where that is unknown."""
     return heads_of(y_pred)[-1] if heads_of(y_pred) else None
 
 

@@ -81,7 +81,7 @@ class CandidateSampler:
         """Return `num_sampled` different classes, and how many draws they took: a float32 scalar.
 
         Rounds of draws follow one another until there are enough; the draws after the last new class do not
-        count. Where nearly all classes are wanted the rarest would take for ever: then there are fewer.
+        count. Where nearly all classes are wanted the rarest would take forever: then there are fewer.
         """
         wanted, size = self.num_sampled, 2 * self.num_sampled + 64
 

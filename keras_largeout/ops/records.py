@@ -103,7 +103,7 @@ def gather_records(variable, indices, dtype, dim):
         dim: int, the values of a row. 0: marks alone are read, and not compared with the records.
 
     Returns:
-        `(rows, written)`: `[n, dim]` of `dtype`, and bool `[n]`. A row that was never written is what lies
+        `(rows, written)`: `[n, dim]` of `dtype`, and bool `[n]`. A row that was never written is what is
         there: zeros in a new file.
 
     Raises:

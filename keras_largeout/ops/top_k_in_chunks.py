@@ -32,7 +32,7 @@ def _candidates(scores, k):
     """Return those of float32 `[examples, n]` among which the k best are, and their columns; ties keep their
     order.
 
-    The k best lie in the k blocks of highest maxima. Looking at these alone is three times as fast as
+    The k best are in the k blocks of highest maxima. Looking at these alone is three times as fast as
     `tf.math.top_k` of all, where k is small.
     """
     examples, n = tf.unstack(tf.shape(scores))
@@ -84,7 +84,7 @@ def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
         if excluded is not None:
             pairs = excluded - [0, start]
             pairs = tf.boolean_mask(pairs, (pairs[:, 1] >= 0) & (pairs[:, 1] < tf.size(rows)))
-            with tf.control_dependencies([total]):  # nobody reads the logits any more: no copy of them
+            with tf.control_dependencies([total]):  # the logits are no longer read: no copy of them
                 logits = tf.tensor_scatter_nd_update(logits, pairs, tf.fill(tf.shape(pairs)[:1], nothing))
         logits, columns = _candidates(logits, k)
         # Those found before come first: they have the smaller ids, and win ties.

@@ -81,7 +81,7 @@ def check_constraint(weight):
         return
     if weight.columns is not None:
         raise ValueError(
-            "`constraint` of weights whose columns lie on several devices must be NonNeg: no device has a "
+            "`constraint` of weights whose columns are on several devices must be NonNeg: no device has a "
             f'whole row. Choose another `placement` than "columns". Received: constraint={constraint} of '
             f"{weight.name}"
         )

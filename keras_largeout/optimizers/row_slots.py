@@ -71,7 +71,7 @@ class RowSlots:
         self.weights = [weight_of(variable) for variable in variables]
         self.accumulators = {}
         self._found = self._by_variable()
-        self._numbers = {}  # id of a table's array or family, or of a weight that is none -> number
+        self._numbers = {}  # id of a table's array or family, or of a weight that is not a table -> number
 
     def get(self, variable):
         """Return the `Weight` of a variable, or of its copy on one device; None for an unknown one."""

@@ -1,4 +1,4 @@
-"""The mixin that teaches a Keras optimizer to update single rows of large weights, wherever they lie."""
+"""The mixin that teaches a Keras optimizer to update single rows of large weights, wherever they are."""
 
 import re
 import warnings
@@ -34,7 +34,7 @@ class RowSparse(GradientSums, SavedRows):
     unscale, accumulate, clip, decay, update. So
 
     - under `tf.distribute.MirroredStrategy` a step is that of one device on the whole batch: a shard is
-      updated once, where it lies, by the rows of all replicas;
+      updated once, where it is, by the rows of all replicas;
     - `clipnorm`, `global_clipnorm` and `clipvalue` act on the sums of duplicate rows, the norm of a table
       runs over all its shards, and the global norm over rows and dense gradients together;
     - `gradient_accumulation_steps` keeps the rows of the batches so far, never an array of the table's size
@@ -83,7 +83,7 @@ class RowSparse(GradientSums, SavedRows):
         pass.
 
         None where somebody has to see the gradient first: other replicas, clipping, accumulation, a scale, a
-        constraint or a counter; or where the table lies in parts. Who takes no other step then
+        constraint or a counter; or where the table is in parts. Who takes no other step then
         counts it: `count_step`.
         """
         if len(table.shards) > 1 or table.remote:

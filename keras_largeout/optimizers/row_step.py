@@ -22,7 +22,7 @@ class RowStep:
     """Sums, unscales, accumulates, clips, decays and updates.
 
     In a graph of one replica a table takes the gradient of its lookup in one pass (`ops.embedding.update`),
-    where nobody wants to see the rows before: no clipping, accumulation, scale, constraint or counter.
+    where nothing else reads the rows before: no clipping, accumulation, scale, constraint or counter.
 
     Args:
         optimizer: `RowSparse`, whose hyperparameters and slots these are.
@@ -86,7 +86,7 @@ class RowStep:
         return LookupGradient.of(gradients[0])
 
     def _unseen(self, weight):
-        """Return whether nobody wants to see the rows of a weight's gradient before the update."""
+        """Return whether nothing reads the rows of a weight's gradient before the update."""
         seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
         return not seen and not self._on_hosts(weight) and weight.fuses_updates
 

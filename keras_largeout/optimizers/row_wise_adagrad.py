@@ -25,7 +25,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
 
     Raises:
         ValueError: a negative `initial_accumulator_value`, or an argument that Keras refuses; when weights
-            that are updated by rows are seen: a table whose columns lie on several devices, `use_ema`, XLA, a
+            that are updated by rows are seen: a table whose columns are on several devices, `use_ema`, XLA, a
             dtype other than float32 and bfloat16, or a constraint that does not act on each row by itself.
 
     Example:
@@ -70,7 +70,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         super().check_rows(weight)
         if weight.columns is not None:
             raise ValueError(
-                "RowWiseAdagrad takes the mean over whole rows, and must not train a table whose columns lie "
+                "RowWiseAdagrad takes the mean over whole rows, and must not train a table whose columns are "
                 'on several devices: use Adagrad, or another `placement` than "columns". '
                 f"Received: {weight.name}, placed by columns"
             )

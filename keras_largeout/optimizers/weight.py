@@ -80,7 +80,7 @@ class Weight:
                 rows = constraint(tf.gather(copy, indices))
                 copy.scatter_update(tf.IndexedSlices(rows, indices))
 
-    # How it is saved: by the rows of its owner, wherever they lie.
+    # How it is saved: by the rows of its owner, wherever they are.
 
     def spans(self):
         """Return `(suffix of its key in a file, first row, end)` of what is saved under a name of its own."""
@@ -96,7 +96,7 @@ class Weight:
 
 
 class TablePart(Weight):
-    """A part of a table, a `ShardVariable`: never read whole, its slots lie beside its rows."""
+    """A part of a table, a `ShardVariable`: never read whole, its slots are beside its rows."""
 
     is_table = True
 
@@ -121,7 +121,7 @@ class TablePart(Weight):
 
     @property
     def fuses_updates(self):
-        # A counter wants to see the rows.
+        # A counter reads the rows.
         return super().fuses_updates and self.variable.fuses_updates and not is_counted(self.variable)
 
     def update_by_lookup(self, rule, slots, lookup, hyper):

@@ -162,7 +162,7 @@ class Tree:
         """int64 `[depth + 1]`: nodes `levels[i] .. levels[i + 1] - 1` are i steps below the root."""
         bounds = [0, 1]
         while bounds[-1] < self.num_nodes:
-            # The next level ends before the first node whose parent lies in it.
+            # The next level ends before the first node whose parent is in it.
             bounds.append(int(np.searchsorted(self.node_parent, bounds[-1])))
         return np.array(bounds)
 

@@ -106,7 +106,7 @@ def test_goals():
 
 
 def test_goals_have_the_names_that_the_benches_write():
-    """A goal whose case is renamed would be "not measured" for ever."""
+    """A goal whose case is renamed would be "not measured" forever."""
     of_benches = {
         "embedding": ["embedding/test/embedding_bench.cu"],
         "row_update": ["row_update/test/row_update_step_bench.cu"],

@@ -14,7 +14,7 @@ CLASSES = 30
 
 
 class _Summaries:
-    """In the place of `tf.summary`, which wants a package of its own."""
+    """In the place of `tf.summary`, which needs its own package."""
 
     def __init__(self):
         self.histograms = {}

@@ -47,7 +47,7 @@ def history(layer, model, epochs=EPOCHS):
 
 
 def arrays(model, *layers):
-    """The weights of layers as their files have them: in logical order, wherever they lie."""
+    """The weights of layers as their files have them: in logical order, wherever they are."""
     found = {}
     for name in layers or ("large", "small"):
         store = {}

@@ -83,7 +83,7 @@ def means(**options):
 
 
 def of_vocabulary():
-    """Fewer rows than ids: some share a row, some lose theirs, which begin anew with seeded values."""
+    """Fewer rows than ids: some share a row, some lose theirs, which begin again with seeded values."""
     items = kl.layers.DynamicVocabulary(16, admit_after=2)
     first = keras.initializers.RandomUniform(seed=5)
     return kl.layers.ShardedEmbedding(
@@ -125,7 +125,7 @@ def towers(**own):
 
 
 def tree_head(**options):
-    """Everything below the root lies on one device or another; by itself so small a tree is replicated."""
+    """Everything below the root is on one device or another; by itself so small a tree is replicated."""
     head = kl.layers.HierarchicalSoftmax(CLASSES, counts=COUNTS, tree=TREE, name="large", **options)
     cut_below_the_root(head)
     return head

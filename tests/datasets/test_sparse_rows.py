@@ -1,4 +1,4 @@
-"""`SparseRows`: batches of a sparse matrix, and matrices that are none."""
+"""`SparseRows`: batches of a sparse matrix, and invalid matrices."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`TabularFiles`: CSV and Parquet files of any size, and files that are none."""
+"""`TabularFiles`: CSV and Parquet files of any size, and invalid files."""
 
 import gzip
 

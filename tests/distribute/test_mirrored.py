@@ -50,7 +50,7 @@ def train(devices, kind, combiner):
     return losses, arrays_of(model.layers[1].table, **dense)
 
 
-# A replica combines rows after the exchange has brought them, so that it does not see where they lie. Columns
+# A replica combines rows after the exchange has brought them, so that it does not see where they are. Columns
 # are apart until then, and rows that each device has are not exchanged: these two, and "explicit", which has
 # rows of both kinds, are tried with every combiner.
 @pytest.mark.parametrize(

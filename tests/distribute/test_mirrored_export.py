@@ -1,4 +1,4 @@
-"""A model whose tables lie on several devices leaves as the SavedModel that one device writes."""
+"""A model whose tables are on several devices leaves as the SavedModel that one device writes."""
 
 import pathlib
 

@@ -76,7 +76,7 @@ def on_one_device(**options):
 
 
 # Norms add up over the shards of a row, and over rows and copies. A value is clipped by itself, wherever it
-# lies, and a gradient is kept by the part that it belongs to.
+# is, and a gradient is kept by the part that it belongs to.
 PLACEMENTS = {"columns": "columns", "hot": HOT}
 CLIPPED_AND_KEPT = [
     *(("clipnorm", 0.05, kind) for kind in PLACEMENTS),

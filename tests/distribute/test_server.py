@@ -60,7 +60,7 @@ def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):
         script.send(signal.SIGTERM)
         assert script.ended() == 128 + signal.SIGTERM
     for server in cluster.servers.values():
-        server.wait_for("begins anew, its chief has ended", times=2)
+        server.wait_for("begins again, its chief has ended", times=2)
         server.wait_for("is ready", times=3)
 
     for server in cluster.servers.values():

@@ -1,4 +1,4 @@
-"""Parts of the two-tower example, checked by a program: TensorFlow Recommenders wants its own process.
+"""Parts of the two-tower example, checked by a program: TensorFlow Recommenders needs its own process.
 
 python tests/examples/_two_tower_checks.py
 """

@@ -133,7 +133,7 @@ def main():
     check(number)
     names = sorted(p.name for p in folder.iterdir())
     assert len(names) == len(FILES) + 3 and not [n for n in names if n.startswith(".")], names
-    print(json.dumps({"kills": int(kills), "in the midst of a save": midst}))
+    print(json.dumps({"kills": int(kills), "in the middle of a save": midst}))
 
 
 main()

@@ -2,7 +2,7 @@
 
 `python _killed_training.py FOLDER KILLS SEED`: each training is a process of its own, forked before
 TensorFlow has done anything. It saves after every batch, by both callbacks, and is killed by SIGKILL at a
-random moment. Prints how many kills there were, how many of them in the midst of a save, and the step that
+random moment. Prints how many kills there were, how many of them in the middle of a save, and the step that
 was reached.
 """
 
@@ -83,7 +83,7 @@ def main():
         finally:
             os._exit(sys.exc_info()[0] is not None)
     assert os.waitpid(child, 0)[1] == 0
-    print(json.dumps({"kills": int(kills), "in the midst of a save": midst, "step": step}))
+    print(json.dumps({"kills": int(kills), "in the middle of a save": midst, "step": step}))
 
 
 main()

@@ -254,7 +254,7 @@ def killed(program, *arguments):
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     counted = json.loads(done.stdout)
-    assert counted["in the midst of a save"] >= counted["kills"] // 4, counted
+    assert counted["in the middle of a save"] >= counted["kills"] // 4, counted
 
 
 @pytest.mark.full

@@ -26,7 +26,7 @@ from tests.fuzz.recipes import RECIPES
 
 PREFIX = "Largeout>"
 MODES = ("eager",) * 13 + ("constants", "captured", "unknown")
-#: What an op may answer. InternalError and UnknownError are none of them, nor is any other exception.
+#: What an op may answer. InternalError, UnknownError and all other exceptions are defects.
 ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.FailedPreconditionError,

@@ -101,7 +101,7 @@ def main():
         ),
         flush=True,
     )
-    os._exit(0)  # nothing of it is needed any more
+    os._exit(0)  # nothing of it is needed now
 
 
 if __name__ == "__main__":

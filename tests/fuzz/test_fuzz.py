@@ -22,4 +22,4 @@ def test_no_call_ends_the_process():
     assert counts["ok"] + counts["error"] == CALLS
     assert counts["ok"] > CALLS / 4 and counts["error"] > CALLS / 4
     for op in found["ops"]:
-        assert counts[f"{op} ok"] > 0, f"no call of {op} was accepted: it wants a recipe in tests/fuzz"
+        assert counts[f"{op} ok"] > 0, f"no call of {op} was accepted: it needs a recipe in tests/fuzz"

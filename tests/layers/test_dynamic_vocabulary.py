@@ -137,7 +137,7 @@ def test_a_row_begins_anew_for_another_id(devices, own, many):
     x = np.arange(8 * CAPACITY, dtype=np.int64).reshape(-1, 2) * 7
     model.fit(x, np.ones(len(x)), batch_size=16, shuffle=False, verbose=0)
     (table, accumulator), known = state(model)
-    # Those of the last batch were trained once, after their rows had begun anew.
+    # Those of the last batch were trained once, after their rows had begun again.
     last = {int(i) for i in x[-16:].ravel()}
     rows = [row for row, key in known.items() if key in last]
     assert len(rows) > CAPACITY // 2

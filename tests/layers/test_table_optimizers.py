@@ -92,7 +92,7 @@ def test_saved_and_loaded_with_the_model(stacking, tmp_path):
     model.save(tmp_path / "m.keras")
     if stacking == "auto":
         loaded = keras.models.load_model(tmp_path / "m.keras")
-    else:  # the same file, tables that lie otherwise
+    else:  # the same file, tables that are placed otherwise
         other = embedding(table_stacking=stacking)
         loaded = towers(other)
         loaded.compile(REST[1](), "mse")

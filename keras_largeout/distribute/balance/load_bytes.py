@@ -41,10 +41,10 @@ def asked_by_rails(asked, carried, per_host):
     """Return how many rows each device asks of each, where those of a host ask others together: `[devices] *
     2`.
 
-    A replica asks device e of its host for what it wants of device e of any host.
+    A replica asks device e of its host for what it needs of device e of any host.
 
     Args:
-        asked: int64 `[devices, devices]`: what each replica wants of each shard.
+        asked: int64 `[devices, devices]`: what each replica requests of each shard.
         carried: int64 `[devices, devices]`: what each asks of other hosts, for all of its own.
         per_host: int, how many devices a host has.
     """

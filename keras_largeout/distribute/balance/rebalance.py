@@ -130,7 +130,7 @@ def _give_back(array, found):
 
 
 def _make_functions(model):
-    """Makes the model's functions anew: those that were traced before look for rows at their old place."""
+    """Makes the model's functions again: those that were traced before look for rows at their old place."""
     for kind in ("train", "test", "predict"):
         if getattr(model, f"{kind}_function", None) is not None:
             getattr(model, f"make_{kind}_function")(force=True)

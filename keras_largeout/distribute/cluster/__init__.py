@@ -31,7 +31,7 @@ progress bar are Keras's, unchanged.
 - *Fewer bytes.* Rows and hidden vectors travel in bfloat16 on request
   (`distribute/replicas/exchange_dtype.py`).
 - *A lost server* is found in TensorFlow's error (`errors.py`), or by a heartbeat (`server_watch.py`: now and
-  then TensorFlow waits for ever for a server that is gone), and raised as one `ServerLostError`.
+  then TensorFlow waits forever for a server that is gone), and raised as one `ServerLostError`.
 - *A worker that stands still* for `heartbeat_timeout` is disconnected, so that its steps run on another one.
 - *Files* are written beside and renamed, after waiting for the steps under way. The servers can write
   their own rows: `distribute/tables/server_files.py`.

@@ -115,7 +115,7 @@ class Dispatcher:
         self._until(lambda: wait([answer], _LOOK).done)
 
     def _until(self, happened):
-        """Waits until `happened()`. (TensorFlow alone may wait for ever for a server that is gone.)"""
+        """Waits until `happened()`. (TensorFlow alone may wait forever for a server that is gone.)"""
         while not happened():
             self.check_answering()
 

@@ -58,7 +58,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         return _scopes(super().scope(), tf.variable_creator_scope(self._place))
 
     def _place(self, next_creator, **kwargs):
-        # A slot that must lie beside its weight comes with a place already.
+        # A slot that must be beside its weight comes with a place already.
         if kwargs.get("colocate_with") is None:
             kwargs["colocate_with"] = self._anchors[devices.emptiest_server(0)]
         variable = next_creator(**kwargs)

@@ -76,7 +76,7 @@ class ClusterTraining(Saving, LoopHooks):
         return super().distribute_strategy.num_replicas_in_sync
 
     def _place_slots(self):
-        """Has the optimizer work where the weights lie that `kl.distribute` placed or cut."""
+        """Has the optimizer work where the weights are that `kl.distribute` placed or cut."""
         if self.optimizer is not None and any(map(device_of, all_layers(self))):
             update_beside(self.optimizer)
             check_and_save_whole(self.optimizer, self.trainable_variables)

@@ -23,7 +23,7 @@ class WorkerData:
         coordinator: `tf.distribute.coordinator.ClusterCoordinator`.
         workers: int.
         steps: int, batches of an epoch.
-        anew: bool, whether every epoch begins with the first batches (evaluation), or goes on (training).
+        again: bool, whether every epoch begins with the first batches (evaluation), or goes on (training).
     """
 
     def __init__(self, function, coordinator, workers, steps, anew):
@@ -65,7 +65,7 @@ def worker_data_of(batch):
 
 
 def _traced(of_worker, function):
-    """Return the graph that every worker runs: nothing in it may lie in the memory of this process."""
+    """Return the graph that every worker runs: nothing in it may be in the memory of this process."""
 
     def refuse(*_, **__):
         raise ValueError(f"A dataset function must not make variables. Received: {function}, which makes one")

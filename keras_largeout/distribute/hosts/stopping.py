@@ -1,4 +1,4 @@
-"""Hosts in step stop together: one that went on alone would wait for the others for ever."""
+"""Hosts in step stop together: one that went on alone would wait for the others forever."""
 
 import keras
 

@@ -6,7 +6,7 @@ has below the top is a forest: nodes without a parent are its roots. So `-log p`
 on the replica and one on each device that owns a target's subtree. A hidden vector travels to one device
 at most, and no replica ever sees another's batch.
 
-*A layer with fixed fan-in* gives each device a run of classes; all that belongs to a class lies on one
+*A layer with fixed fan-in* gives each device a run of classes; all that belongs to a class is on one
 device. Without an optimizer of its own it has gradients `[classes, fan_in]`, which the model's optimizer
 takes as rows. With one, the op `FanInLoss` gives losses, and its gradient is `FanInStep`: logits,
 gradient, update and gradient of the inputs, some classes at a time, in place. For a gradient to be taken

@@ -61,7 +61,7 @@ class JointLoss:
         return [sent(hidden, part.kernel, self.traveling) for part in self.parts]
 
     def forward(self, vectors, targets):
-        """Return the losses `[n]`, and for each part the `FanInForward` that its backward pass wants.
+        """Return the losses `[n]`, and for each part the `FanInForward` that its backward pass needs.
 
         Args:
             vectors: for each part its hidden vectors: see `sent`.

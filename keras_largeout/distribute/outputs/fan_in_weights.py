@@ -62,7 +62,7 @@ class Part(NamedTuple):
 class FanInWeights:
     """Kernel and connections `[num_classes, fan_in]`, and a bias `[num_classes]` if there is one.
 
-    Over several devices each has a run of classes. All that belongs to a class lies on one device. All
+    Over several devices each has a run of classes. All that belongs to a class is on one device. All
     classes have equally many connections, so all devices have the same work.
 
     Args:

@@ -1,4 +1,4 @@
-"""Answers about classes that lie on several hosts: every host is asked, and the best answers are taken."""
+"""Answers about classes that are on several hosts: every host is asked, and the best answers are taken."""
 
 import tensorflow as tf
 

@@ -86,7 +86,7 @@ class ShardedTree:
 
     @property
     def top_leaves(self):
-        """int: how many leaves the replicated top has: classes, and subtrees that lie on one device each."""
+        """int: how many leaves the replicated top has: classes, and subtrees that are on one device each."""
         return self._top_tree.num_classes
 
     def even_placement(self, recorded):
@@ -102,7 +102,7 @@ class ShardedTree:
         self.kernel.check_move(placement)
 
     def move_to(self, placement):
-        """Takes over a placement of the same sizes; the rows' values are then to be written anew."""
+        """Takes over a placement of the same sizes; the rows' values are then to be written again."""
         moved = [table.move_to(placement) for table in self.tables]
         self.set_tree(self._tree)
         return all(moved)

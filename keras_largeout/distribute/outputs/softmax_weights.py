@@ -209,7 +209,7 @@ class SoftmaxWeights:
         return *best_of(logits, ids, most), tf.reduce_logsumexp(tf.stack(totals, axis=1), axis=1)
 
     def rows(self, classes):
-        """Return rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they lie.
+        """Return rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they are.
 
         Their gradients are those of a lookup: of these rows alone.
         """

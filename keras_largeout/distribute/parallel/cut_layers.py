@@ -23,7 +23,7 @@ _SUMMABLE = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1
 
 
 class Columns:
-    """A tensor `[..., n]` whose columns lie on several devices.
+    """A tensor `[..., n]` whose columns are on several devices.
 
     Attributes:
         parts: list of tensors, one per device.
@@ -71,7 +71,7 @@ def is_elementwise(layer):
 
 def stays_in_columns(layer):
     """Return whether what a layer returns that is cut by columns can stay so: not where its activation
-    wants all.
+    needs all.
     """
     return isinstance(layer, keras.layers.Embedding) or _is_elementwise(layer.activation)
 

@@ -15,7 +15,7 @@ _OF_WHOLES = ("Lamb", "Adafactor", "Muon", "RowWiseAdagrad")
 
 
 class CutWeight:
-    """A weight whose parts lie along one axis.
+    """A weight that is cut along one axis.
 
     Args:
         parts: list of `keras.Variable`s.

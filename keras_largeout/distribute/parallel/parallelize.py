@@ -48,7 +48,7 @@ def parallelize(
       has one stage: weights, optimizer slots, forward and backward pass. For a model that is too large for
       one device, and, with micro-batches, to train it faster.
     - `"sections"` (model parallelism, tensor parallelism): the kernel of a `Dense` is cut by columns, that of
-      a `Dense` which follows it by rows; an `Embedding` by columns; tables and heads of this package lie over
+      a `Dense` which follows it by rows; an `Embedding` by columns; tables and heads of this package are over
       all devices; branches that do not depend on one another run side by side. For layers that are too wide.
     - `"towers"`: each device has a model of its own, of the same architecture. All see the same batch, and
       their outputs are mixed: a committee, or a mixture of experts.
@@ -81,7 +81,7 @@ def parallelize(
             with sum 1. None: a `Dense` on the inputs, which then must be floating. Defaults to `None`.
         sample: inputs of a batch, or `(x, y)`, for the trial of stages and sections. None: zeros. Defaults to
             `None`.
-        verbose: 0, or 1: prints the plan, a table of what lies where: `parallel_plan` of the result. Defaults
+        verbose: 0, or 1: prints the plan, a table of what is where: `parallel_plan` of the result. Defaults
             to `1`.
 
     Returns:

@@ -81,7 +81,7 @@ def compute_there(device, compute, inputs, variables, remat=None):
 
 
 def with_gradients_there(device, gradient, values, inputs, variables):
-    """Return `with_gradients` on a device, also of variables that lie on others."""
+    """Return `with_gradients` on a device, also of variables that are on others."""
     if not values:
         return []
     by_device, found = {}, {}

@@ -1,7 +1,7 @@
 """Stages: the calls of a functional model, one run of them per device, with micro-batches in between.
 
 All of the model is one computation with a gradient of its own. So the gradients of a weight, of several
-micro-batches or of several stages, are summed on the device where it lies, before anybody else sees them.
+micro-batches or of several stages, are summed on the device where it is, before anybody else sees them.
 TensorFlow runs what does not depend on one another at the same time, and that is the pipeline: no schedule is
 written down. All micro-batches go forward, then all go backward, as in
 [Huang et al., 2019](https://arxiv.org/abs/1811.06965).
@@ -64,22 +64,22 @@ def run_in_stages(model, plan, microbatches=1, remat=False):
 
 class _Stage:
     """Attributes: `takes` and `gives`, the `KerasTensor`s that come from and go to others; `layers`, those
-    whose weights lie here, in the order of their first calls."""
+    whose weights are here, in the order of their first calls."""
 
     def __init__(self, device, calls):
         self.device, self.calls = device, calls
         self.layers, self.takes, self.gives = [], [], []
 
     def variables(self):
-        """Return the trainable `tf.Variable`s that its calls use; some may lie in a stage before."""
+        """Return the trainable `tf.Variable`s that its calls use; some may be in a stage before."""
         return _values(self.called())
 
     def own_variables(self):
-        """Return those that lie here."""
+        """Return those that are here."""
         return _values(self.layers)
 
     def penalised(self):
-        """Return weights that lie here, whose penalties no call of the same graph has computed."""
+        """Return weights that are here, whose penalties no call of the same graph has computed."""
         return penalised_weights(self.layers)
 
     def called(self):

@@ -188,7 +188,7 @@ class Plan:
 
         Args:
             path: str, the file.
-            tables, counts: None, or as for `plan`. With them the expected load is estimated anew, also where
+            tables, counts: None, or as for `plan`. With them the expected load is estimated again, also where
                 the file was edited. Pinned classes of a tree need them. Defaults to `None`.
 
         Returns:

@@ -52,7 +52,7 @@ def plot(plan, path):
         right.axvline(plan.seconds.mean() / SECONDS[unit], color="black", linewidth=1.2, label="mean time")
     else:
         right.set(title="Expected time of the tables: unknown", xticks=[])
-        why = "The file was edited.\nRead it with `tables`\nto estimate the time anew."
+        why = "The file was edited.\nRead it with `tables`\nto estimate the time again."
         right.text(0.5, 0.5, why, transform=right.transAxes, ha="center", va="center")
     every = -(-len(devices) // _MOST_TICKS)
     left.set_yticks(range(0, len(devices), every), devices[::every])

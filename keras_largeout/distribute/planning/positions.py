@@ -107,7 +107,7 @@ class Positions:
         """Return `rows_at` of the rows `local` (an int64 tensor, or array) of a shard, by arithmetic alone.
 
         Raises:
-            NotImplementedError: rows lie by a table of owners, or some are replicated beside others.
+            NotImplementedError: rows are placed by a table of owners, or some are replicated beside others.
         """
         start = int(self.offsets[shard]) if self.columns is None else 0
         if self.kind == "explicit" or self.hot is not None:

@@ -102,7 +102,7 @@ def from_environment(environ=os.environ):
     Raises:
         ValueError: `TF_CONFIG` is no JSON of the form
             `{"cluster": {"chief": [..], "worker": [..], "ps": [..]}, "task": {"type": "worker", "index":
-            0}}`, or an address is none or there twice.
+            0}}`, or an address is not valid, or given twice.
     """
     text = environ.get("TF_CONFIG", "").strip()
     if not text:

@@ -80,7 +80,7 @@ def disconnect(address):
         address: str, `"host:port"`.
     """
     host, port = host_and_port(address)
-    with contextlib.suppress(OSError):  # the name is not known any more
+    with contextlib.suppress(OSError):  # the name is no longer known
         hosts = {info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         for connection in own_sockets():
             with contextlib.suppress(OSError):  # it is not connected

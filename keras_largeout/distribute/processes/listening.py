@@ -25,7 +25,7 @@ _LOOK = 5e-4  # seconds between two looks for a socket that is about to listen
 def free_ports(count):
     """Return `count` different ports that nothing listens on now.
 
-    They lie below the range that the system takes for outgoing connections (from 32768 on, where nobody
+    They are below the range that the system takes for outgoing connections (from 32768 on, where nobody
     changed it), so that none of those takes one before its server does.
     """
     sockets = []

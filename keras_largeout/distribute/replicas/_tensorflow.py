@@ -164,7 +164,7 @@ def without_callbacks():
 def peer_answers(job, index, seconds):
     """Return whether another host of a `MultiWorkerMirroredStrategy` answers within `seconds`.
 
-    Why: TensorFlow waits for ever for one that stands still, and has no public way to ask.
+    Why: TensorFlow waits forever for one that stands still, and has no public way to ask.
 
     Returns:
         True; False where its process has ended; None where it is there and does not answer.

@@ -3,7 +3,7 @@
 Every process traces the same program, with replicas on the devices of its own host. Replica d of a host
 exchanges rows with replica d of every other host, by one collective op of TensorFlow: gRPC between CPUs, NCCL
 between GPUs. (Ids and sizes, which are integers, always travel between CPUs.) What other devices of its own
-host have, it reaches directly, as under `MirroredStrategy`. So what a replica wants of device e of another
+host have, it reaches directly, as under `MirroredStrategy`. So what a replica requests of device e of another
 host it asks of replica e of its own, which asks for all of them at once: `tables/rails.py`.
 
 What a collective op asks, and how it is met:

@@ -65,7 +65,7 @@ def processes(job):
 
 
 def on_servers():
-    """Return whether tables made now lie on parameter servers: apart from all that computes with them."""
+    """Return whether tables made now are on parameter servers: apart from all that computes with them."""
     return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
 
 

@@ -35,7 +35,7 @@ def check_optimizer(layer):
 
     Raises:
         ValueError: an optimizer would train a table that it cannot: over several replicas, under a strategy,
-            in files, or with rows that begin anew for other ids.
+            in files, or with rows that begin again for other ids.
     """
     optimizer = optimizer_of_call(layer)
     if optimizer is not None:

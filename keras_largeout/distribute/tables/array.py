@@ -20,11 +20,11 @@ HOT = "hot"
 
 
 class ShardedArray:
-    """A logical `[rows, dim]` or `[rows]` array whose rows lie where a `Placement` says.
+    """A logical `[rows, dim]` or `[rows]` array whose rows are where a `Placement` says.
 
     Args:
         shape: tuple of ints.
-        home: the `ShardedTable` that says where rows lie: it has `placement`, `devices` and `memories`.
+        home: the `ShardedTable` that says where rows are: it has `placement`, `devices` and `memories`.
         initializer: Keras initializer of the logical array: drawn in chunks of logical rows, so that the
             values do not depend on the placement.
         dtype: dtype name.
@@ -152,7 +152,7 @@ class ShardedArray:
     # Slots of the optimizer that trains this array: arrays like it, so that their rows move with its rows.
 
     def slot(self, name, fill, per_row):
-        """Return the optimizer slot `name`: float32, of this shape or `[rows]`, whose rows lie beside
+        """Return the optimizer slot `name`: float32, of this shape or `[rows]`, whose rows are beside
         these.
         """
         if name not in self._slots:
@@ -201,7 +201,7 @@ class ShardedArray:
         return out if self._home.hosts is None else self._of_all_hosts(rows, out, to_first)
 
     def _of_all_hosts(self, rows, out, to_first):
-        """Return `out`, of which each host has filled what lies there: complete on every host, or on the
+        """Return `out`, of which each host has filled what is there: complete on every host, or on the
         first.
         """
         hosts, columns = self._home.hosts, self.placement.columns

@@ -75,7 +75,7 @@ class Exchange:
             return
         moved = (
             f"The rows of {self.table.placed.plan_name!r} were moved by `rebalance` after this function was "
-            "traced. Make it anew (of a Keras model: `make_predict_function(force=True)` and the like)."
+            "traced. Make it again (of a Keras model: `make_predict_function(force=True)` and the like)."
         )
         with tf.device("CPU:0"):
             tf.debugging.Assert(self._in_use, [moved])
@@ -108,7 +108,7 @@ class Exchange:
         return self._rows_here(partition)
 
     def _rows_of_all_hosts(self, partition):
-        """Return the same where parts lie on other hosts: positions go there, and the rows come back.
+        """Return the same where parts are on other hosts: positions go there, and the rows come back.
 
         A position travels once for all replicas of a host (`rails.py`). A host makes those that come from all
         hosts unique, so each of its parts gives a row once.

@@ -30,7 +30,7 @@ def stand_in(array):
     known = export_mode.stand_ins()
     if known is None:
         raise ValueError(
-            "A table must lie in one piece to be saved within `kl.stock_ops()`. Use `kl.export_saved_model`. "
+            "A table must be in one piece to be saved within `kl.stock_ops()`. Use `kl.export_saved_model`. "
             f"Received: {array.name!r}, in {len(array.parts)} parts on several devices"
         )
     if id(array) not in known:

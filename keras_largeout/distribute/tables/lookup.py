@@ -1,4 +1,4 @@
-"""Looking up rows of a `ShardedTable`, wherever they lie."""
+"""Looking up rows of a `ShardedTable`, wherever they are."""
 
 import tensorflow as tf
 
@@ -71,7 +71,7 @@ def unique_rows(table, ids, out_of_range="error"):
 
 
 class LogicalRows:
-    """A table as the stock searches see it: its rows by their logical indices, wherever they lie."""
+    """A table as the stock searches see it: its rows by their logical indices, wherever they are."""
 
     def __init__(self, table):
         self.table, self.dtype = table, tf.as_dtype(table.array.dtype)

@@ -11,7 +11,7 @@ PLACEMENTS = ("auto", *SIMPLE_KINDS)
 
 
 def check_placement(placement):
-    """Return `placement` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Validate and return `placement`, an argument of a layer. Raises ValueError where it is not valid."""
     if isinstance(placement, Placement) or placement in PLACEMENTS or hasattr(placement, "placements"):
         return placement
     raise ValueError(

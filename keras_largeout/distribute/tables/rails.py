@@ -72,7 +72,7 @@ class SharedRails:
         self.send = (self.cuts[2:] - self.cuts[1:-1])[rail :: hosts.per_host]
 
     def _collect(self, placement, replicas):
-        """Return of each replica and rail, which rows it wants: places among its own, and in the rail's
+        """Return of each replica and rail, which rows it requests: places among its own, and in the rail's
         `Partition`.
 
         Args:
@@ -126,7 +126,7 @@ class SharedRails:
             with tf.device(device):
                 takes = tf.concat([of_replica[rail] for of_replica in self._takes], axis=0)
                 values = tf.concat([of_replica[rail] for of_replica in pieces], axis=0)
-                # Somebody wants each row of the rail: none is missing from the sums.
+                # Each row of the rail is requested: none is missing from the sums.
                 of_rail = merge_rows(takes, values, tf.size(takes))[1]
                 sums.append((tf.cast(of_rail, values.dtype),))
         return sums

@@ -13,7 +13,7 @@ _KEPT_ROWS = 1024
 class RowReset:
     """Resets rows in the graph of a step: a row that another id gets must not begin as the last one ended.
 
-    Their optimizer slots begin anew with them, and their gradients that are being accumulated are dropped.
+    Their optimizer slots begin again with them, and their gradients that are being accumulated are dropped.
 
     Args:
         table: `ShardedTable` of two axes.
@@ -43,7 +43,7 @@ class RowReset:
                 array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
 
     def move(self, source, target):
-        """Has the rows `target` hold what the rows `source` held; of these the others begin anew. Eagerly.
+        """Has the rows `target` hold what the rows `source` held; of these the others begin again. Eagerly.
 
         Gradients that are being accumulated are dropped.
 

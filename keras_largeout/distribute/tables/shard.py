@@ -1,4 +1,4 @@
-"""`ShardVariable`: the rows of a table that lie in one place, as a weight that Keras can own."""
+"""`ShardVariable`: the rows of a table that are in one place, as a weight that Keras can own."""
 
 import keras
 import numpy as np
@@ -90,7 +90,7 @@ class ShardVariable(SelfMadeVariable):
         return on(self.components[0])
 
     def move(self, device):
-        """Has the rows, and those of the slots, lie on another device. (Those in host memory or files stay.)
+        """Move the rows, and those of the slots, to another device. (Those in host memory or files stay.)
 
         Raises:
             ValueError: the table has parts on several devices.
@@ -125,7 +125,7 @@ class ShardVariable(SelfMadeVariable):
             chunks.write_at(component, indices, rows)
 
     def gather(self, indices):
-        """Return the rows `indices` (int64 tensor) as a step looks them up, where they lie;
+        """Return the rows `indices` (int64 tensor) as a step looks them up, where they are;
         differentiable.
         """
         source = local(self.value)
@@ -145,7 +145,7 @@ class ShardVariable(SelfMadeVariable):
         """Updates rows and their slots in a step, in place, in every copy: see `ops.row_update`.
 
         Args:
-            slots: the parts of the slots that lie beside this one.
+            slots: the parts of the slots that are beside this one.
         """
         update_copies(rule, self.components, [slot.components for slot in slots], indices, values, hyper)
 

@@ -118,7 +118,7 @@ def _stacked_ids(parts):
 
 
 def _check_range(parts):
-    """Return an op that fails where an id is none of its table's rows."""
+    """Return an op that fails where an id is not a row of its table."""
     lows = tf.stack([tf.reduce_min(ids) for _, ids in parts])
     highs = tf.stack([tf.reduce_max(ids) for _, ids in parts])
     rows = [request.section.rows for request, _ in parts]

@@ -137,7 +137,7 @@ class ShardedTable:
         # One replica that computes over several devices has one copy of the hot rows.
         alone = len(self.devices) > 1 and not tf.distribute.has_strategy()
         self.hot_device = self.memories[self.here[0]] if self.apart or alone else None
-        if self.remote and hot_rows:  # no server has a copy of another's rows: they lie on one
+        if self.remote and hot_rows:  # no server has a copy of another's rows: they are on one
             nbytes = hot_rows * int(np.prod(self.shape[1:])) * itemsize
             self.hot_device = emptiest_server(nbytes) if beside is None else beside.hot_device
         self.folder = self._open(files_of(storage, plan_name or name), initializer, dtype)
@@ -184,7 +184,7 @@ class ShardedTable:
         return TableFolder(path, about, laws, mode == READ_ONLY, mode == NEW and not overwrite, overwrite)
 
     def close(self) -> None:
-        """Closes the files of a table that is in files. It cannot be used any more then."""
+        """Closes the files of a table that is in files. It can no longer be used then."""
         if self.folder is not None:
             self.folder.close()
 
@@ -254,7 +254,7 @@ class ShardedTable:
             )
 
     def move_to(self, placement: Placement) -> bool:
-        """Takes over a placement of the same sizes; the rows' values are then to be written anew.
+        """Takes over a placement of the same sizes; the rows' values are then to be written again.
 
         Returns:
             Whether functions that were traced before still find the rows.

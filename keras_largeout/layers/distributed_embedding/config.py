@@ -89,7 +89,7 @@ class TableConfig:
             `None`.
 
     Raises:
-        ValueError: for a value that is none of these.
+        ValueError: an argument has another value than these.
     """
 
     name: str
@@ -200,7 +200,7 @@ class FeatureConfig:
             before the lookup, shorter ones end in zeros. Defaults to `None`.
 
     Raises:
-        ValueError: for a value that is none of these.
+        ValueError: an argument has another value than these.
     """
 
     name: str

@@ -22,7 +22,7 @@ def trained_together(stacks):
     """Return the stacks of a layer by what trains them: list of `Trained`, in the order of their first
     tables.
 
-    Tables whose configs say the same have one optimizer, in how many stacks they may lie: so a file of its
+    Tables whose configs say the same have one optimizer, in how many stacks they may be: so a file of its
     slots fits whatever the tables are stacked with.
     """
     found = []

@@ -15,7 +15,7 @@ MOST_ROWS = 2**31 - 1
 
 
 class Stack(NamedTuple):
-    """Tables that lie in one `StackedTable`.
+    """Tables that are in one `StackedTable`.
 
     Attributes:
         name: str; that of the table where it is alone.

@@ -70,7 +70,7 @@ def check_call(head):
 
 
 def check_loss(loss, hidden=None, head=None):
-    """Raises ValueError where `loss` is none for the output of a head.
+    """Raises ValueError where `loss` is not valid for the output of a head.
 
     Args:
         loss: as in `compile`.

@@ -67,7 +67,7 @@ class HeadTree:
         """Return the `Placement` of the rows on several devices.
 
         Raises:
-            ValueError: `placement` is none for a tree.
+            ValueError: `placement` is not valid for a tree.
         """
         if placement == "replicated":
             return place("replicated", (self.num_rows,), devices)
@@ -90,7 +90,7 @@ class HeadTree:
 
         Args:
             head: the layer.
-            one_copy: bool: the training step has no use for the whole tree, so it lies on the host alone.
+            one_copy: bool: the training step has no use for the whole tree, so it is on the host alone.
         """
         values = self.tree.arrays() if self.tree is not None else self._unfilled()
         for field in TreeArrays._fields:
@@ -148,7 +148,7 @@ class HeadTree:
         return trees.Tree.from_arrays(*saved)
 
     def take(self, tree, store, sharded, dim):
-        """Makes `tree` this one, with the cut that the store has for it; `sharded` places its rows anew."""
+        """Makes `tree` this one, with the cut that the store has for it; `sharded` places its rows again."""
         if self.tree is not None and _digest(self.tree) == _digest(tree):
             return
         cut = None

@@ -1,4 +1,4 @@
-"""The mask of hidden vectors that Keras's merging layers have lost: `position="last"` wants it.
+"""The mask of hidden vectors that Keras's merging layers have lost: `position="last"` needs it.
 
 `keras.layers.Add` of a masked tensor and one without a mask (tokens and positions) returns one without.
 """
@@ -47,7 +47,7 @@ def mask_behind(model, hidden):
 
 
 def warn_of_lost_mask(model, layer):
-    """Warns where a layer of `model` masks padding, and `layer`, which wants to know of it, got no mask."""
+    """Warns where a layer of `model` masks padding, and `layer`, which needs the mask, got none."""
     sources = [each.name for each in all_layers(model) if getattr(each, "mask_zero", False) is True]
     if sources:
         warnings.warn(

@@ -49,7 +49,7 @@ class Head(keras.layers.Layer):
     behind layers without weights that follow: they are refused.
     `kl.metrics.Perplexity`, `kl.metrics.TopKAccuracy` and the others of `kl.metrics` find the head.
 
-    A target of -1 is none: its token has the loss 0 and is left out of the mean.
+    Targets equal to -1 are ignored: the token has the loss 0 and is left out of the mean.
 
     A token may have a list of targets, such as all items that a user took: `[..., m]` filled up with -1, a
     `tf.RaggedTensor`, or a multi-hot matrix. Its loss is then the mean over the list: `evaluate` takes the
@@ -333,7 +333,7 @@ class Head(keras.layers.Layer):
         raise NotImplementedError
 
     def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
-        """Return the scores that `best_classes` has found, computed anew where their gradient is asked for.
+        """Return the scores that `best_classes` has found, computed again where their gradient is asked for.
 
         Args:
             hidden: float `[n, dim]`.

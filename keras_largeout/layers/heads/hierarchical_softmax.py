@@ -82,7 +82,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
     Raises:
         ValueError: `counts` or `tree` are not for `num_classes` classes, `counts` are negative, not finite
-            or all 0, or `placement` is none. In a call: `y_true` has not the shape of the hidden vectors
+            or all 0, or `placement` is not valid. In a call: `y_true` does not have the shape of the vectors
             without their last axis, or these are not as long as the head's rows.
         tf.errors.InvalidArgumentError: a target that counts (see masks and sample weights) is neither in
             `[0, num_classes)` nor -1, no target.

@@ -14,7 +14,7 @@ WAYS = (*OUT_OF_RANGE, "modulo", "hash", "default_row")
 
 
 def check_way(out_of_range):
-    """Raises ValueError where it is none of `WAYS`."""
+    """Raise ValueError where `out_of_range` is not one of `WAYS`."""
     if out_of_range not in WAYS:
         raise ValueError(f"`out_of_range` must be one of {WAYS}. Received: out_of_range={out_of_range!r}")
 

@@ -1,4 +1,4 @@
-"""The backward pass of `fan_in_loss` called by itself, for classes that lie on several devices."""
+"""The backward pass of `fan_in_loss` called by itself, for classes that are on several devices."""
 
 import tensorflow as tf
 

@@ -77,7 +77,7 @@ def fan_in_connections(num_rows, fan_in, num_inputs, seed, first_class=0, dtype=
 
 
 def fan_in_prune_threshold(weights, fraction, seed, first_class=0, connections=None, summed=tf.identity):
-    """Return the threshold below which `fraction` of all connections lie: for `fan_in_rewire(threshold=...)`.
+    """Return the threshold below which `fraction` of all connections are: for `fan_in_rewire(threshold=...)`.
 
     Connections are ordered by |weight|, equal ones at random (by `seed`), so that exactly
     `int(fraction * C * K + 0.5)` of them are pruned whatever ties there are.
@@ -156,7 +156,7 @@ def fan_in_rewire(
         slots: Variables float32 `[C, K]`, the optimizer's slots of `weights`.
         fraction: Prune the `int(fraction * K + 0.5)` connections of smallest |weight| of every class (equal
             ones at random). This or `threshold`.
-        threshold: Prune what lies below this result of `fan_in_prune_threshold` (same `seed`).
+        threshold: Prune what is below this result of `fan_in_prune_threshold` (same `seed`).
         candidates: `None` (regrow at random), or int32 `[num_rows, M]`: regrow those of largest |score| (the
             first of equal ones) that the class is not connected to, and at random where they do not suffice.
         scores: float32 `[num_rows, M]`, for instance from `fan_in_candidate_gradient`.

@@ -134,7 +134,7 @@ def fan_in_loss(
         trigger: `None`, or a float32 tensor or variable, any shape, whose gradient is zero. Where `inputs`
             depends on nothing that is trained, no gradient would be taken and `update` would not happen: give
             a variable of shape `[0]` that the model trains.
-        first_class: Integer: row 0 of `weights` is this class (the classes may lie on several devices; labels
+        first_class: Integer: row 0 of `weights` is this class (the classes may be on several devices; labels
             of other parts are skipped here).
         num_classes: The number of all classes; `None`: `first_class` + C.
         input_gradient: False: the gradient of `inputs` is not computed (`None` is given).

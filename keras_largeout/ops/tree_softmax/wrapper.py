@@ -75,7 +75,7 @@ def tree_softmax_loss(
             weight 0 is skipped: nothing is computed for it, and its target may be anything. Differentiable,
             except that the gradient of a weight of 0 is 0.
         max_saved_bytes: Softmax probabilities are kept for the backward pass up to this size, and computed
-            anew beyond it; it also bounds what the backward pass then holds at a time.
+            again beyond it; it also bounds what the backward pass then holds at a time.
         forest: `tree` is the part of a tree that one device has (`trees.parts`): several nodes may have no
             parent, and the table more rows than are used. The loss is that below the node where a path
             begins.

@@ -21,7 +21,7 @@ def mix(x):
 
 
 def _buckets(id, capacity):
-    """Return both buckets in which an id may lie, as ranges of slots."""
+    """Return both buckets in which an id may be, as ranges of slots."""
     h, buckets = mix(int(id) & _BITS), capacity // SLOTS
     first = ((h >> 32) * buckets) >> 32, ((h & 0xFFFFFFFF) * buckets) >> 32
     return [range(SLOTS * bucket, SLOTS * (bucket + 1)) for bucket in first]

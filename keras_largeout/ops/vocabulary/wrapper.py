@@ -26,7 +26,7 @@ class VocabularyStep(NamedTuple):
     Attributes:
         rows: int64, the shape of the ids: the row of each after the step, -1 where it has none.
         replaced: int64 `[m]`: the rows that belonged to another id before, each once. What is stored there
-            must begin anew.
+            must begin again.
     """
 
     rows: tf.Tensor
@@ -81,8 +81,8 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=Tru
         `VocabularyStep`.
 
     Raises:
-        TypeError, ValueError: a variable is none or of another dtype, `ids` are no integers, or `evict` is
-            unknown.
+        TypeError, ValueError: a variable is not one, or has another dtype, `ids` are no integers, or `evict`
+            is unknown.
         tf.errors.InvalidArgumentError: variables of wrong shapes, or `admit_after` out of range. Nothing is
             changed then. (In a graph, ValueError.)
     """

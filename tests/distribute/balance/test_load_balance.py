@@ -152,7 +152,7 @@ def test_counting_ends_with_fit_and_comes_back(tmp_path):
         fit(model, data(words()), balance)
     assert model._counted_training._counting is counting  # not traced again
     np.testing.assert_array_equal(balance.loads["words"].asked, first.asked)
-    # Rows that moved are counted where they are now; with other losses compiled, all is made anew.
+    # Rows that moved are counted where they are now; with other losses compiled, all is made again.
     plan = balance.plan()
     kl.distribute.rebalance(model, plan)
     fit(model, data(words()), balance)

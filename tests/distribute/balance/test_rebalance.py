@@ -160,7 +160,7 @@ def test_training_goes_on_as_without(case):
     # Sums are taken in another order where rows have other neighbours.
     for key, values in state(want).items():
         np.testing.assert_allclose(state(got)[key], values, rtol=1e-5, atol=1e-5, err_msg=key)
-    # And again, from one explicit placement to another: nothing is traced anew.
+    # And again, from one explicit placement to another: nothing is traced again.
     function = got.train_function
     kl.distribute.rebalance(got, moved(got, 1))
     assert got.train_function is function

@@ -52,7 +52,7 @@ def batches(dataset=None):
 
 
 class StopOne(keras.callbacks.Callback):
-    """The second host wants to stop after the second batch, and the first one does not know."""
+    """The second host is to stop after the second batch, and the first one is not told."""
 
     def __init__(self, host):
         super().__init__()

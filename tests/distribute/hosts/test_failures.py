@@ -98,7 +98,7 @@ def test_another_number_of_hosts_goes_on_from_the_backup(new_hosts, tmp_path):
     assert alone.ended() == [0], alone.text()
     expected = dict(line.split()[1:] for line in alone.hosts[0].lines if line.startswith("epoch "))
     after = dict(line.split()[1:] for line in goes_on.hosts[2].lines if line.startswith("epoch "))
-    assert len(after) < more  # it did not begin anew
+    assert len(after) < more  # it did not begin again
     for epoch, loss in {**dict(seen), **after}.items():
         assert float(loss) == pytest.approx(float(expected[epoch]), rel=1e-4), epoch
     trained = [host.wait_for("^trained (.*)").group(1) for host in (*goes_on.hosts, *alone.hosts)]

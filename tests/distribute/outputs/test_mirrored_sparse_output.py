@@ -183,7 +183,7 @@ def test_weights_of_labels_and_a_smaller_last_batch(own):
 
 
 def test_bfloat16_weights_are_rounded_alike():
-    """The random bits of a class do not depend on where it lies."""
+    """The random bits of a class do not depend on where it is."""
     (one, _), (several, _) = (make(n, own="sgd", options={"dtype": "bfloat16"}) for n in (1, 2))
     np.testing.assert_allclose(fit(several), fit(one), rtol=5e-3)
     kernels = [np.asarray(m.layers[-1].kernel.numpy(), "float32") for m in (one, several)]

@@ -61,7 +61,7 @@ def test_fifty_steps_as_one_device(way, name):
         make, data, extra = dense_model, "dense", {"cuts": CUTS[number]} if way == "stages" else {}
     else:
         make, data, extra = word_model, "words", {}
-    if way == "stages" and make is dense_model:  # dropout draws anew for each micro-batch
+    if way == "stages" and make is dense_model:  # dropout draws again for each micro-batch
         extra["microbatches"] = 3
     losses, weights = of_one_device(name, make, data)
     model = parallelize(make(), way, DEVICES[:number], verbose=0, **extra)

@@ -115,7 +115,7 @@ def test_edited_kinds(saved):
     assert edited["one"].placement.sizes[one] == 40_000
     assert edited["tiny"].placement.sizes == (0, 0, 10, 0)
     assert edited["head"].placement == result["head"].placement
-    # What was edited has to be computed anew, for which the tables are needed; memory is known.
+    # What was edited has to be computed again, for which the tables are needed; memory is known.
     assert edited["rows"].expected is None and edited["wide"].expected is not None
     assert edited.expected is None and edited.imbalance is None and edited.seconds is None
     assert "?" in str(edited) and "unknown" in repr(edited)

@@ -137,7 +137,7 @@ def test_equal_arguments_equal_plans():
 
 
 def test_hot_rows_where_a_permutation_is_uneven():
-    # Few rows are asked for in a step, and two of them always lie on one device.
+    # Few rows are asked for in a step, and two of them always are on one device.
     counts = np.ones(50_000)
     crowd = np.flatnonzero(row_owners(Placement.by_permutation(50_000, 8)) == 3)[:40]
     counts[crowd] = 1e5

@@ -96,7 +96,7 @@ def test_contiguous_and_modulo():
     assert sorted(np.bincount(owners[1:])) == [7, 7, 8, 8]
     owners = node_owners(tree, place_tree(tree, 4, how="modulo"))
     assert np.array_equal(owners[1:], np.arange(30) % 4)
-    # A root of two is too few for four devices: the smallest cut that suffices lies deeper.
+    # A root of two is too few for four devices: the smallest cut that suffices is deeper.
     tree = trees.balanced(1024, 2)
     placement = place_tree(tree, 4, how="range")
     assert placement.num_hot == 30 and len(cut_and_units(tree, placement)[1]) == 16

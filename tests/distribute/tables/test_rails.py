@@ -71,7 +71,7 @@ def test_what_replicas_of_a_host_ask_travels_once(said):
     assert positions[:2] == [2 + 3, 2 + 3] and of_other[0][:2] == [2 + 3, 3 + 3]
     assert rows[:2] == [4, 5]  # both rails: rows there, gradients back
     assert of_other[1][:2] == [4, 5]
-    # Rows of 16 bytes, positions of 8; each device asked for what its host wants of its rail.
+    # Rows of 16 bytes, positions of 8; each device asked for what its host requests of its rail.
     assert sent == [[0, 96, 56, 0], [104, 0, 0, 40], [64, 0, 0, 96], [0, 40, 104, 0]]
     assert work == [8, 4, 4, 4]
     # A loop in a replica cannot call others: each replica asks for itself, in each round.

@@ -1,4 +1,4 @@
-"""Rows that begin anew: the first values, and those of the slots, wherever the rows lie."""
+"""Rows that begin again: the first values, and those of the slots, wherever the rows are."""
 
 import keras
 import numpy as np

@@ -63,7 +63,7 @@ def test_loss_is_keras_crossentropy(rng, weights, reduction):
         "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
     )
     got = model.evaluate(x, y, sample_weight=sample_weight, verbose=0, batch_size=16)
-    if weights == "batch":  # Keras's own loss wants a weight per position here
+    if weights == "batch":  # Keras's own loss takes a weight per position here
         sample_weight = np.repeat(sample_weight[:, None], 7, 1)
     want = twin.evaluate(x, np.maximum(y, 0), sample_weight=sample_weight, verbose=0, batch_size=16)
     np.testing.assert_allclose(got, want, rtol=1e-5)

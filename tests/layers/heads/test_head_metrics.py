@@ -186,7 +186,7 @@ def test_labels_that_are_ignored(rng, loss):
         np.testing.assert_allclose(ignoring(y, hidden), want, rtol=1e-5)
     one_each = head.loss(np.array([1, -1, 4, 3]), hidden)
     three = head.loss(np.array([1, 4, 3]), tf.gather(hidden, [0, 2, 3]))
-    if loss == "softmax":  # a token without a target is none
+    if loss == "softmax":  # a token without a target is ignored
         np.testing.assert_allclose(one_each, three, rtol=1e-6)
     else:  # all labels are wrong for it
         np.testing.assert_allclose(one_each, head.loss(np.array([[1], [-1], [4], [3]]), hidden), rtol=1e-6)

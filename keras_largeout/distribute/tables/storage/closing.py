@@ -9,8 +9,8 @@ from keras_largeout.distribute.replicas.optimizer_check import shards_of
 def close_files(model: keras.Layer) -> None:
     """Close the files of all tables of a model that are in files. Other models may then open them.
 
-    What was trained is on the disk when the call returns. The layers that had these tables cannot be used any
-    more. A model that goes closes its files by itself, and so does the end of the process.
+    What was trained is on the disk when the call returns. The layers that had these tables can no longer be
+    used. A model that goes closes its files by itself, and so does the end of the process.
 
     Args:
         model: `keras.Model` or `keras.layers.Layer`.

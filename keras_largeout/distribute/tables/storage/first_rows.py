@@ -36,8 +36,8 @@ class FirstRows:
         """Return the values that a Keras initializer asks for.
 
         Raises:
-            ValueError: it is none of Zeros, Ones, Constant, RandomUniform, RandomNormal, TruncatedNormal and
-                those that scale with the shape, such as GlorotUniform.
+            ValueError: none of Zeros, Ones, Constant, RandomUniform, RandomNormal, TruncatedNormal and those
+                that scale with the shape, such as GlorotUniform.
         """
         sections = getattr(initializer, "sections", None)
         if sections is None:

@@ -1,4 +1,4 @@
-"""`MappedShard`: rows of a table whose memory is a file; `MappedSlot`: what lies beside them."""
+"""`MappedShard`: rows of a table whose memory is a file; `MappedSlot`: what is beside them."""
 
 import functools
 import math

@@ -13,7 +13,7 @@ from keras_largeout.ops.records import record_lookup
 def is_near(table):
     """Return whether one device computes with a `ShardedTable` in a file, and its memory is the host's.
 
-    Not while somebody wants to know which rows are gathered: then they are brought.
+    Not while the gathered rows are recorded: then they are brought.
     """
     if is_noting():
         return False

@@ -31,7 +31,7 @@ _CHOSEN: contextvars.ContextVar[tuple[str | None, bool]] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) -> Iterator[None]:
-    """A context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or anew.
+    """A context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or again.
 
     `keras.models.load_model`, `clone_model` and `kl.resize` never change files that are there. Where the
     folder of a table exists, the table of their model gets a new one beside it: `<folder>/<name>-2`, `-3`,
@@ -72,7 +72,7 @@ def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) ->
 
 
 def check_storage(storage):
-    """Return `storage` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Validate and return `storage`, an argument of a layer. Raises ValueError where it is not valid."""
     if storage in STORAGES or (folder_of(storage) and mode_of(storage) in (None, READ_ONLY, NEW)):
         return storage
     raise ValueError(
@@ -229,7 +229,7 @@ def storage_of_spec(storage):
 
 
 def memories_of(devices, storage):
-    """Return the device in whose memory the rows lie that each of `devices` owns.
+    """Return the device in whose memory the rows are that each of `devices` owns.
 
     Args:
         devices: tuple of names of devices, or of None (TensorFlow's choice).

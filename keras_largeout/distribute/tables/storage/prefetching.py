@@ -23,7 +23,7 @@ def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 1
     room for the rows of two chunks. Where it has not, the rest is brought between them.
 
     This says how fast a step is, and nothing of what it computes: rows that were not announced are used where
-    they lie.
+    they are.
 
     Args:
         dataset: `tf.data.Dataset` of the batches that `fit` takes: inputs, or a tuple of inputs, targets and
@@ -71,7 +71,7 @@ def prefetch_rows(dataset: tf.data.Dataset, model: keras.Model, batches: int = 1
     cardinality = dataset.cardinality()
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         found = found.apply(tf.data.experimental.assert_cardinality(cardinality))
-    # The thread that waits for a chunk is none of those that compute: there may be but one.
+    # The thread that waits for a chunk does not compute: there may be but one.
     options = tf.data.Options()
     options.threading.private_threadpool_size = 2
     found = found.with_options(options)

@@ -1,4 +1,4 @@
-"""`Records`: the file of a part of a table, in which each row lies beside its optimizer slots."""
+"""`Records`: the file of a part of a table, in which each row is beside its optimizer slots."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ class Records:
     """The rows of a part of a table in a file, each beside its slots: a cold row is one read.
 
     The layout of a record is that of `ops.records`. Slots come and go with optimizers. A file keeps the slots
-    that it has until one is claimed that it lacks. Then it is written anew, with the slots that are claimed
+    that it has until one is claimed that it lacks. Then it is written again, with the slots that are claimed
     and without the records that were never written.
 
     Args:
@@ -120,7 +120,7 @@ class Records:
                 self._in_use = plain_variable(True, trainable=False)
         gone = (
             f"The slots of {self._name!r} in {self._folder.path} are not those of the optimizer for which "
-            "this function was traced. Make it anew (of a Keras model: `make_train_function(force=True)`)"
+            "this function was traced. Make it again (of a Keras model: `make_train_function(force=True)`)"
         )
         with tf.device("CPU:0"):
             is_so = tf.debugging.Assert(self._in_use, [gone])
@@ -132,7 +132,7 @@ class Records:
         values = [np.full(words, fill, "float32") for _, words, fill in self._lie]
         return np.concatenate([*values, np.zeros(0, "float32")])
 
-    # Writing anew.
+    # Writing again.
 
     def _write_anew(self, slots):
         """Puts a file with these slots in the place of the file."""

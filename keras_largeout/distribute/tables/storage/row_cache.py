@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def check_cache_rows(cache_rows, storage):
-    """Return `cache_rows` itself, an argument of a layer. Raises ValueError where it is none."""
+    """Validate and return `cache_rows`, an argument of a layer. Raises ValueError where it is not valid."""
     if cache_rows is None:
         return None
     if storage != "host":
@@ -47,7 +47,7 @@ class RowCaches:
 
     @classmethod
     def of_table(cls, table, cache_rows):
-        """Return those of a `ShardedTable`; None where it is to have none, or lies where it is computed with.
+        """Return those of a `ShardedTable`; None where it is to have none, or is where it is computed with.
 
         Raises:
             ValueError: `cache_rows` of a table on parameter servers.
@@ -244,7 +244,7 @@ class RowCache:
 
 
 def rows_at(variable, indices):
-    """Return the rows `indices` of a `tf.Variable`, where they lie."""
+    """Return the rows `indices` of a `tf.Variable`, where they are."""
     with on(variable):
         return tf.gather(variable, tf.cast(indices, tf.int64))
 

@@ -18,7 +18,7 @@ def note(part, indices):
 
 
 def is_noting():
-    """Return whether somebody wants to know which rows lookups gather."""
+    """Return whether the rows that lookups gather are recorded."""
     return getattr(_state, "notes", None) is not None
 
 

@@ -1,4 +1,4 @@
-"""A small model of three tables, whose rows lie in one memory or another: for the tests of all of them."""
+"""A small model of three tables, whose rows are in one memory or another: for the tests of all of them."""
 
 import keras
 import numpy as np

@@ -250,7 +250,7 @@ def test_which_rows_are_in_the_cache():
     assert moved([cache]) == [(12, 4)]
     np.testing.assert_array_equal(layer.table.numpy(), rows)
     np.testing.assert_array_equal(layer(np.arange(40)), rows)
-    # Each row is in one place: what lies in host memory of one in the cache is not looked at.
+    # Each row is in one place: what is in host memory of one in the cache is not looked at.
     part.value.assign(np.full((40, 3), np.nan, "float32"))
     np.testing.assert_array_equal(layer(np.arange(10, 16)), rows[10:16])
     layer.table.caches.flush()

@@ -99,7 +99,7 @@ def step_of(layer, optimizer):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_slots_come_and_go(dtype, tmp_path):
-    """Rows stay, whatever lies beside them. (Five values of bfloat16 take three words.)"""
+    """Rows stay, whatever is beside them. (Five values of bfloat16 take three words.)"""
     on_disk, in_memory = embedding(tmp_path, 3000, 5, dtype=dtype), ShardedEmbedding(3000, 5, dtype=dtype)
     in_memory.build()
     in_memory.table.assign(on_disk.table.numpy())
@@ -284,7 +284,7 @@ def test_another_process_that_ends_is_killed_or_is_there(tmp_path):
 
 
 def test_a_load_that_fails_leaves_rows_that_may_be_torn(tmp_path, monkeypatch):
-    """Ctrl-C in the midst of it, such as: the next model must load them again."""
+    """Ctrl-C in the middle of it, such as: the next model must load them again."""
     rows = np.random.default_rng(0).random((50, 4)).astype("float32")
     layer = embedding(tmp_path / "t")
     write = type(layer.table.array).write

@@ -1,0 +1,66 @@
+"""Words that the project does not use: in docstrings, comments, texts of errors, and Markdown.
+
+What a text quotes, in backticks or quotation marks, is free. C++ sources are not looked at.
+"""
+
+import pathlib
+import re
+import tokenize
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDERS = ("keras_largeout", "tests", "examples", "benchmarks", "docs", ".ci")
+#: What not to write, and what to write in its place.
+BANNED = {
+    r"(?<!must )lies?(?! in [\\.]*[\[*])": "is, are; an index must lie in [0, n)",
+    r"anew": "again",
+    r"wants": "needs, takes, expects",
+    r"(?<!there )(?:is|are) none": "is not valid, is ignored, is None",
+    r"any more": "no longer",
+    r"since then": "the date, or nothing",
+    r"in the midst of": "during, in the middle of",
+    r"for ever": "forever",
+}
+_BANNED = re.compile("|".join(rf"\b{words}\b" for words in BANNED))
+_QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"", re.DOTALL)
+
+
+def _prose(path):
+    """Return the text of a file that people read: all of Markdown; of Python its comments and strings."""
+    if path.suffix == ".md":
+        return _QUOTED.sub("", path.read_text("utf-8"))
+    with tokenize.open(path) as file:
+        tokens = list(tokenize.generate_tokens(file.readline))
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    return "\n".join(_QUOTED.sub("", token.string.strip("\"'")) for token in tokens if token.type in kinds)
+
+
+def faults(text):
+    """Return the banned words of a text, each with the words before and after it."""
+    return [" ".join(text[max(0, m.start() - 40) : m.end() + 40].split()) for m in _BANNED.finditer(text)]
+
+
+@pytest.mark.parametrize("folder", ["", *FOLDERS])
+def test_words_that_are_not_used(folder):
+    found = []
+    for path in sorted((ROOT / folder).rglob("*") if folder else ROOT.glob("*.md")):
+        if path.suffix in (".py", ".md") and path != pathlib.Path(__file__):
+            found += [f"{path.relative_to(ROOT)}: ...{fault}..." for fault in faults(_prose(path))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("the rows lie on a device", True),
+        ("it lies below", True),
+        ("`ids` must lie in [0, 3)", False),
+        ("a target of -1 is none", True),
+        ("None where there is none", False),
+        ("drawn anew", True),
+        ("nobody needs it any more", True),
+    ],
+)
+def test_faults_are_found(text, found):
+    assert bool(faults(text)) is found

@@ -120,7 +120,7 @@ def parallelize(
     if how == "stages":
         if not isinstance(microbatches, int) or microbatches < 1:
             raise ValueError(f"`microbatches` must be an int of at least 1. Received: {microbatches!r}")
-        plan = plan_stages(costs, devices, examples, _starts(model, cuts))
+        plan = plan_stages(costs, chosen, examples, _starts(model, cuts))
         result = same_layers(model)
         run_in_stages(result, plan, microbatches, remat)
     else:

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -61,7 +62,13 @@ class PrometheusMetrics(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, port, address="127.0.0.1", healthy_seconds=300.0, backup_dir=None):
+    def __init__(
+        self,
+        port: int,
+        address: str = "127.0.0.1",
+        healthy_seconds: float = 300.0,
+        backup_dir: str | os.PathLike | None = None,
+    ) -> None:
         super().__init__()
         prometheus(_NAME)
         if positive_int("port", port, 0) > 65535:
@@ -77,7 +84,7 @@ class PrometheusMetrics(keras.callbacks.Callback):
         self._loops = set()  # those under way: `evaluate` may run within `fit`
         self._began, self._first, self._progress = None, 0, 0.0
 
-    def close(self):
+    def close(self) -> None:
         """Listen no more. (The next loop listens again, and counts from 0.)"""
         if self._page is not None:
             self._page.close()
@@ -144,43 +151,43 @@ class PrometheusMetrics(keras.callbacks.Callback):
 
     # Keras's calls.
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begin_loop("train")
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begin_loop("test")
 
-    def on_predict_begin(self, logs=None):
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begin_loop("predict")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._measure_tables()  # by now the optimizer has its slots
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._loops.discard("train")
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self._loops.discard("test")
 
-    def on_predict_end(self, logs=None):
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
         self._loops.discard("predict")
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin_step(batch)
 
-    def on_test_batch_begin(self, batch, logs=None):
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin_step(batch)
 
-    def on_predict_batch_begin(self, batch, logs=None):
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin_step(batch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_step("train", batch)
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_step("test", batch)
 
-    def on_predict_batch_end(self, batch, logs=None):
+    def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_step("predict", batch)
 
 

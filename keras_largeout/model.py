@@ -192,7 +192,16 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Sequential(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Sequential):
-    """A `keras.Sequential` that also trains on several machines: see `Model`."""
+    """A `keras.Sequential` that also trains on several machines: see `Model`.
+
+    Example:
+
+    ```python
+    words = kl.layers.ShardedEmbedding(10_000, 64)
+    model = kl.Sequential([words, keras.layers.GRU(64), keras.layers.Dense(1)])
+    model.compile(kl.optimizers.LazyAdam(1e-3), "mse")
+    ```
+    """
 
 
 def _is_functional(args, kwargs):

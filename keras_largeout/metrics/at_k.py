@@ -197,6 +197,16 @@ class PropensityScoredPrecisionAtK(AtK):
         name: str. None: `psp_at_{k}`. Defaults to `None`.
         dtype: of the result. Defaults to `None`.
 
+    Raises:
+        ValueError: `k` is not a positive integer, or a propensity is not in (0, 1].
+
+    Example:
+
+    >>> metric = kl.metrics.PropensityScoredPrecisionAtK(propensities=[0.5, 0.25, 1.0], k=1)
+    >>> metric.update_state([[1, 2]], [[2, 0]])  # the labels of a row, its best classes
+    >>> float(metric.result())
+    0.25
+
     References:
         - Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
           other missing label applications", KDD 2016: propensity scored precision.

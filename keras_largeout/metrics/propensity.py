@@ -24,6 +24,11 @@ def propensities(label_counts: ArrayLike, num_rows: int, a: float = 0.55, b: flo
     Raises:
         ValueError: a count is negative, or an argument is out of its range.
 
+    Example:
+
+    >>> kl.metrics.propensities([1, 10, 100], num_rows=1000).round(2).tolist()
+    [0.14, 0.28, 0.56]
+
     References:
         - Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking &
           other missing label applications", KDD 2016: its propensity model.

@@ -78,7 +78,12 @@ def build_info() -> dict[str, str]:
 
     `tensorflow`, `cuda` ("" without), `compiler`, `isa` (the instruction-set level in use), `sources` (a
     digest: two builds with the same one have the same ops). Under a `tf.device` of another process it speaks
-        of that process.
+    of that process.
+
+    Example:
+
+    >>> sorted(kl.ops.build_info())
+    ['compiler', 'cuda', 'isa', 'sources', 'tensorflow']
     """
     values = [v.decode() for v in ops.largeout_build_info().numpy()]
     return dict(zip(("tensorflow", "cuda", "compiler", "isa", "sources"), values))

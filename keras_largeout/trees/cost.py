@@ -46,6 +46,12 @@ class TreeCost:
         multiply_adds: expected multiply-adds per token, `3 * dim * rows`.
         rows_touched: expected number of different rows that a batch touches.
         bytes_touched: expected bytes moved per batch, `20 * dim * rows_touched`.
+
+    Example:
+
+    >>> cost = kl.trees.balanced(1000, arity=10).cost(np.ones(1000), dim=64, tokens=32)
+    >>> round(cost.rows)  # 3 nodes of 10 children
+    30
     """
 
     nodes: float

@@ -80,6 +80,13 @@ def test_sections_are_known_and_in_order(name):
     assert not _NO_SECTION.search(text), _NO_SECTION.search(text)[0]
 
 
+def test_classes_and_functions_have_an_example():
+    """Errors need none: a user does not make one."""
+    for name, value in _surface.public_objects():
+        an_error = inspect.isclass(value) and issubclass(value, Exception)
+        assert an_error or "Example" in sections_of(inspect.getdoc(value)), name
+
+
 def _default_elsewhere(entry, name):
     """Return the default of the argument in the class that its entry names; a new object without one."""
     for path in _AS_IN.findall(entry):

@@ -95,6 +95,13 @@ class ShardedTable:
         counter: a `LoadCounter` where the load is measured, else None.
         resets_rows: bool, whether a step may give rows back their first values (`RowReset`).
         sections, family: of a `StackedTable`; a table by itself has neither.
+
+    Example:
+
+    >>> table = kl.distribute.ShardedTable((1000, 8), keras.initializers.Zeros())
+    >>> table.assign(np.ones([1000, 8], "float32"))
+    >>> table.numpy().sum()
+    np.float32(8000.0)
     """
 
     resets_rows = False

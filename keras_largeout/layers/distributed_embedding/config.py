@@ -90,6 +90,12 @@ class TableConfig:
 
     Raises:
         ValueError: an argument has another value than these.
+
+    Example:
+
+    >>> words = kl.layers.TableConfig("words", 10_000, 64, optimizer="adagrad", combiner="sum")
+    >>> kl.layers.DistributedEmbedding(kl.layers.FeatureConfig("title", words))(np.array([[3, 14]])).shape
+    TensorShape([1, 64])
     """
 
     name: str
@@ -201,6 +207,13 @@ class FeatureConfig:
 
     Raises:
         ValueError: an argument has another value than these.
+
+    Example:
+
+    >>> items = kl.layers.TableConfig("items", 10_000, 64)
+    >>> seen = kl.layers.FeatureConfig("seen", items, combiner=None, max_sequence_length=3)
+    >>> kl.layers.DistributedEmbedding(seen)(tf.ragged.constant([[3, 14, 15, 92], [65]])).shape
+    TensorShape([2, 3, 64])
     """
 
     name: str

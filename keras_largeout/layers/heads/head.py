@@ -73,6 +73,13 @@ class Head(keras.layers.Layer):
     Raises:
         ValueError: `num_classes` is not a positive integer; in `compile`, a loss or metric that takes the
             hidden vectors for something else.
+
+    Example:
+
+    >>> head = kl.layers.FullSoftmax(10)  # a subclass
+    >>> hidden = head(np.ones([2, 4], "float32"))
+    >>> float(tf.reduce_sum(head.loss([3, 5], hidden))) > 0
+    True
     """
 
     dim: Any = None  # before the layer is built

@@ -98,7 +98,7 @@ def export_and_serve(path, model, inputs, expected):
         expected: dict of arrays, the model's own answers.
     """
     with (
-        stage("Exporting, serving from a process of its own"),
+        stage("Exporting, serving from its own process"),
         kl.distribute.shared_folder() as shared,
         tempfile.TemporaryDirectory() as scratch,
     ):

@@ -62,7 +62,7 @@ class TwoTower(kl.Model):
 
 
 def build(users, items, length, dim, kind="ours", temperature=1.0, first=0.1):
-    """Return a `TwoTower`: a user is a vector of its own and the mean of those of the items in its history.
+    """Return a `TwoTower`: a user is its own vector and the mean of those of the items in its history.
 
     Args:
         users, items: int, how many there are.

@@ -135,7 +135,7 @@ def make_model(args, task):
 
 
 def make_optimizer(args):
-    """Return LazyAdam, with a learning rate of its own for the vectors of the features.
+    """Return LazyAdam, with its own learning rate for the vectors of the features.
 
     Most features are rare. LazyAdam moves a feature's vector only when the feature occurs; Adam would go on
     moving it for some ten steps, by its momentum. A larger learning rate makes up for it, where the features
@@ -218,7 +218,7 @@ def save_and_reload(args, task, model):
 
 
 def run_apart(args, kind):
-    """Return the same with another output layer, in a process of its own so that its memory is its own."""
+    """Return the same with another output layer, in its own process so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
         own = ["--output", kind, "--results", str(path), "--save", str(pathlib.Path(scratch) / "model.keras")]
@@ -281,7 +281,7 @@ def arguments():
     args = parser.parse_args()
     if args.compare and "TF_CONFIG" in os.environ:
         parser.error(
-            "--compare trains each output in a process of its own, and is not for a cluster. "
+            "--compare trains each output in its own process, and is not for a cluster. "
             f"Received: TF_CONFIG={os.environ['TF_CONFIG']}"
         )
     args.share = 0.04 if args.quick else 1.0

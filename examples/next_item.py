@@ -147,7 +147,7 @@ def export_in_int8(predictor, test, batches=8):
 
 
 def run_apart(args, kind):
-    """Return the same with one head, in a process of its own so that its memory is its own."""
+    """Return the same with one head, in its own process so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
         given = [a for a in sys.argv[1:] if a != "--compare"]

@@ -144,7 +144,7 @@ def export(args, model, sample, asked=256):
 
 
 def run_apart(args, model, stacking):
-    """Return the same with another model, in a process of its own so that its memory is its own."""
+    """Return the same with another model, in its own process so that its memory is its own."""
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "results.json"
         given = [a for a in sys.argv[1:] if a != "--compare"]

@@ -186,7 +186,7 @@ def arguments():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
-    add("--towers", type=int, help="how many, each on a device of its own: 4, or 2 with --quick")
+    add("--towers", type=int, help="how many, each on its own device: 4, or 2 with --quick")
     add("--width", type=int, default=32, help="of the two hidden layers of a tower")
     add("--rows", type=int, default=20_000, help="to train on; half as many to validate")
     add("--epochs", type=int, default=30)

@@ -148,7 +148,7 @@ def step_counter(optimizer):
     has saved.
 
     Args:
-        optimizer: `keras.optimizers.Optimizer`; one inside it has a counter of its own.
+        optimizer: `keras.optimizers.Optimizer`; one inside it has its own counter.
     """
     counter = optimizer.variables[0]
     if tuple(counter.shape) or "int" not in str(counter.dtype):
@@ -353,7 +353,7 @@ def graph_calls(model):
 def compute_graph_by(model, compute):
     """Has a functional model make its calls in another way: all else of a call of the model stays Keras's.
 
-    Why: a subclass with a `call` of its own would also check inputs, hand on masks and `training`, and be
+    Why: a subclass with its own `call` would also check inputs, hand on masks and `training`, and be
     saved in its own way.
 
     Args:
@@ -478,7 +478,7 @@ class SelfMadeVariable(keras.Variable):
         """The id that only optimizers of tf_keras read, and read first. They cannot train this variable."""
         raise AttributeError(
             f"`optimizer` must be one of Keras 3 to train {self.path!r}, a table of keras_largeout. In a "
-            "model of tf_keras (a tfrs.Model is one) give the layer an optimizer of its own, such as "
+            "model of tf_keras (a tfrs.Model is one) give the layer its own optimizer, such as "
             "optimizer=keras.optimizers.Adagrad(0.1); or build a keras.Model of Keras 3, and call what needs "
             "tf_keras in its `compute_loss`. Received: an optimizer of tf_keras"
         )

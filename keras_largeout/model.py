@@ -40,7 +40,7 @@ class _Checked(ValuesOfWeights):
             names = ", ".join(repr(layer.name) for layer in fused)
             warnings.warn(
                 f"{' and '.join(sorted(schedulers))} set the learning rate of the model's optimizer, which "
-                f"does not train {names}: each has an optimizer of its own. Give that one a "
+                f"does not train {names}: each has its own optimizer. Give that one a "
                 "`keras.optimizers.schedules.LearningRateSchedule`, or set its learning rate in a callback "
                 f"(`model.get_layer({fused[0].name!r}).optimizer.learning_rate = ...`; of a "
                 "DistributedEmbedding, `table_optimizers()` has them).",

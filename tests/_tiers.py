@@ -21,7 +21,7 @@ import time
 import pytest
 
 TESTS = pathlib.Path(__file__).parent
-#: The tier of a folder of tests/ and of the folders below it, unless these have a line of their own.
+#: The tier of a folder of tests/ and of the folders below it, unless these have their own line.
 TIERS = {
     "": "unit",
     "benchmarks": "full",

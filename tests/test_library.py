@@ -16,7 +16,7 @@ from keras_largeout_ops import _build_info
 import keras_largeout
 from keras_largeout.ops import _library, build_info
 
-pytestmark = pytest.mark.full  # each imports the package in a process of its own
+pytestmark = pytest.mark.full  # each imports the package in its own process
 
 PACKAGE = pathlib.Path(keras_largeout.__file__).parent
 OPS = pathlib.Path(keras_largeout_ops.__file__).parent
@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def imported():
-    """`imported(path)`: what `import keras_largeout` says in a process of its own, with `path` first on the
+    """`imported(path)`: what `import keras_largeout` says in its own process, with `path` first on the
     Python path (the files of both packages, or an error), and the modules that it brings after those of Keras
     and TensorFlow."""
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def import_error(imported):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A folder with copies of both packages: an installation of its own."""
+    """A folder with copies of both packages: its own installation."""
     for package in (PACKAGE, OPS):
         shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path

@@ -19,7 +19,7 @@ def dense(x=None):
 
 @keras.saving.register_keras_serializable("test_model")
 class Counting(kl.Model):
-    """With a training step of its own; made from tensors, or as a class with a `call`."""
+    """With its own training step; made from tensors, or as a class with a `call`."""
 
     steps = 0
 

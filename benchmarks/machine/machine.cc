@@ -6,7 +6,7 @@
 // prefetch a few rows ahead, which is how an embedding kernel would do it.
 //
 // Gathers are of rows of a table so small that caches hold much of it, such as a batch laid out [inputs, batch]: rows
-// are scaled and summed, or a scaled vector is added to them; each thread adds to a table of its own. Here bytes
+// are scaled and summed, or a scaled vector is added to them; each thread adds to its own table. Here bytes
 // count once, also where they are written back.
 #include <algorithm>
 #include <chrono>

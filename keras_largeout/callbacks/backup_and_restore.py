@@ -42,7 +42,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
     - With an integer `save_freq`, training goes on behind the last batch of the backup: batches before it are
       read, and passed by without a step (callbacks see them, with empty logs). So the optimizer takes as many
       steps as without a restart, and schedules agree. The batches are those of a run without a restart where
-      a `kl.Model` is trained on arrays, or on a `keras.utils.PyDataset` without an `on_epoch_end` of its own;
+      a `kl.Model` is trained on arrays, or on a `keras.utils.PyDataset` without its own `on_epoch_end`;
       with `shuffle=False`, or arrays with the same `keras.utils.set_random_seed`. A sentence in the log
       ("keras_largeout") says where that is not known: some batches may then be repeated and others skipped.
       Metrics of that epoch are of the batches after the restart.
@@ -98,7 +98,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
             )
 
     def _save_elsewhere(self):
-        """Has this host, which is not the first one, make its files in a folder of its own.
+        """Has this host, which is not the first one, make its files in its own folder.
 
         It takes part in saving, as rows of tables are on all hosts.
         """

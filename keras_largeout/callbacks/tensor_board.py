@@ -93,7 +93,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._write_embeddings()
 
     def _write_histograms(self, epoch):
-        # A folder of its own: TensorBoard reads the files of a folder one after the other, and would not look
+        # Its own folder: TensorBoard reads the files of a folder one after the other, and would not look
         # again at Keras's, which grows on.
         if self._histograms is None:
             self._histograms = self.summary.create_file_writer(str(pathlib.Path(self.log_dir) / "weights"))

@@ -34,7 +34,7 @@ What to know:
   All hosts must do what reads a table. Refused there: tables in files, and `rebalance`.
 - Refused by name, early: Keras's own optimizers for tables; other strategies; `RowWiseAdagrad` and norms
   over rows where columns are apart; `use_ema`; `embeddings` of a table in parts (tied weights take
-  `placement="replicated"`: a head has a table of its own, in the order of its tree).
+  `placement="replicated"`: a head has its own table, in the order of its tree).
 - Under mixed_float16 `compile` wraps optimizers in Keras's `LossScaleOptimizer`, which looks at one
   replica only. In the first call of a table it becomes the one of this package.
 """

@@ -71,7 +71,7 @@ class IdsOfTable:
         return self.in_op != self.out_of_range
 
     def own_rows(self, ids, rows):
-        """Return which flat ids have a row of their own: bool `[n]`. `rows` are what they got.
+        """Return which flat ids have their own row: bool `[n]`. `rows` are what they got.
 
         Strings that are hashed count as such.
         """

@@ -28,7 +28,7 @@ from keras_largeout.ops.export_mode import is_exporting
 
 
 class OneTable(OwnOptimizer):
-    """A base of a layer that has one table, and perhaps an optimizer of its own for it.
+    """A base of a layer that has one table, and perhaps its own optimizer for it.
 
     Attributes:
         table: the `ShardedTable`, once the layer is built.

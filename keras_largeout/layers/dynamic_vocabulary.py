@@ -73,7 +73,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     order, and gives what one device gives. Under `tf.distribute.ParameterServerStrategy` it is on a server.
 
     Args:
-        capacity: int > 0, ids that have a row of their own at the same time; rounded up to a multiple of 16.
+        capacity: int > 0, ids that have their own row at the same time; rounded up to a multiple of 16.
         admit_after: int in `[1, 255]`: how often an id must have come to get a row. 1: at once. Defaults to
             `1`.
         evict: "lfu" (the id that came least often gives up its row, the older one of two) or "lru" (the one

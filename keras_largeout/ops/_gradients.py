@@ -102,7 +102,7 @@ def _kept_gradient(op, *upstream):
 def _captured_by_the_function():
     """A context in which the function that is traced captures eager tensors, such as handles of variables.
 
-    The gradient of a loop or condition is a graph of its own, which takes no eager tensors by itself.
+    The gradient of a loop or condition is its own graph, which takes no eager tensors by itself.
     """
     graph = function = _graph()
     while getattr(getattr(function, "outer_graph", None), "capture", None):

@@ -1,6 +1,6 @@
 """The only place that loads the compiled ops, and the only one that knows what can go wrong with it.
 
-They are a package of their own, `keras_largeout_ops`. So the folder of a clone may be first on the Python
+They are their own package, `keras_largeout_ops`. So the folder of a clone may be first on the Python
 path: its Python files are then used with the library that was installed.
 """
 

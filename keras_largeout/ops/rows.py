@@ -1,4 +1,4 @@
-"""Rows of a table, by stock ops: of a variable, a tensor, or of what has a `gather` of its own."""
+"""Rows of a table, by stock ops: of a variable, a tensor, or of what has its own `gather`."""
 
 import tensorflow as tf
 

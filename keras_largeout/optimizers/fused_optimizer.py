@@ -75,7 +75,7 @@ class FusedOptimizer:
                 self.optimizer.count_step()
             elif all(of_shard is None for of_shard in of_shards):
                 raise ValueError(
-                    "A loss whose layer has an `optimizer` of its own must not be computed in a condition of "
+                    "A loss whose layer has its own `optimizer` must not be computed in a condition of "
                     "a graph (`tf.cond`, or `if` on a tensor): its gradients are not found there. Give the "
                     f"condition to `sample_weight`. Received: {[shard.path for shard in shards]}"
                 )

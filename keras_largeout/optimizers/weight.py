@@ -83,7 +83,7 @@ class Weight:
     # How it is saved: by the rows of its owner, wherever they are.
 
     def spans(self):
-        """Return `(suffix of its key in a file, first row, end)` of what is saved under a name of its own."""
+        """Return `(suffix of its key in a file, first row, end)` of what is saved under its own name."""
         return [("", 0, self.variable.shape[0])]
 
     def logical(self, indices):

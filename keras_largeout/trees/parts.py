@@ -13,7 +13,7 @@ class TreeParts:
     """A tree that is cut below its top nodes. Each subtree is on one device.
 
     log p(class) = log p(leaf of the top) + log p(class | its subtree), where a leaf of the top is a class or
-    stands for a subtree. So the top is a tree of its own. What a device has below it is a *forest*: the nodes
+    stands for a subtree. So the top is its own tree. What a device has below it is a *forest*: the nodes
     without a parent are the roots of its subtrees. Rows, nodes and classes of a forest keep their order.
 
     Attributes:

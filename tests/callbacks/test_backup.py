@@ -67,7 +67,7 @@ LEFT = "", '{"epoch": 1, "batch": 0}', None
 
 @pytest.mark.parametrize("cls, left", [(kl.Model, ""), *((keras.Model, left) for left in LEFT)])
 def test_killed_between_the_weights_and_the_epoch(tmp_path, undisturbed, cls, left):
-    """Keras writes the number of the epoch to a file of its own, later: empty, old, or not there."""
+    """Keras writes the number of the epoch to its own file, later: empty, old, or not there."""
     train(cls, tmp_path / "backup", stop=2)
     epoch = tmp_path / "backup/training_metadata.json"
     assert note_of(tmp_path / "backup/latest.weights.h5") == json.loads(epoch.read_text())

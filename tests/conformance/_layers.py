@@ -135,7 +135,7 @@ def sparse_output(**options):
     return kl.layers.SparseOutput(CLASSES, 5, loss="softmax", seed=3, name="large", **options)
 
 
-# A layer with an optimizer of its own, and what it refuses.
+# A layer with its own optimizer, and what it refuses.
 ADAM = functools.partial(keras.optimizers.Adam, 0.01)
 FUSED = {"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"}
 

@@ -1,6 +1,6 @@
 """Training of a model of Keras that is killed, again and again, and goes on where its backup is.
 
-`python _killed_training.py FOLDER KILLS SEED`: each training is a process of its own, forked before
+`python _killed_training.py FOLDER KILLS SEED`: each training is its own process, forked before
 TensorFlow has done anything. It saves after every batch, by both callbacks, and is killed by SIGKILL at a
 random moment. Prints how many kills there were, how many of them in the middle of a save, and the step that
 was reached.

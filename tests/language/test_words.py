@@ -21,6 +21,7 @@ BANNED = {
     r"since then": "the date, or nothing",
     r"in the midst of": "during, in the middle of",
     r"for ever": "forever",
+    r"[Aa]n? (?:\w+ )?\w* ?of (?:its|their|our) own": "its own ...",
 }
 _BANNED = re.compile("|".join(rf"\b{words}\b" for words in BANNED))
 _QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"", re.DOTALL)
@@ -60,6 +61,8 @@ def test_words_that_are_not_used(folder):
         ("None where there is none", False),
         ("drawn anew", True),
         ("nobody needs it any more", True),
+        ("in a process of its own", True),
+        ("the rows of its own host", False),
     ],
 )
 def test_faults_are_found(text, found):

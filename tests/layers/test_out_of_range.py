@@ -67,7 +67,7 @@ def test_ragged_and_sparse_ids():
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_layers(devices, tmp_path):
-    """A table of its own row numbers: what is looked up is the row that was found."""
+    """A table of the numbers of its rows: what is looked up is the row that was found."""
     table = np.arange(ROWS * 2.0).reshape(ROWS, 2).astype("float32")
     ways = ["modulo", "hash", "default_row"]
     with strategy_of(devices).scope():

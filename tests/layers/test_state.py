@@ -129,7 +129,7 @@ def test_a_checkpoint_keeps_what_layers_have_in_lists(tmp_path):
     def called(layers):
         with tf.GradientTape() as tape:
             rows = layers[0]({"a": tf.constant([[7, 8, 9]])}, training=True)["a"]
-        tape.gradient(rows, layers[0].trainable_variables)  # a step of its own
+        tape.gradient(rows, layers[0].trainable_variables)  # its own step
         layers[1](tf.constant([[1, 2]]))
         for head in layers[2:]:
             head(tf.ones((2, DIM)))

@@ -72,7 +72,7 @@ CASES = {
     "a smaller last batch": {"dataset": data(22), "epochs": 2},
     "a call that ends early": {"dataset": data(28), "epochs": 2},
     "fewer batches than a call has": {"dataset": data(4), "epochs": 2},
-    "an epoch of its own length": {"dataset": data(28).repeat(), "epochs": 3, "steps_per_epoch": 4},
+    "an epoch of another length": {"dataset": data(28).repeat(), "epochs": 3, "steps_per_epoch": 4},
     "too few batches": {"dataset": data(12), "epochs": 2, "steps_per_epoch": 5},
     "validation": {"dataset": data(24), "validation_data": data(10), "epochs": 2},
     "class weights": {

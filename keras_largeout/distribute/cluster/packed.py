@@ -1,4 +1,4 @@
-"""Fewer tensors for the same numbers: each tensor of a call costs the chief a message of its own."""
+"""Fewer tensors for the same numbers: each tensor of a call costs the chief its own message."""
 
 import keras
 import numpy as np

@@ -55,7 +55,7 @@ class HostLostError(RuntimeError):
 
 
 class HostWatch:
-    """Asks every other host again and again whether it is there, each in a thread of its own.
+    """Asks every other host again and again whether it is there, each in its own thread.
 
     When one is lost, what this process waits for together with others ends in an error. TensorFlow notices
     too, after 10 seconds without a sign of a host, but not which host was the first: those that end because

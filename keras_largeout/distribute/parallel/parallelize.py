@@ -50,7 +50,7 @@ def parallelize(
     - `"sections"` (model parallelism, tensor parallelism): the kernel of a `Dense` is cut by columns, that of
       a `Dense` which follows it by rows; an `Embedding` by columns; tables and heads of this package are over
       all devices; branches that do not depend on one another run side by side. For layers that are too wide.
-    - `"towers"`: each device has a model of its own, of the same architecture. All see the same batch, and
+    - `"towers"`: each device has its own model, of the same architecture. All see the same batch, and
       their outputs are mixed: a committee, or a mixture of experts.
     - `"data"`: `tf.distribute.MirroredStrategy`: every device has all weights and a slice of each batch.
 

@@ -1,6 +1,6 @@
 """Stages: the calls of a functional model, one run of them per device, with micro-batches in between.
 
-All of the model is one computation with a gradient of its own. So the gradients of a weight, of several
+All of the model is one computation with its own gradient. So the gradients of a weight, of several
 micro-batches or of several stages, are summed on the device where it is, before anybody else sees them.
 TensorFlow runs what does not depend on one another at the same time, and that is the pipeline: no schedule is
 written down. All micro-batches go forward, then all go backward, as in

@@ -1,4 +1,4 @@
-"""Towers: models of one architecture, each on a device of its own, whose outputs are mixed."""
+"""Towers: models of one architecture, each on its own device, whose outputs are mixed."""
 
 import keras
 import tensorflow as tf

@@ -27,7 +27,7 @@ def pack(loads, shares, rows=None, room=None, base=None):
     deterministic. Small units are assigned in blocks: ten million units take about a second.
 
     Args:
-        loads: floats `[units, kinds]`, at least 0. Each kind has a unit of its own.
+        loads: floats `[units, kinds]`, at least 0. Each kind has its own unit.
         shares: floats `[devices]`: the fraction of the load that each device should get, in any unit.
         rows: optional integers `[units]`: how much of `room` a unit takes.
         room: optional integers `[devices]`: the most rows that each device can take.

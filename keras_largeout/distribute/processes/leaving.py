@@ -19,7 +19,7 @@ _process = None  # the one that has handlers: not its forks
 def leave_on_sigterm():
     """Have SIGTERM end the process as `sys.exit` does: half-written files are removed on the way out.
 
-    Where the script has a handler of its own, that stays.
+    Where the script has its own handler, that stays.
     """
     if _may_have_handlers() and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end):
         signal.signal(signal.SIGTERM, _leave)
@@ -28,7 +28,7 @@ def leave_on_sigterm():
 def close_on_signals():
     """Have SIGTERM and SIGHUP end the process as Ctrl-C does: open files are closed on the way out.
 
-    Its exit status still says that the signal ended it. Where the script has a handler of its own, that
+    Its exit status still says that the signal ended it. Where the script has its own handler, that
     stays. So does SIG_IGN (`nohup`). Threads other than the main one cannot have handlers: nothing changes.
     """
     global _process
@@ -67,7 +67,7 @@ def leaving_later():
 def leaving_when_told():
     """Ends the process that was told to end where another error came in the place of the exit.
 
-    A signal may arrive while TensorFlow makes an exception of an error of its own: then the exit is lost in a
+    A signal may arrive while TensorFlow makes an exception of an error: then the exit is lost in a
     RuntimeError of pybind11.
     """
     try:

@@ -50,7 +50,7 @@ class Log:
 
 
 class Child:
-    """A running process in a session of its own.
+    """A running process in its own session.
 
     Args:
         name: what the console calls it.

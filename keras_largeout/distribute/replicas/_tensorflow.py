@@ -103,7 +103,7 @@ def in_xla():
 def gradients_in(graph, outputs, sources, upstream, stop_gradients):
     """Return `tf.gradients` of tensors of `graph`, whichever graph they are asked for in.
 
-    Why: a loop or condition is differentiated in a graph of its own. `tf.gradients` looks for what has
+    Why: a loop or condition is differentiated in its own graph. `tf.gradients` looks for what has
     computed the outputs in the current graph only.
     """
     gradients = _need("tensorflow.python.ops.gradients_util", "_GradientsHelper")

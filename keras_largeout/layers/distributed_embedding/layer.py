@@ -345,7 +345,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         return [stack.spec(self._plan_name(stack), features, dtype, counts or {}) for stack in self._stacks]
 
     def table_optimizers(self) -> dict[str, keras.Optimizer]:
-        """Return dict from the names of the tables that have an optimizer of their own to it.
+        """Return dict from the names of the tables that have their own optimizer to it.
 
         What a config said (a Keras optimizer, or its name) became an optimizer of `kl.optimizers`. Tables
         whose configs say the same share one.

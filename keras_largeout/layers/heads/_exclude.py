@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_largeout.ops.top_k_in_chunks import marked_missing
 
-_FEW = 32  # ids of a token that are not worth a search of their own
+_FEW = 32  # ids of a token that are not worth their own search
 _MANY = 4  # times the average: tokens with more of them are searched apart
 
 

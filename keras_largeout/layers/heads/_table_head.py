@@ -81,7 +81,7 @@ class TableHead(HeadOptimizer, Head):
     def get_build_config(self) -> dict[str, Any] | None:
         """Return what a copy is built with before it is called; None for a tied head.
 
-        Keras makes the layers of a copy in an order of its own: the embedding may come after the head.
+        Keras makes the layers of a copy in its own order: the embedding may come after the head.
         """
         return super().get_build_config() if self._tied is None else None
 

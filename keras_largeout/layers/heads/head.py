@@ -98,7 +98,7 @@ class Head(keras.layers.Layer):
         check_keras_3(self, inputs)
         check_optimizer(self)
         check_call(self)
-        hidden = tf.identity(inputs)  # a tensor of its own: other heads may get the same inputs
+        hidden = tf.identity(inputs)  # its own tensor: other heads may get the same inputs
         mark(hidden, self, inputs)
         return hidden
 

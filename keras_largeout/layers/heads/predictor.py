@@ -18,7 +18,7 @@ def predictor(head, model, k, position, exclude=None):
             _refuse(head, model)
         if exclude is not None:
             raise ValueError(
-                "`exclude` must be None for a model whose tensors are not known. Make a model of your own "
+                "`exclude` must be None for a model whose tensors are not known. Make your own model "
                 f"there, of `keras_largeout.layers.TopK(head, k)(hidden, exclude=ids)`. Received: {model!r}"
             )
         return Predictor(model, head.name, k, position, name=f"{model.name}_predictor")

@@ -58,7 +58,7 @@ class SparseOutput(HeadOptimizer, Head):
             to `"squared_hinge"`.
         use_bias: bool, whether every label has a bias. Defaults to `True`.
         optimizer: None: the model's optimizer trains the layer, from gradients `[num_classes, fan_in]`.
-            Otherwise the layer is trained by an optimizer of its own, fused into its backward pass: it is
+            Otherwise the layer is trained by its own optimizer, fused into its backward pass: it is
             updated label by label, and no gradient array ever exists. `"sgd"`, `"adagrad"`, `"adam"`, a Keras
             optimizer of these (without momentum, clipping and the like; learning-rate schedules count the
             layer's own steps) or `optimizers.LazyAdam`; the layer makes a copy of it. `compile` gets the
@@ -345,7 +345,7 @@ class SparseOutput(HeadOptimizer, Head):
             return []
         return [variable for variable in (parts[0].kernel, parts[0].bias) if variable is not None]
 
-    # Saving. The layer's optimizer is saved by Keras, in a folder of its own.
+    # Saving. The layer's optimizer is saved by Keras, in its own folder.
 
     def save_own_variables(self, store: Any) -> None:
         self.make_slots()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TopK(keras.layers.Layer):
     """The k classes of highest score of a head: what `head.predictor` puts on a model.
 
-    It shares the weights of the head. Use it in a model of your own, where `head.predictor` does not fit.
+    It shares the weights of the head. Use it in your own model, where `head.predictor` does not fit.
 
     Args:
         head: a head, such as `HierarchicalSoftmax`.

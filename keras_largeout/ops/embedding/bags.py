@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Bags(NamedTuple):
-    """Ids that are looked up together. Without a combiner each id is a bag of its own.
+    """Ids that are looked up together. Without a combiner each id is its own bag.
 
     Attributes:
         ids: integers `[n]`.

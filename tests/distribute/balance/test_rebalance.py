@@ -209,7 +209,7 @@ def test_what_is_refused_moves_nothing():
 
 
 def test_memory_is_bounded():
-    """A table of 400 MB moves within a few chunks, in a process of its own."""
+    """A table of 400 MB moves within a few chunks, in its own process."""
     code = """
         import numpy as np
         import keras_largeout as kl

@@ -137,7 +137,7 @@ except tf.errors.InvalidArgumentError as error:
     say("wrong_id", str(error)[-2000:])
 say("after", model.evaluate(data(2), verbose=0) > 0)
 
-# Subclass, with a step of its own; Sequential, built by fit; Keras's own layers, metrics and optimizer.
+# Subclass, with its own step; Sequential, built by fit; Keras's own layers, metrics and optimizer.
 class Own(kl.Model):
     def __init__(self):
         super().__init__()

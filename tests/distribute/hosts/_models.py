@@ -70,7 +70,7 @@ BEST_CLASSES = ("tree_adagrad", "full", "sparse_softmax")
 
 
 def _stacked(ids):
-    """The sum of two bags, of tables that are stacked, beside one with an optimizer of its own."""
+    """The sum of two bags, of tables that are stacked, beside one with its own optimizer."""
     one, two = (kl.layers.TableConfig(name, ROWS, DIM, combiner="sum") for name in ("one", "two"))
     own = kl.layers.TableConfig("own", ROWS, DIM, combiner="sum", optimizer=kl.optimizers.Adagrad(0.1))
     tables = {"one": one, "two": two, "own": own}

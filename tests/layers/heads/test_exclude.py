@@ -173,7 +173,7 @@ def test_refusals(head):
 
 @pytest.mark.parametrize("form", ["dense", "ragged"])
 def test_predictor_and_export(rng, tmp_path, form):
-    """The items of the history are those that are excluded; or others, by an input of their own."""
+    """The items of the history are those that are excluded; or others, by their own input."""
     history = keras.Input((3,), dtype="int32", name="history")
     x = keras.layers.Flatten()(kl.layers.ShardedEmbedding(CLASSES, 2)(history))
     head = kl.layers.HierarchicalSoftmax(CLASSES, counts=np.arange(CLASSES, 0, -1))

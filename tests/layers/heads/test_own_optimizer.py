@@ -1,4 +1,4 @@
-"""Heads with an optimizer of their own: their step is a part of the backward pass."""
+"""Heads with their own optimizer: their step is a part of the backward pass."""
 
 import copy
 

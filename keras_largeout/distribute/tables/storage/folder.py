@@ -107,7 +107,7 @@ class TableFolder:
             self._check_table(read_about(self.path), about)
             warnings.warn(
                 f"{self.path} is the folder of another table of this process, which is closed now. Its rows "
-                "are there as that one left them. For a table of its own end `storage` in ?mode=new",
+                "are there as that one left them. For its own table end `storage` in ?mode=new",
                 stacklevel=2,
             )
             here.close()

@@ -97,7 +97,7 @@ class _Chunks:
         self._wanted = WantedRows(self._model, self._dataset.element_spec)
 
     def elements(self):
-        """Yield a generator of one pass. A chunk is read and announced in a thread of its own."""
+        """Yield a generator of one pass. A chunk is read and announced in its own thread."""
         if any(part.array.placement is not there for part, there in zip(self._parts, self._placements)):
             self._trace()  # rows were moved
         stop, source = threading.Event(), iter(self._dataset)

@@ -48,7 +48,7 @@ def keep_notes(hidden, copy):
 
 
 def heads_of(hidden):
-    """Return the heads that a tensor went through, the last one last; empty where nobody knows."""
+    """Return the heads that a tensor went through, the last one last; empty where that is unknown."""
     heads = [reference() for reference in getattr(hidden, _HEADS, ())]
     return [head for head in heads if head is not None]
 
@@ -60,7 +60,7 @@ def note_training(hidden, training):
 
 
 def in_training(hidden):
-    """Return whether a head returned `hidden` in training; False where nobody knows."""
+    """Return whether a head returned `hidden` in training; False where that is unknown."""
     return getattr(hidden, _TRAINING, False)
 
 

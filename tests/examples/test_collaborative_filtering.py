@@ -76,7 +76,7 @@ def test_negatives_are_not_the_users_own(module, small):
         positive += found[:64].tolist()
         drawn += found[64:].tolist()
     assert len(set(map(tuple, positive))) == len(positive)  # each once in an epoch
-    assert {tuple(pair) for pair in drawn} & keys(small.test)  # nobody knows what is held out
+    assert {tuple(pair) for pair in drawn} & keys(small.test)  # what is held out is unknown
     again = [ids["item"] for ids, _ in batches.epoch(2)]
     other = [ids["item"] for ids, _ in batches.epoch(3)]
     first = [ids["item"].numpy() for ids, _ in batches.dataset().take(batches.steps)]

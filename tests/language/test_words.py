@@ -21,6 +21,7 @@ BANNED = {
     r"since then": "the date, or nothing",
     r"in the midst of": "during, in the middle of",
     r"for ever": "forever",
+    r"[Nn]obody knows": "is unknown",
     r"[Aa]n? (?:\w+ )?\w* ?of (?:its|their|our) own": "its own ...",
 }
 _BANNED = re.compile("|".join(rf"\b{words}\b" for words in BANNED))

@@ -54,7 +54,7 @@ def test_types_that_have_no_kernel_are_refused():
 
 
 class OfOthers(keras.constraints.Constraint):
-    """Nobody knows what it does."""
+    """A constraint of a user."""
 
     def __call__(self, w):
         return w

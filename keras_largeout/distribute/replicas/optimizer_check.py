@@ -161,7 +161,7 @@ def check_loss_scale(layer):
 
 def optimizer_of_call(layer):
     """Return the optimizer of the compiled model in which `layer` is being called; None where nothing will
-    train it or nobody knows.
+    train it, or where that is unknown.
     """
     outermost = outermost_layer(layer)
     if outermost is layer or not layer.trainable:

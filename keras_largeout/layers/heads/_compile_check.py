@@ -5,7 +5,7 @@ would take the 17th hidden unit for class 17, "accuracy" would ask which hidden 
 layers without weights (a reshape, a slice, an activation) they are hidden vectors still.
 
 A `kl.Model` is checked when it is compiled, if it knows its outputs by then, and else before its first loss.
-Any other model is checked when the head is called in it. Of a subclassed one nobody knows there which tensor
+Any other model is checked when the head is called in it. Of a subclassed one it is unknown there which tensor
 it will return: there is a warning.
 """
 

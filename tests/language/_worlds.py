@@ -75,6 +75,7 @@ data = data.map(lambda x, y: (x, tf.zeros([2, 8, 1])))
     "callbacks.FeatureReport": HEAD.replace('name="words"', 'name="user"'),
     "callbacks.LoadBalance": SHARDED,
     "callbacks.ModelCheckpoint": HEAD + 'import os\nos.mkdir("run")',
+    "callbacks.PrometheusMetrics": HEAD,
     "callbacks.Rewire": INPUTS,
     "callbacks.TensorBoard": HEAD,
     "datasets.ExtremeClassification": BAGS

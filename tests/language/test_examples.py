@@ -23,6 +23,7 @@ EXAMPLES = {name: text for name, (text, _) in DOCUMENTED.items() if ">>> " in te
 #: What an example needs beside this package and TensorFlow.
 NEEDS = {
     "callbacks.LoadBalance": "matplotlib",
+    "callbacks.PrometheusMetrics": "prometheus_client",
     "callbacks.TensorBoard": "tensorboard",
     "datasets.LabeledRows": "sklearn",
     "datasets.SparseRows": "sklearn",

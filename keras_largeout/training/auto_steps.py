@@ -39,7 +39,7 @@ class AutoSteps:
 
         Args:
             steps: iterator of the same of single steps.
-            total: int, how many steps the epoch has; None where nobody knows: then calls have one step.
+            total: int, how many steps the epoch has; None where that is unknown: then calls have one step.
         """
         for first, last, iterator in steps:
             began, self.count = perf_counter(), 1

@@ -74,7 +74,7 @@ def test_numbers_of_keras_in_fewer_calls(at_once):
         {"dataset": data(58), "epochs": 2, "validation_data": data(10)},
         {"dataset": data(20), "epochs": 2, "steps_per_epoch": 9},
     ],
-    ids=["an epoch of its own length", "validation", "too few batches"],
+    ids=["an epoch of another length", "validation", "too few batches"],
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:.*interrupting training")
 def test_other_epochs(at_once, arguments):

@@ -223,8 +223,8 @@ void WrittenRecordsHaveMarks() {
         const std::vector<int32_t> twice = {7, 3, 7};
         const std::vector<float> three(contents.begin(), contents.begin() + 3 * behind);
         WriteAll<Device>(twice, three, rows, words, &records, threads);
-        CHECK_TRUE(std::memcmp(records.data() + 7 * words + 1, three.data() + 2 * behind,
-                               behind * sizeof(float)) == 0);
+        const std::vector<float> last(three.begin() + 2 * behind, three.end());
+        CHECK_TRUE(SameBits({records.begin() + 7 * words + 1, records.begin() + 8 * words}, last));
         CHECK_TRUE(RecordMark(records.data() + 7 * words, words, 7) ==
                    MarkByHand(records.data() + 7 * words, words, 7));
         // A bad index: nothing is written.

@@ -18,17 +18,15 @@ class AutoSteps:
     call, such that a call takes some 20 ms. They are timed one by one first, for two seconds. Training is the
     same, to the bit.
 
-    Args:
-        model: `StepFunctions`. Where its `train_function` is not of their making, each call takes one step.
-
     Attributes:
         count: int, the steps of the next call.
+        called: bool, whether a function has taken them. Another function in its place takes one per call.
         begun: bool, whether a loop takes its calls from here.
     """
 
-    def __init__(self, model):
-        self._model, self.count, self._most = model, 1, 1
-        self.begun = False
+    def __init__(self):
+        self.count, self._most = 1, 1
+        self.begun = self.called = False
         self._watch()
 
     def _watch(self):
@@ -42,16 +40,16 @@ class AutoSteps:
             total: int, how many steps the epoch has; None where that is unknown: then calls have one step.
         """
         for first, last, iterator in steps:
-            began, self.count = perf_counter(), 1
-            most = self._most if hasattr(self._model.train_function, "takes_steps") else 1
-            while self.count < min(most, (total or 0) - first):
+            began, self.count, self.called = perf_counter(), 1, False
+            while self.count < min(self._most, (total or 0) - first):
                 following = next(steps, None)
                 if following is None:
                     break
                 last, self.count = following[1], self.count + 1
             try:
                 yield first, last, iterator
-                self._took(perf_counter() - began)
+                if self.called:
+                    self._took(perf_counter() - began)
             finally:
                 self.count = 1
 

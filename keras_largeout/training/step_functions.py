@@ -31,7 +31,7 @@ class StepFunctions(LoopHooks):
         callbacks = keras.tree.flatten(getattr(given, "callbacks", given) or [])
         chooses = self.may_choose_steps and self.steps_per_execution == 1 and not self.says_steps
         if chooses and not any(map(wants_every_batch, callbacks)):
-            self._auto_steps = AutoSteps(self)
+            self._auto_steps = AutoSteps()
         try:
             return super().fit(*args, **kwargs)
         finally:
@@ -117,18 +117,18 @@ def _step_function(model, step):
         return done > 0, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
     def function(iterator):
-        auto = model._auto_steps
-        count = model.steps_per_execution if auto is None else auto.count
+        auto, count = model._auto_steps, model.steps_per_execution
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             for _, batch in zip(range(count), iterator):
                 logs = one(_with_none(batch))
             return logs
+        if auto is not None:
+            count, auto.called = auto.count, True
         begun, logs = next_step(iterator) if count == 1 else next_steps(iterator, tf.constant(count))
         if not begun:
             raise StopIteration
         return logs
 
-    function.takes_steps = True
     return function
 
 

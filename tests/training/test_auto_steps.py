@@ -1,6 +1,7 @@
 """Several steps per call where nobody has said how many: the same training, in fewer calls."""
 
 import itertools
+import shutil
 
 import keras
 import numpy as np
@@ -164,12 +165,36 @@ def test_who_says_how_many_gets_it(at_once, tmp_path):
         def make_train_function(self, force=False):
             super().make_train_function(force)
             whole = self.train_function
-            self.train_function = lambda batches: whole(batches)
+            self.train_function = lambda batches: whole(iter([next(batches)]))
 
-    assert fitted(auto(Own), data(60))[0] == [list(range(15))]
+    epochs, trained = fitted(auto(Own), data(60))
+    assert epochs == [list(range(15))] and trained == by_keras(data(60))
     auto().save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
     assert len(fitted(loaded, data(60))[0][0]) < 10
+
+
+def test_batches_that_a_backup_has_done_are_passed_by(at_once, tmp_path):
+    """One by one: another function stands in for ours meanwhile."""
+
+    class Killed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 10:
+                raise KeyboardInterrupt
+
+    def fit(model, folder, *callbacks, **options):
+        backup = kl.callbacks.BackupAndRestore(folder, **options)
+        model.fit(x, y, 4, epochs=2, shuffle=False, verbose=0, callbacks=[backup, *callbacks])
+        return [weight.numpy().tolist() for weight in model.weights]
+
+    x, y = next(data(60, batch=60).as_numpy_iterator())
+    with pytest.raises(KeyboardInterrupt):
+        fit(auto(), tmp_path / "a", Killed(), save_freq=8)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    calls = Calls()
+    trained = fit(auto(), tmp_path / "a", calls)
+    assert calls.epochs[0][:10] == list(range(10)) and len(calls.epochs[1]) < 8
+    assert trained == fit(model_of(kl.Model, 1), tmp_path / "b")  # one step per call
 
 
 def test_slow_steps_are_taken_one_by_one(monkeypatch):

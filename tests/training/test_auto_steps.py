@@ -174,6 +174,7 @@ def test_who_says_how_many_gets_it(at_once, tmp_path):
     assert len(fitted(loaded, data(60))[0][0]) < 10
 
 
+@pytest.mark.full
 def test_batches_that_a_backup_has_done_are_passed_by(at_once, tmp_path):
     """One by one: another function stands in for ours meanwhile."""
 

@@ -343,6 +343,7 @@ import os, signal, sys
 import keras, numpy as np
 import keras_largeout as kl
 folder, number, how = sys.argv[1], signal.Signals[sys.argv[2]], sys.argv[3]
+signal.signal(number, signal.SIG_DFL)  # under `nohup` SIGHUP is ignored
 if how == "handler":
     signal.signal(number, lambda *_: print("handled", flush=True))
 words = kl.layers.ShardedEmbedding(50, 4, storage="file:" + folder, name="words")

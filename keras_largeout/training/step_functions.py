@@ -39,7 +39,7 @@ class StepFunctions(LoopHooks):
 
     @property
     def may_choose_steps(self):
-        """True where `fit` may take several steps per call, and nobody has said how many."""
+        """True where `fit` may take several steps per call: on one machine."""
         return True
 
     def begin_loop(self, iterator):

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 import keras_largeout as kl
 from benchmarks import _table
-from keras_largeout.distribute.planning.tree_placement import place_tree
+from keras_largeout.planning.tree_placement import place_tree
 
 WORDS, DIM, BATCH, LENGTH = 30_000, 32, 64, 8
 TOLERANCE = 1e-4

@@ -112,7 +112,7 @@ def export_and_serve(path, model, inputs, expected):
 
 
 def draws(strategy):
-    """Return whether this process writes pictures and numbers: of several hosts in step, the first one
+    """Return whether this process writes pictures and numbers: of synchronous hosts, the first one
     does.
     """
     in_step = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -120,7 +120,7 @@ def draws(strategy):
 
 
 def meet(strategy):
-    """Returns when all hosts in step are here: one that has ended would be missed by one that still draws."""
+    """Wait until all synchronous hosts are here: a host that draws would miss one that has ended."""
     with strategy.scope(), kl.distribute.shared_folder():
         return
 

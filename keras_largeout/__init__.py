@@ -5,11 +5,11 @@ from keras_largeout.ops import _library as _library  # first: it says what is wr
 
 # isort: split
 from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
-from keras_largeout.distribute.tables.storage.closing import close_files
-from keras_largeout.distribute.tables.storage.places import storage
 from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
 from keras_largeout.resizing import resize
+from keras_largeout.tables.storage.closing import close_files
+from keras_largeout.tables.storage.places import storage
 from keras_largeout.versions import show_versions
 
 __all__ = [

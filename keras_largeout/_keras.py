@@ -373,7 +373,7 @@ def compute_graph_by(model, compute):
     model._run_through_graph = run
 
 
-def place_of(store):
+def store_path(store):
     """Return where in its file the mapping is that Keras hands to `save_own_variables`: "layers/dense",
     say.
 
@@ -408,7 +408,7 @@ def training_layer_of_tf_keras():
     return getattr(context, "layer", None) if in_training else None
 
 
-def let_tf_keras_train(variable):
+def set_tf_keras_id(variable):
     """Gives a weight without elements the one thing that optimizers of tf_keras miss in a `keras.Variable`.
 
     Why: such a weight stands for a layer that trains itself, which works in a tf_keras model too then.
@@ -457,7 +457,7 @@ def is_trigger(weight):
     return getattr(weight, "is_trigger", False)
 
 
-class SelfMadeVariable(keras.Variable):
+class LazyTfVariable(keras.Variable):
     """A `keras.Variable` that makes its own `tf.Variable` when Keras asks for it.
 
     Why: Keras asks in the constructor, or later where it builds a model symbolically first. An initializer,
@@ -485,7 +485,7 @@ class SelfMadeVariable(keras.Variable):
 
 
 def _never_called(shape, dtype=None):
-    """Return the initializer that Keras is given by a `SelfMadeVariable`."""
+    """Return the initializer that Keras is given by a `LazyTfVariable`."""
     raise ImportError(
         "keras_largeout needs `keras.Variable._initialize_with_initializer`, which Keras "
         f"{keras.__version__} does not call. It is known to work with Keras {KNOWN}: install one of these."

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_largeout._hidden import heads_of
+from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import ValuesOfWeights, all_layers, own_optimizers
 from keras_largeout.distribute.cluster.trainer import ClusterTraining
 from keras_largeout.training.step_functions import StepFunctions
@@ -119,7 +119,7 @@ class _Pickled:
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
-    """A `keras.Model` that also trains on parameter servers, and on several hosts in step.
+    """A `keras.Model` that also trains on parameter servers, and on synchronous hosts.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
     `keras.Sequential`.) On one device `fit` gives the same model in less time: short steps are taken several
@@ -156,7 +156,7 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
       refused, XLA is not used.
     - Moving averages of `BatchNormalization` are written by all workers; the last one wins.
 
-    On several hosts in step (`tf.distribute.MultiWorkerMirroredStrategy`, which Keras's own `fit` does not
+    On synchronous hosts (`tf.distribute.MultiWorkerMirroredStrategy`, which Keras's own `fit` does not
     know) all hosts make the same calls. Each reads the dataset and takes its part of every batch; or a
     dataset function makes the batches of one host. Logs are those of all hosts, and `predict` returns the
     values of the whole batch on each of them. The first host shows progress and writes files; on the others

@@ -12,8 +12,8 @@ import keras
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
-from keras_largeout.distribute.replicas.between_hosts import copy_to_all
+from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
+from keras_largeout.distribute.replicas.collectives import broadcast_file
 from keras_largeout.files.loading import other_rows
 from keras_largeout.files.origin import loading_from
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary, whole_buckets
@@ -116,7 +116,7 @@ def _saved(model, save, folder, name):
     path, hosts = os.path.join(folder, name), hosts_of_model(model)
     save(path)
     if hosts is not None:
-        copy_to_all(hosts, path)
+        broadcast_file(hosts, path)
     return path
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from _tables import strategy_of
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_cut import TreeCut
-from keras_largeout.distribute.planning.tree_placement import spread, subtree_roots
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.tree_cut import TreeCut
+from keras_largeout.planning.tree_placement import spread, subtree_roots
 
 VOCAB, DIM, LENGTH, BATCH = 67, 6, 4, 12
 COUNTS = 1e6 / np.arange(1, VOCAB + 1) ** 1.1

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_largeout.distribute.tables.table import ShardedTable
+from keras_largeout.tables.table import ShardedTable
 
 DEVICES = 8
 

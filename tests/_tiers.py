@@ -28,9 +28,9 @@ TIERS = {
     "distribute": "full",
     "distribute/cluster": "processes",
     "distribute/hosts": "processes",
-    "distribute/planning": "unit",
     "examples": "full",
     "fuzz": "full",
+    "tables": "full",
 }
 #: Of two markers on a test the later one counts.
 NAMES = ("unit", "full", "processes", "soak")

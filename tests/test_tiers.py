@@ -12,8 +12,8 @@ GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy",
 
 
 def test_a_folder_has_the_tier_of_its_nearest_ancestor():
-    assert tier_of("") == tier_of("layers/heads") == tier_of("distribute/planning") == "unit"
-    assert tier_of("distribute") == tier_of("distribute/tables/storage") == tier_of("fuzz") == "full"
+    assert tier_of("") == tier_of("layers/heads") == tier_of("planning") == "unit"
+    assert tier_of("distribute") == tier_of("tables/storage") == tier_of("fuzz") == "full"
 
 
 def test_each_value_of_each_axis_is_drawn():

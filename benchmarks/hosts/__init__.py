@@ -1,9 +1,9 @@
-"""Training in step on several hosts: what travels between them, and what that says of larger ones.
+"""Synchronous training on several hosts: what travels between them, and what that says of larger ones.
 
 One fixed work: two large tables and a softmax over a tree, ids by Zipf's law, the same batch however many
 processes there are. It is trained by
 
-- hosts in step: 2 and 4 processes of this machine, and 2 with two logical CPUs each;
+- synchronous hosts: 2 and 4 processes of this machine, and 2 with two logical CPUs each;
 - parameter servers: as many workers, with as many servers, each step of a worker on its part of the batch;
 - one process with as many logical CPUs (`tf.distribute.MirroredStrategy`).
 

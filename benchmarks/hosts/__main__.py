@@ -37,7 +37,7 @@ QUICK = FULL | {
     "quick": True,
 }
 ZIPF_EXPONENT = 1.1
-HOSTS, SERVERS, DEVICES = "hosts in step", "parameter servers", "one process"
+HOSTS, SERVERS, DEVICES = "synchronous hosts", "parameter servers", "one process"
 OF_TWO = "hosts of 2 devices"
 #: (what, how many); with as many parameter servers as workers.
 CASES = [
@@ -80,9 +80,9 @@ def measure(what, count, config):
 def work_of(config, hosts, gpus, batch, exchanges):
     """Return the `Work` of a configuration with `batch` examples a GPU, the tree cut as the head cuts it."""
     from keras_largeout import trees
-    from keras_largeout.distribute.planning.tree_cut import TreeCut
-    from keras_largeout.distribute.planning.tree_estimator import class_nodes, node_owners
-    from keras_largeout.trees.cost import passed_by_batch, probabilities
+    from keras_largeout.planning.tree_cut import TreeCut
+    from keras_largeout.planning.tree_estimator import class_nodes, node_owners
+    from keras_largeout.trees.cost import probabilities, probability_touched
 
     counts = _data.zipf_counts(config["items"], ZIPF_EXPONENT)
     tree, dim = trees.head_tail(counts), config["dim"]
@@ -90,7 +90,7 @@ def work_of(config, hosts, gpus, batch, exchanges):
     passed = probabilities(tree, counts)[1]
 
     def top_rows(examples):
-        return float((passed_by_batch(passed, examples) * tree.node_sizes)[owner < 0].sum())
+        return float((probability_touched(passed, examples) * tree.node_sizes)[owner < 0].sum())
 
     below = owner[class_nodes(tree, np.arange(config["items"]))] >= 0
     return Work(

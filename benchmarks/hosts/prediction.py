@@ -9,9 +9,9 @@ import statistics
 
 import numpy as np
 
-from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
+from keras_largeout.planning.exchange_estimator import SUMMED_IN_PARTS
 
-_GROWTH = 1.25  # of the sizes of blocks: `replicas/between_hosts.py`
+_GROWTH = 1.25  # of the sizes of blocks: `replicas/collectives.py`
 _INDEX = 8  # bytes
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 import keras_largeout as kl
 from benchmarks import _data
 from benchmarks._processes import bytes_sent, processor_seconds
-from keras_largeout.distribute.replicas.between_hosts import counted_blocks, each, sums
+from keras_largeout.distribute.replicas.collectives import all_gather_vector, all_reduce_sum, counted_blocks
 from keras_largeout.distribute.replicas.hosts import hosts_of
 
 ZIPF_EXPONENT = 1.1
@@ -101,7 +101,7 @@ def _exchanged(hosts, model, data, config):
         model.make_train_function(force=True)
         model.fit(data, epochs=1, steps_per_epoch=config["steps"], verbose=0)
     kinds = sorted(counts)
-    of_all = sums(hosts, tf.concat([counts[kind] for kind in kinds], axis=0)).numpy().reshape(-1, 4)
+    of_all = all_reduce_sum(hosts, tf.concat([counts[kind] for kind in kinds], axis=0)).numpy().reshape(-1, 4)
     of_all = of_all / config["steps"] / [hosts.count, 1, 1, 1]
     blocks = [[*kind, *numbers] for kind, numbers in zip(kinds, of_all.tolist())]
 
@@ -110,7 +110,7 @@ def _exchanged(hosts, model, data, config):
         for width, dtype, times, _, _, sent in blocks:
             rows = round(sent / times / hosts.count / (hosts.count - 1))
             for _ in range(round(times)):
-                each(hosts, tf.zeros([rows * width], dtype))
+                all_gather_vector(hosts, tf.zeros([rows * width], dtype))
 
     times = []
     for _ in range(2 + config["steps"]):

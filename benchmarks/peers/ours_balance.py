@@ -10,7 +10,7 @@ import keras_largeout as kl
 from benchmarks import _data
 from benchmarks._step import Step
 from benchmarks.balance import CONTIGUOUS, OTHER, PLANNED, REBALANCED, SAME, TREE, ZIPF
-from keras_largeout.distribute.planning.tree_estimator import count_pairs, node_owners
+from keras_largeout.planning.tree_estimator import count_pairs, node_owners
 
 ZIPF_EXPONENT = 1.1
 

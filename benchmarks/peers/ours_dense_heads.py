@@ -10,9 +10,9 @@ def full_ops(config, data):
     """Return full_softmax_terms, its gradients and row_update in a tf.function: no layer, no optimizer
     object.
     """
-    from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
     from keras_largeout.ops.row_update import row_update, sgd_hyper
+    from keras_largeout.tables.table import ShardedTable
 
     table = ShardedTable((config["classes"], config["dim"]), initializer()).variable
     bias = ShardedTable((config["classes"],), "zeros").variable

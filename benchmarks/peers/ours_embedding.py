@@ -25,9 +25,9 @@ def ops_step(config, data):
     """Return embedding_lookup, its gradient and row_update in a tf.function: no layer, no optimizer
     object.
     """
-    from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops import row_update as rows
     from keras_largeout.ops.embedding.wrapper import embedding_lookup
+    from keras_largeout.tables.table import ShardedTable
 
     shape = (config["rows"], config["dim"])
     (shard,) = ShardedTable(shape, keras.initializers.Constant(config["init"])).shards
@@ -76,7 +76,7 @@ def cold_step(config, data):
     asked = statistics.mean(map(len, pages))
 
     def run(i):
-        part.ask(rows[i % len(rows)])
+        part.prefetch(rows[i % len(rows)])
         return step.run(i)
 
     return Step(

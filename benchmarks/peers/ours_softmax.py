@@ -43,9 +43,9 @@ def ops_step(config, data):
     """Return tree_softmax_loss, its gradients and row_update in a tf.function: no layer, no optimizer
     object.
     """
-    from keras_largeout.distribute.tables.table import ShardedTable
     from keras_largeout.ops.row_update import row_update, sgd_hyper
     from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_loss
+    from keras_largeout.tables.table import ShardedTable
 
     tree = _tree(config, data)
     table = ShardedTable((tree.num_rows, config["dim"]), initializer()).variable

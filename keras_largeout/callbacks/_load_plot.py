@@ -1,6 +1,6 @@
 """The picture that `LoadBalance` draws."""
 
-from keras_largeout.distribute.planning.plan_plot import COLORS, as_labels, new_figure
+from keras_largeout.planning.plan_plot import COLORS, as_labels, new_figure
 
 #: Pictures of more tables are too long to be read, and some day too long to be drawn.
 _MOST_TABLES = 12

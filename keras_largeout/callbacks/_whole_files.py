@@ -3,8 +3,8 @@
 import contextlib
 
 from keras_largeout.distribute.cluster.saving import Saving
-from keras_largeout.distribute.tables.server_files import bytes_to_save
 from keras_largeout.files.model_files import model_file
+from keras_largeout.tables.server_files import bytes_to_save
 
 
 class WholeFiles:

@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.callbacks._whole_files import WholeFiles
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
-from keras_largeout.distribute.replicas.between_hosts import of_each, wait
-from keras_largeout.distribute.tables.server_files import server_files
+from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
+from keras_largeout.distribute.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import noted
 from keras_largeout.files.seal import note_of
 from keras_largeout.files.table_files import read_json
 from keras_largeout.files.whole import is_local, whole_file
+from keras_largeout.tables.server_files import server_files
 
 _LOG = logging.getLogger("keras_largeout")
 # The files that Keras's callback writes, and what it adds to the names of the last but one.
@@ -46,7 +46,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
       with `shuffle=False`, or arrays with the same `keras.utils.set_random_seed`. A sentence in the log
       ("keras_largeout") says where that is not known: some batches may then be repeated and others skipped.
       Metrics of that epoch are of the batches after the restart.
-    - On several hosts in step the first one writes, and all read the file when they begin. The restarted
+    - On synchronous hosts the first one writes, and all read the file when they begin. The restarted
       script may have any number of hosts.
 
     Args:
@@ -88,10 +88,10 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
 
     def _check_shared(self, hosts):
         """Raises ValueError unless all hosts find the same backup, or none, when the first one has looked."""
-        wait(hosts)
+        barrier(hosts)
         path = os.path.join(self.backup_dir, _WEIGHTS)
         found = int(os.path.getsize(path)) if is_local(path) and os.path.exists(path) else -1
-        if np.any(of_each(hosts, found) != found):
+        if np.any(all_gather_scalar(hosts, found) != found):
             raise ValueError(
                 "`backup_dir` must be a folder that all hosts share under this name. "
                 f"Received: backup_dir={self.backup_dir!r}, where they find different files"

@@ -6,7 +6,7 @@ import keras
 
 from keras_largeout._keras import all_layers
 from keras_largeout.callbacks._counting import counted_training
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
+from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
 
 
 class FeatureReport(keras.callbacks.Callback):

@@ -11,10 +11,10 @@ from keras_largeout.callbacks._counting import counted_training
 from keras_largeout.callbacks._load_plot import plot_loads
 from keras_largeout.distribute.balance.counters import make_counter
 from keras_largeout.distribute.balance.rebalance import placed_tables
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
+from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
 from keras_largeout.distribute.parallel.transfers import TransferCounter, memory_of
-from keras_largeout.distribute.planning.repacking import MeasuredPlan
-from keras_largeout.distribute.planning.tree_estimator import max_over_mean
+from keras_largeout.planning.repacking import MeasuredPlan
+from keras_largeout.planning.tree_estimator import max_over_mean
 
 
 class LoadBalance(keras.callbacks.Callback):

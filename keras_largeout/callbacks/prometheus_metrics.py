@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout.distribute.processes.metrics_page import MetricsPage, prometheus
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.tables.shard import ShardVariable
 
 _NAME = "PrometheusMetrics"
 _WEIGHTS = "latest.weights.h5"  # the file of a backup
@@ -34,7 +34,7 @@ class PrometheusMetrics(keras.callbacks.Callback):
     a model is compiled, and a save takes place between two steps: both must fit into `healthy_seconds`.
 
     The callback listens from its first loop until `close()` or the end of the process, on `address` alone. It
-    has neither passwords nor encryption. On several hosts in step each serves its own metrics.
+    has neither passwords nor encryption. On synchronous hosts each serves its own metrics.
 
     Needs `prometheus_client`: `pip install keras-largeout[metrics]`.
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
-from keras_largeout.distribute.hosts.in_step import hosts_of_model
-from keras_largeout.distribute.tables.lookup import LogicalRows
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
 from keras_largeout.layers import DistributedEmbedding, ShardedEmbedding
+from keras_largeout.tables.lookup import LogicalRows
+from keras_largeout.tables.shard import ShardVariable
 
 
 class TensorBoard(keras.callbacks.TensorBoard):

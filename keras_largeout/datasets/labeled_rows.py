@@ -93,9 +93,9 @@ class LabeledRows:
         """
         blocks = list(blocks)
         return cls(
-            _joined([b.label_splits for b in blocks]),
+            _concat_splits([b.label_splits for b in blocks]),
             np.concatenate([b.labels for b in blocks]),
-            _joined([b.feature_splits for b in blocks]),
+            _concat_splits([b.feature_splits for b in blocks]),
             np.concatenate([b.features for b in blocks]),
             np.concatenate([b.values for b in blocks]),
             blocks[0].num_features,
@@ -195,7 +195,7 @@ def _ids(ids, count):
     return np.asarray(ids, np.int32 if count <= 2**31 else np.int64)
 
 
-def _joined(splits):
+def _concat_splits(splits):
     """Return row splits of several blocks after each other."""
     return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(s) for s in splits]))])
 

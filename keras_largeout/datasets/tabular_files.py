@@ -168,14 +168,14 @@ class TabularFiles:
                 held.append(block)
                 count += len(next(iter(block.values())))
                 while count >= rows:
-                    whole = _joined(held)
+                    whole = _concat_blocks(held)
                     yield self._counted({name: column[:rows] for name, column in whole.items()})
                     held, count = [{name: column[rows:] for name, column in whole.items()}], count - rows
             self.bytes_read = before + os.path.getsize(file)
             self.rows_skipped += reader.skipped
             first_skipped = first_skipped or reader.first_skipped
         if count:
-            yield self._counted(_joined(held))
+            yield self._counted(_concat_blocks(held))
         if self.rows_skipped:
             warnings.warn(
                 f"{self.rows_skipped:,} malformed rows were skipped, the first of them: {first_skipped}",
@@ -219,7 +219,7 @@ def _found(files):
     return found
 
 
-def _joined(blocks):
+def _concat_blocks(blocks):
     if len(blocks) == 1:
         return blocks[0]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}

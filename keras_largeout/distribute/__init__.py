@@ -30,7 +30,7 @@ What to know:
   divide by the replicas. `kl.Model` has neither limit. `train_on_batch` and `predict_on_batch` give every
   replica the whole batch. A loss logged after a step averages the replicas' means; that of an epoch is
   exact.
-- Several hosts in step (`tf.distribute.MultiWorkerMirroredStrategy`) give the same numbers, with `kl.Model`.
+- Synchronous hosts (`tf.distribute.MultiWorkerMirroredStrategy`) give the same numbers, with `kl.Model`.
   All hosts must do what reads a table. Refused there: tables in files, and `rebalance`.
 - Refused by name, early: Keras's own optimizers for tables; other strategies; `RowWiseAdagrad` and norms
   over rows where columns are apart; `use_ema`; `embeddings` of a table in parts (tied weights take
@@ -46,16 +46,16 @@ from keras_largeout.distribute.hosts.shared_folder import shared_folder
 from keras_largeout.distribute.hosts.watch import HostLostError
 from keras_largeout.distribute.parallel.on_device import OnDevice
 from keras_largeout.distribute.parallel.parallelize import parallelize
-from keras_largeout.distribute.planning.devices import Device
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.plan import Plan
-from keras_largeout.distribute.planning.planner import plan
-from keras_largeout.distribute.planning.specs import TableSpec
-from keras_largeout.distribute.planning.tree_placement import place_tree
 from keras_largeout.distribute.strategies import strategy
-from keras_largeout.distribute.tables.server_files import server_files
-from keras_largeout.distribute.tables.storage.prefetching import prefetch_rows
-from keras_largeout.distribute.tables.table import ShardedTable
+from keras_largeout.planning.devices import Device
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
+from keras_largeout.planning.planner import plan
+from keras_largeout.planning.specs import TableSpec
+from keras_largeout.planning.tree_placement import place_tree
+from keras_largeout.tables.server_files import server_files
+from keras_largeout.tables.storage.prefetch import prefetch_rows
+from keras_largeout.tables.table import ShardedTable
 
 __all__ = [
     "Device",

@@ -6,7 +6,7 @@ and runs the script as the chief, with `TF_CONFIG` set as it would be on a real 
 shown under their names and kept in one file each; a process that dies is named. When the script ends,
 everything ends; nothing is left running, however this process ends itself.
 
-Without `--ps` the workers are hosts that train in step: each of them runs the script.
+Without `--ps` the workers are synchronous hosts: each of them runs the script.
 
 TensorFlow's gRPC does what anyone tells it who reaches a port. Loopback keeps the network out, not the other
 users of this machine.
@@ -209,7 +209,7 @@ class Launcher:
 
 
 class HostLauncher(Launcher):
-    """Runs a script on hosts that train in step, each a process of this machine.
+    """Runs a script on synchronous hosts, each a process of this machine.
 
     The console shows what the first one prints, and the last lines of one that ended by an error. When one
     ends by an error, the others notice, and end too. Restarts are then counted for all together.
@@ -265,7 +265,9 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workers", type=int, default=2, help="beside a chief; without --ps: hosts")
-    parser.add_argument("--ps", type=int, default=0, help="parameter servers; 0: none, workers train in step")
+    parser.add_argument(
+        "--ps", type=int, default=0, help="parameter servers; 0: none, workers train synchronously"
+    )
     parser.add_argument("--logs", default="cluster_logs", help="folder for the output of every process")
     parser.add_argument(
         "--max-restarts",

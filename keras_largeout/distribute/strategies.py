@@ -17,7 +17,7 @@ def strategy(
     A process belongs to a cluster where the environment variable `TF_CONFIG` names parameter servers. Its
     chief waits here until all servers answer, and gets their `tf.distribute.ParameterServerStrategy`.
 
-    Where `TF_CONFIG` names several workers and no parameter servers, they are hosts that train in step. Each
+    Where `TF_CONFIG` names several workers and no parameter servers, they are synchronous hosts. Each
     waits here for the others, gets a `tf.distribute.MultiWorkerMirroredStrategy`, and runs the whole script.
     (`python -m keras_largeout.distribute.launch` runs a script on a cluster of this machine.)
 
@@ -37,7 +37,7 @@ def strategy(
         heartbeat_timeout: float, seconds within which another process of the run must answer. On a cluster,
             the steps of a worker that stands still (it was stopped, its machine or network hangs) then go to
             other workers, and training ends with an error that names it where it is a parameter server or the
-            last worker. Hosts in step end with `HostLostError`, after at most 10 seconds. A process that
+            last worker. Synchronous hosts end with `HostLostError`, after at most 10 seconds. A process that
             computes or compiles answers. Defaults to `60.0`.
 
     Returns:
@@ -92,7 +92,7 @@ def strategy(
 
 
 def _take_part(cluster, devices, exchange_dtype, heartbeat_timeout):
-    if cluster.in_step:
+    if cluster.is_synchronous:
         from keras_largeout.distribute.hosts.connect import connect as connect_hosts
 
         if devices and not tf.config.list_physical_devices("GPU"):

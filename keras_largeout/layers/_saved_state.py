@@ -2,8 +2,8 @@
 
 from keras_largeout._keras import ValuesOfWeights
 from keras_largeout.distribute.replicas._tensorflow import SavesState
-from keras_largeout.distribute.replicas.devices import components
-from keras_largeout.distribute.tables.shard import refuse_files
+from keras_largeout.distribute.replicas.devices import per_device_variables
+from keras_largeout.tables.shard import refuse_files
 
 
 class LayerState(ValuesOfWeights, SavesState):
@@ -33,5 +33,5 @@ class LayerState(ValuesOfWeights, SavesState):
         self.load_own_variables(store)
 
     def state_variables(self):
-        found = [copy for weight in self.weights for copy in components(weight.value)]
+        found = [copy for weight in self.weights for copy in per_device_variables(weight.value)]
         return {f"weight_{index}": variable for index, variable in enumerate(found)}

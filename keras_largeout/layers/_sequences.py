@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def cut(ids, length):
+def truncate(ids, length):
     """Return ids (or weights) `[batch, ids]` of any kind without those from `length` on; sparse ones as
     ragged.
     """

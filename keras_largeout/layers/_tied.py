@@ -10,9 +10,9 @@ import weakref
 import keras
 
 from keras_largeout._keras import note_made
-from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.keras_table import KerasTable
-from keras_largeout.layers._one_table import OneTable
+from keras_largeout.layers._single_table import SingleTableMixin
+from keras_largeout.tables.array import HOT
+from keras_largeout.tables.keras_table import KerasTable
 
 _EMBEDDINGS = weakref.WeakValueDictionary()  # name -> the newest embedding of that name
 
@@ -38,7 +38,7 @@ class Tied:
 
     def __init__(self, given, num_classes):
         named = isinstance(given, str)
-        ours = isinstance(given, OneTable) and hasattr(given, "output_dim")
+        ours = isinstance(given, SingleTableMixin) and hasattr(given, "output_dim")
         if not (named or ours or isinstance(given, keras.layers.Embedding)):
             raise ValueError(
                 "`kernel` must be a ShardedEmbedding or a keras.layers.Embedding, the name of one, or None. "

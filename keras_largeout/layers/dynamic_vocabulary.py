@@ -9,17 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout._keras import place_of
-from keras_largeout.distribute.replicas.between_hosts import RouteToAll
+from keras_largeout._keras import store_path
+from keras_largeout.distribute.replicas.collectives import AllGather
 from keras_largeout.distribute.replicas.cross_replica import several_replicas
 from keras_largeout.distribute.replicas.devices import (
-    emptiest_server,
+    least_loaded_server,
     on_servers,
     replica_index,
 )
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.plain_weight import PlainWeight
-from keras_largeout.distribute.tables.storage.places import check_loaded_size
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
@@ -32,6 +31,7 @@ from keras_largeout.ops.mixing import mixed
 from keras_largeout.ops.vocabulary.reference import EMPTY, EVICT, SLOTS
 from keras_largeout.ops.vocabulary.stock import stock_find
 from keras_largeout.ops.vocabulary.wrapper import find, update
+from keras_largeout.tables.storage.places import check_loaded_size
 
 _MOST_COUNTED = 255  # by the counters of ids that have no row yet
 # A block of the sketch has 64 counters of a byte, 16 for each row of this many.
@@ -159,7 +159,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             return
         blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
         check_loaded_size(self.name, 16 * self.capacity + 64 * blocks)
-        device = emptiest_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
+        device = least_loaded_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
         made = {
             "keys": (EMPTY, (self.capacity,), "int64"),
             "scores": (0, (self.capacity,), "int64"),
@@ -246,8 +246,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             if hosts is None:
                 slots = self._update(here, begins_step)
             else:  # every host has a copy of the vocabulary, and does the same to it
-                route = RouteToAll(hosts, tf.size(here))
-                slots = route.mine(self._update(route.there(here), begins_step))
+                route = AllGather(hosts, tf.size(here))
+                slots = route.local(self._update(route.forward(here), begins_step))
             return tuple(tf.split(slots, [tf.size(part) for part in parts]))
 
         return replica.merge_call(of_all, args=(ids,))[replica_index()]
@@ -282,7 +282,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
 
     def save_own_variables(self, store: Any) -> None:
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             for name, variable in self._state.items():
                 arrays[name] = variable.numpy()
 

@@ -8,21 +8,21 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.balance.feature_use import FeatureUse
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
-from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
+from keras_largeout.layers._feature_use import FeatureUse
+from keras_largeout.layers._id_mapper import IdMapper, vocabulary_config
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
-from keras_largeout.layers._one_table import OneTable
+from keras_largeout.layers._single_table import SingleTableMixin
 from keras_largeout.layers._tied import register_embedding
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import COMBINERS
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class ShardedEmbedding(OneTable, keras.layers.Layer):
+class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
     """Turns integer ids into rows of a trainable table; a drop-in for `keras.layers.Embedding`.
 
     A training step costs what the batch costs, whatever `input_dim` is: the gradient of the table is the
@@ -139,7 +139,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         output_dim = positive_int("output_dim", output_dim)
         if combiner not in COMBINERS:
             raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
-        ids = IdsOfTable(input_dim, out_of_range, mask_zero, vocabulary)
+        ids = IdMapper(input_dim, out_of_range, mask_zero, vocabulary)
         kwargs.pop("input_length", None)  # Keras ignores it as well
         super().__init__(**kwargs)
         self.input_dim = input_dim
@@ -150,14 +150,14 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.out_of_range = out_of_range
-        self.take_place(placement, storage, cache_rows)
+        self._set_placement(placement, storage, cache_rows)
         self.supports_masking = mask_zero
         self.supports_jit = False  # custom ops
         self.autocast = False
         self._ids = ids
         self.vocabulary = vocabulary
         self.use: FeatureUse | None = None
-        self.take_optimizer(optimizer)
+        self._set_optimizer(optimizer)
         register_embedding(self)
         if weights is not None:
             self.build()
@@ -188,7 +188,7 @@ class ShardedEmbedding(OneTable, keras.layers.Layer):
     ) -> tf.Tensor | tf.RaggedTensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
-        self.check_own_optimizer()
+        self.check_fused_optimizer()
         ids = self._ids(inputs, training)
         if self.use is not None:
             self.use.add(as_ids(inputs), ids)

@@ -8,17 +8,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.plan import Plan
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import as_ids, check_keras_3
-from keras_largeout.layers._one_table import OneTable
-from keras_largeout.ops.embedding.into_range import check_way, in_op, into_range
+from keras_largeout.layers._single_table import SingleTableMixin
+from keras_largeout.ops.embedding.into_range import check_out_of_range, in_op, into_range
 from keras_largeout.ops.embedding.kinds import values_of, with_values
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class SparseDense(OneTable, keras.layers.Layer):
+class SparseDense(SingleTableMixin, keras.layers.Layer):
     """`activation(x @ kernel + bias)` for rows `x` of which most entries are zero.
 
     What `keras.layers.Dense` is for dense inputs: the first layer of a model over millions of features, or
@@ -94,7 +94,7 @@ class SparseDense(OneTable, keras.layers.Layer):
     ) -> None:
         units = positive_int("units", units)
         input_dim = None if input_dim is None else positive_int("input_dim", input_dim)
-        check_way(out_of_range)
+        check_out_of_range(out_of_range)
         super().__init__(**kwargs)
         self.units = units
         self.input_dim: Any = input_dim  # an int, once the layer is built
@@ -110,8 +110,8 @@ class SparseDense(OneTable, keras.layers.Layer):
         self.bias = None
         self.supports_jit = False  # custom ops
         self.autocast = False
-        self.take_place(placement, storage, cache_rows)
-        self.take_optimizer(optimizer)
+        self._set_placement(placement, storage, cache_rows)
+        self._set_optimizer(optimizer)
 
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         if self.built:
@@ -161,7 +161,7 @@ class SparseDense(OneTable, keras.layers.Layer):
     ) -> tf.Tensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
-        self.check_own_optimizer()
+        self.check_fused_optimizer()
         ids, values = self._features(inputs, values)
         ids = into_range(ids, self.input_dim, self.out_of_range)
         rows = self.look_up(ids, values, "sum", in_op(self.out_of_range), self.kernel_regularizer)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout._hidden import best_known, heads_of, note_best, scores_of
+from keras_largeout._head_annotations import annotate_best, best_known, heads_of, scores_of
 from keras_largeout._keras import is_symbolic, mask_of
 
 
@@ -17,7 +17,7 @@ def nothing_to_measure(y_pred):
 
 
 def scored(y_true, y_pred, sample_weight=None):
-    """Return the `Scored` of a head's output: what its loss has computed, or else computed now.
+    """Return the `ScoredOutput` of a head's output: what its loss has computed, or else computed now.
 
     A metric is asked after the optimizer's step. What the loss computed is of the weights before it, as the
     hidden vectors are.
@@ -38,5 +38,5 @@ def best_of(y_true, y_pred, k):
     if ids is None:
         ids = head.top_k(tf.convert_to_tensor(y_pred), k)[1]
         if not tf.executing_eagerly():  # there the head may have learnt when the next one asks
-            note_best(y_pred, head, ids)
+            annotate_best(y_pred, head, ids)
     return ids, counted

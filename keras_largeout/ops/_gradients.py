@@ -27,7 +27,7 @@ def row_gradient(variable_shape, indices, values):
     return tf.IndexedSlices(values, indices, tf.cast(variable_shape, indices.dtype))
 
 
-def beside(handle):
+def colocated_with(handle):
     """Return a context for ops that use the resource `handle`: they run where it is, whatever the current
     device.
 

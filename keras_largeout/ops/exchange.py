@@ -22,14 +22,14 @@ class Partition(NamedTuple):
         unique: int64 `[u]`, ascending: the positions of the rows.
         local: int64 `[u]`: the index of each row within its shard, or among the hot rows.
         inverse: int32, the shape of the ids: the index into `unique` of each id; -1 where it was dropped.
-        cuts: int64 `[devices + 2]`: `unique[:cuts[1]]` are hot, `unique[cuts[s + 1]:cuts[s + 2]]` belong to
-            shard `s`. It is in host memory even if the op ran on a GPU.
+        boundaries: int64 `[devices + 2]`, in host memory even if the op ran on a GPU. The hot rows are
+            `unique[:boundaries[1]]`, those of shard `s` `unique[boundaries[s + 1]:boundaries[s + 2]]`.
     """
 
     unique: tf.Tensor
     local: tf.Tensor
     inverse: tf.Tensor
-    cuts: tf.Tensor
+    boundaries: tf.Tensor
 
 
 def partition_ids(
@@ -123,5 +123,5 @@ def partition_ids_reference(placement, ids, out_of_range="error"):
     inverse[inside] = index.reshape(-1)
     owner = np.searchsorted(offsets, unique, side="right") - 1
     local = unique - np.where(owner < 0, 0, offsets[owner])
-    cuts = np.concatenate([[0], np.searchsorted(unique, offsets)])
-    return Partition(unique, local, inverse, cuts)
+    boundaries = np.concatenate([[0], np.searchsorted(unique, offsets)])
+    return Partition(unique, local, inverse, boundaries)

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from keras_largeout.ops.fan_in.wrapper import FanInUpdate
 from keras_largeout.optimizers.adagrad import Adagrad
-from keras_largeout.optimizers.counterpart import optimizer_of
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
 from keras_largeout.optimizers.lazy_adam import LazyAdam
 from keras_largeout.optimizers.sgd import SGD
+from keras_largeout.optimizers.to_row_sparse import optimizer_of
 
 _RULES = {
     keras.optimizers.SGD: "sgd",

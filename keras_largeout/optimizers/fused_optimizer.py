@@ -5,17 +5,17 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import local
+from keras_largeout.distribute.replicas.devices import replica_copy
 from keras_largeout.distribute.replicas.differentiable import differentiable
 from keras_largeout.ops._gradients import with_gradients
-from keras_largeout.optimizers.counterpart import counterpart, optimizer_of
+from keras_largeout.optimizers.to_row_sparse import optimizer_of, to_row_sparse
 
 
 class FusedOptimizer:
     """The optimizer of a layer's own, from what the layer was given as its `optimizer`.
 
     Args:
-        given: what `counterpart` takes.
+        given: what `to_row_sparse` takes.
         argument: str, what an error calls it.
 
     Attributes:
@@ -29,7 +29,7 @@ class FusedOptimizer:
 
     def __init__(self, given, argument="`optimizer`"):
         given = optimizer_of(given)
-        ours = counterpart(given, argument)
+        ours = to_row_sparse(given, argument)
         if ours.loss_scale_factor:
             raise ValueError(
                 f"`loss_scale_factor` of {argument} must be None where it is fused into the backward pass. "
@@ -59,7 +59,7 @@ class FusedOptimizer:
         shards = [shard for table in tables for shard in table.shards]
         inner = [tf.identity(value) for value in inputs]
         result, differentiate = differentiable(
-            function, inner, lambda: [local(shard.value) for shard in shards]
+            function, inner, lambda: [replica_copy(shard.value) for shard in shards]
         )
         flat = tf.nest.flatten(result, expand_composites=True)
         outputs = [value for value in flat if value.dtype.is_floating]

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import sums
+from keras_largeout.distribute.replicas.collectives import all_reduce_sum
 
 
 def clipping(optimizer):
@@ -58,7 +58,9 @@ def _squares_of_rows(rows, hosts):
         one = everywhere if weight.on_every_host else parts
         one[id(weight.owner)] = one.get(id(weight.owner), 0.0) + _square(values)
     if hosts is not None and parts:
-        parts = dict(zip(parts, tf.unstack(sums(hosts, tf.stack(list(parts.values()))), len(parts))))
+        parts = dict(
+            zip(parts, tf.unstack(all_reduce_sum(hosts, tf.stack(list(parts.values()))), len(parts)))
+        )
     return {owner: everywhere.get(owner, 0.0) + parts.get(owner, 0.0) for owner in {**everywhere, **parts}}
 
 

@@ -2,12 +2,12 @@
 
 import warnings
 
-from keras_largeout._keras import place_of
+from keras_largeout._keras import store_path
 from keras_largeout.distribute.replicas._tensorflow import SavesState
-from keras_largeout.distribute.tables.shard import outside_tables, refuse_files
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.optimizers.row_slots import slots_in
+from keras_largeout.tables.shard import outside_tables, refuse_files
 
 
 class SavedWithoutRows:
@@ -65,7 +65,7 @@ class SavedRows(SavesState, SavedWithoutRows):
         if not self._row_slots.has_rows:  # what Keras's own optimizer writes, and reads
             super().save_own_variables(store)
             return
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             super().save_own_variables(arrays)
             self._row_slots.save(arrays)
 

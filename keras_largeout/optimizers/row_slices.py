@@ -5,11 +5,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
-from keras_largeout.distribute.replicas.between_hosts import Route
-from keras_largeout.distribute.replicas.between_hosts import joined as joined_hosts
-from keras_largeout.distribute.tables.counting import count_merged_here
+from keras_largeout.distribute.replicas.collectives import AllToAll, all_gather
 from keras_largeout.ops.row_update import merge_rows
+from keras_largeout.planning.exchange_estimator import SUMMED_IN_PARTS
+from keras_largeout.tables.counting import count_merged_here
 
 
 class RowSlices(NamedTuple):
@@ -26,7 +25,7 @@ class RowSlices(NamedTuple):
         """Return every row once, its values summed in float32. Rows that strictly increase are taken as
         they are.
         """
-        with weight.beside():
+        with weight.device_scope():
             return RowSlices(*merge_rows(self.indices, self.values, weight.variable.shape[0]))
 
 
@@ -44,9 +43,9 @@ def of(gradient, weight):
     return RowSlices(indices, values)
 
 
-def joined(gradients, weight):
+def concat_slices(gradients, weight):
     """Return the `RowSlices` of the gradients of all replicas, joined, on the device of the `Weight`."""
-    with weight.beside():
+    with weight.device_scope():
         if not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             gradients = [tf.add_n(gradients)]  # dense ones have all rows: their sum has them once
         parts = [of(gradient, weight) for gradient in gradients]
@@ -68,10 +67,10 @@ def summed_over_hosts(rows, hosts, weight):
     rows = rows._replace(indices=tf.cast(rows.indices, tf.int64))
     if hosts.count >= SUMMED_IN_PARTS:
         owners = tf.cast(rows.indices % hosts.count, tf.int32)
-        route = Route(hosts, tf.math.bincount(owners, minlength=hosts.count, maxlength=hosts.count))
+        route = AllToAll(hosts, tf.math.bincount(owners, minlength=hosts.count, maxlength=hosts.count))
         order = tf.argsort(owners, stable=True)
-        rows = RowSlices(*(route.there(tf.gather(tensor, order)) for tensor in rows)).merged(weight)
-    return RowSlices(*joined_hosts(hosts, *rows)).merged(weight)
+        rows = RowSlices(*(route.forward(tf.gather(tensor, order)) for tensor in rows)).merged(weight)
+    return RowSlices(*all_gather(hosts, *rows)).merged(weight)
 
 
 def check_constraint(weight):

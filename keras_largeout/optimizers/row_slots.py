@@ -5,13 +5,13 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import joined
-from keras_largeout.distribute.replicas.devices import on, plain_variable
-from keras_largeout.distribute.tables.row_span import RowSpan
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.replicas.collectives import all_gather
+from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
 from keras_largeout.files.loading import may_have_other_rows
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
+from keras_largeout.tables.row_range import RowRange
+from keras_largeout.tables.shard import ShardVariable
 
 # A chunk of rows of a slot, or what servers have said of them: the slot's key, and the rest.
 _SLOT_OF_A_TABLE = re.compile(r"(table\d+_.*)_(rows_\d{6,}|on_servers)")
@@ -25,7 +25,7 @@ class RowAccumulator:
         self.weight = weight
         if weight.is_table:
             weight.variable.kept = self  # it follows the rows when they move
-        with tf.init_scope(), on(weight.copies[0]):
+        with tf.init_scope(), device_scope(weight.copies[0]):
             self.indices = plain_variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
             values = tf.zeros([0, *row_shape])
             self.values = plain_variable(values, shape=[None, *row_shape], trainable=False)
@@ -35,13 +35,13 @@ class RowAccumulator:
 
     def keep(self, rows):
         """Appends rows to those kept."""
-        with on(self.indices):
+        with device_scope(self.indices):
             self.indices.assign(tf.concat([self.indices, tf.cast(rows.indices, tf.int64)], axis=0))
             self.values.assign(tf.concat([self.values, tf.cast(rows.values, tf.float32)], axis=0))
 
     def drop(self, indices):
         """Drops what is kept of the rows `indices`: different int64 numbers `[n]`."""
-        with on(self.indices):
+        with device_scope(self.indices):
             dropped = tf.concat([tf.sort(indices), [-1]], axis=0)
             stays = tf.gather(dropped, tf.searchsorted(dropped[:-1], self.indices)) != self.indices
             self.set(tf.boolean_mask(self.indices, stays), tf.boolean_mask(self.values, stays))
@@ -50,7 +50,7 @@ class RowAccumulator:
         self.set(tf.zeros([0], tf.int64), tf.zeros([0, *self.values.shape[1:]]))
 
     def set(self, indices, values):
-        with on(self.indices):
+        with device_scope(self.indices):
             self.indices.assign(indices)
             self.values.assign(values)
 
@@ -116,9 +116,9 @@ class RowSlots:
 
     @property
     def slots(self):
-        """dict from keys in a file to the `RowSpan`s of tables' slots."""
+        """dict from keys in a file to the `RowRange`s of tables' slots."""
         return {
-            f"{key}_{name}": RowSpan(slot.array, start, stop)
+            f"{key}_{name}": RowRange(slot.array, start, stop)
             for weight in self.weights
             if weight.is_table
             for name, slot in weight.slots.items()
@@ -210,7 +210,7 @@ def _join(accumulators):
     table = accumulators[0].weight.owner.table if own else None
     if table is not None and table.hosts is not None:
         with tf.init_scope():
-            found = joined(table.hosts, tf.constant(rows, tf.int64), tf.constant(values, tf.float32))
+            found = all_gather(table.hosts, tf.constant(rows, tf.int64), tf.constant(values, tf.float32))
         rows, values = (tensor.numpy() for tensor in found)
         if accumulators[0].weight.columns is not None:  # each host has some columns of the same rows
             rows, values = _summed(rows, values)

@@ -4,13 +4,13 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import step_counter
-from keras_largeout.distribute.replicas.devices import components
+from keras_largeout.distribute.replicas.devices import per_device_variables
 from keras_largeout.distribute.replicas.hosts import hosts_of
-from keras_largeout.distribute.tables.counting import count_gradients, count_merged
 from keras_largeout.ops.embedding.update import LookupGradient
 from keras_largeout.ops.tree_softmax.update import TableStep
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
+from keras_largeout.tables.counting import count_gradients, count_merged
 
 
 def by_rows(gradient, weight):
@@ -48,7 +48,7 @@ class RowStep:
         arrived = tf.group(*(tensor for tensor in everything if tensor is not None))
         with tf.control_dependencies([arrived]):
             rows = [
-                (lookups[id(w)] or self._joined(values, w), w)
+                (lookups[id(w)] or self._concat(values, w), w)
                 for _, values, w in triples
                 if by_rows(values[0], w)
             ]
@@ -66,9 +66,9 @@ class RowStep:
             else:
                 self._update(dense, rows, self._unscaled)
 
-    def _joined(self, gradients, weight):
+    def _concat(self, gradients, weight):
         """Return the rows of all replicas, and of all hosts where those have copies of the weight."""
-        rows = row_slices.joined(gradients, weight)
+        rows = row_slices.concat_slices(gradients, weight)
         if weight.is_table:
             count_gradients(weight.variable, gradients, rows)
         if not self._on_hosts(weight):
@@ -133,7 +133,7 @@ class RowStep:
         clip = row_clip.clipping(optimizer)
         if clip is not None:
             rows = [(r.merged(w), w) for r, w in rows]
-            firsts = [prepare(components(g)[0]) for g, _ in dense]
+            firsts = [prepare(per_device_variables(g)[0]) for g, _ in dense]
             clip = clip(firsts, [(r.values, w) for r, w in rows], self.hosts)
             rows = [(r._replace(values=clip(r.values, w)), w) for r, w in rows]
         for g, weight in dense:

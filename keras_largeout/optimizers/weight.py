@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import components, on
-from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.counting import is_counted
-from keras_largeout.distribute.tables.shard import ShardVariable, update_by_lookup, update_copies
+from keras_largeout.distribute.replicas.devices import device_scope, per_device_variables
+from keras_largeout.tables.array import HOT
+from keras_largeout.tables.counting import is_counted
+from keras_largeout.tables.shard import ShardVariable, update_by_lookup, update_copies
 
 
 class Weight:
@@ -38,7 +38,7 @@ class Weight:
 
     @property
     def copies(self):
-        return components(self.native)
+        return per_device_variables(self.native)
 
     @property
     def name(self):
@@ -47,9 +47,9 @@ class Weight:
 
     # How some of its rows are updated, in a step.
 
-    def beside(self):
+    def device_scope(self):
         """Return a context in which ops run on the device that updates its rows, or the first of these."""
-        return on(self.copies[0])
+        return device_scope(self.copies[0])
 
     def update_rows(self, rule, slots, indices, values, hyper):
         """Updates rows and their slots in place: see `ops.row_update`.
@@ -57,8 +57,8 @@ class Weight:
         Args:
             slots: names of the slots of the rule.
         """
-        beside = [components(native(self.slots[name])) for name in slots]
-        update_copies(rule, self.copies, beside, indices, values, hyper)
+        own_slots = [per_device_variables(native(self.slots[name])) for name in slots]
+        update_copies(rule, self.copies, own_slots, indices, values, hyper)
 
     @property
     def fuses_updates(self):
@@ -67,8 +67,8 @@ class Weight:
 
     def update_by_lookup(self, rule, slots, lookup, hyper):
         """Update rows by the gradient of a lookup, a `LookupGradient`, in one pass."""
-        beside = [components(native(self.slots[name])) for name in slots]
-        update_by_lookup(rule, self.copies, beside, lookup, hyper)
+        own_slots = [per_device_variables(native(self.slots[name])) for name in slots]
+        update_by_lookup(rule, self.copies, own_slots, lookup, hyper)
 
     def constrain_rows(self, indices):
         """Applies the constraint of the weight, if it has one, to rows in place."""
@@ -76,7 +76,7 @@ class Weight:
         if constraint is None:
             return
         for copy in self.copies:
-            with on(copy):
+            with device_scope(copy):
                 rows = constraint(tf.gather(copy, indices))
                 copy.scatter_update(tf.IndexedSlices(rows, indices))
 
@@ -112,12 +112,12 @@ class TablePart(Weight):
         fill = initializer.value if isinstance(initializer, keras.initializers.Constant) else 0.0
         return self.variable.new_slot(name, fill=fill, per_row=per_row)
 
-    def beside(self):
-        return self.variable.beside()
+    def device_scope(self):
+        return self.variable.device_scope()
 
     def update_rows(self, rule, slots, indices, values, hyper):
-        beside = [self.slots[name] for name in slots]
-        self.variable.update_rows(rule, beside, indices, values, hyper)
+        own_slots = [self.slots[name] for name in slots]
+        self.variable.update_rows(rule, own_slots, indices, values, hyper)
 
     @property
     def fuses_updates(self):

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from keras_largeout._checks import positive_int
 from keras_largeout.trees import _check
 from keras_largeout.trees import clusters as grouping
-from keras_largeout.trees.cost import BYTES_PER_VALUE, MULTIPLY_ADDS_PER_BYTE, PRODUCTS, passed_by_batch
+from keras_largeout.trees.cost import BYTES_PER_VALUE, MULTIPLY_ADDS_PER_BYTE, PRODUCTS, probability_touched
 from keras_largeout.trees.tree import Tree
 
 _ROOTS = ((192, 64), (448, 64), (896, 128))
@@ -203,7 +203,7 @@ def _step_cost(tail, tail_mass, head, clusters, arity, dim, tokens):
     nodes, left = float(clusters), tail - clusters
     while left > 0:
         rows += tail_mass * arity
-        touched += nodes * arity * passed_by_batch(tail_mass / nodes, tokens)
+        touched += nodes * arity * probability_touched(tail_mass / nodes, tokens)
         left -= nodes * (arity - 1)
         nodes = min(nodes * arity, max(left / (arity - 1), 1.0))
     return PRODUCTS * dim * rows * tokens + MULTIPLY_ADDS_PER_BYTE * BYTES_PER_VALUE * dim * touched

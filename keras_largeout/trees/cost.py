@@ -88,7 +88,7 @@ def log_frequencies(tree, counts):
     return (np.log(row_mass) - np.log(np.repeat(node_mass, tree.node_sizes))).astype(np.float32)
 
 
-def passed_by_batch(probability, tokens):
+def probability_touched(probability, tokens):
     """Return the probability that at least one of `tokens` independent tokens passes."""
     with np.errstate(divide="ignore"):
         return -np.expm1(tokens * np.log1p(-np.minimum(probability, 1.0)))
@@ -98,7 +98,7 @@ def expected_cost(tree, counts, dim, tokens):
     """Return the `TreeCost` of a tree. The caller has checked the arguments."""
     mass, sizes = probabilities(tree, counts)[1], tree.node_sizes
     rows = float(mass @ sizes)
-    touched = float(passed_by_batch(mass, tokens) @ sizes)
+    touched = float(probability_touched(mass, tokens) @ sizes)
     return TreeCost(
         nodes=float(mass.sum()),
         rows=rows,

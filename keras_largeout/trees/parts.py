@@ -65,7 +65,7 @@ def split_tree(tree, owners, devices):
     below = np.flatnonzero(owners >= 0)
     units = below[owners[tree.node_parent[below]] < 0]
     leaf_of_node[units] = leaf_of_row[local_row[tree.node_row[units]]]
-    inherit(tree, leaf_of_node)
+    propagate_down(tree, leaf_of_node)
 
     node_of_class = np.searchsorted(tree.node_start, tree.class_row, side="right") - 1
     top_class = leaf_of_node[node_of_class]
@@ -85,7 +85,7 @@ def split_tree(tree, owners, devices):
     return TreeParts(top, forests, top_class, class_position, np.array(class_offsets, np.int64))
 
 
-def inherit(tree, values):
+def propagate_down(tree, values):
     """Gives all nodes below a node its value, in place, where that is not -1.
 
     Args:

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmark of hosts in step: what it predicts, and how it reads what it measures."""
+"""The arithmetic of the hosts benchmark: its predictions, and how it reads its measurements."""
 
 import dataclasses
 import socket
@@ -10,7 +10,7 @@ from benchmarks._processes import bytes_sent
 from benchmarks.hosts import __main__ as report
 from benchmarks.hosts import prediction
 from benchmarks.hosts.prediction import Cluster, Work
-from keras_largeout.distribute.replicas.between_hosts import _sizes
+from keras_largeout.distribute.replicas.collectives import _sizes
 
 WORK = Work(
     tables=((1000, 1), (500, 8)),

@@ -11,7 +11,7 @@ from conformance._layers import LAYERS
 DEVICES = {"one device": 1, "mirrored": 2}
 # In the suite on one device alone. (Their mechanisms have tests of their own, in tests/layers:
 # test_table_optimizers.py, test_dynamic_vocabulary.py, heads/test_own_optimizer.py; of the host in
-# tests/distribute/tables/storage.)
+# tests/tables/storage.)
 ELSEWHERE_SOAK = (
     "HierarchicalSoftmax, fused",
     "ShardedEmbedding, fused",

@@ -70,7 +70,7 @@ def test_rows_equal_the_reference(rng, name, wrapper):
 
 # Bare ones on four devices, wrapped ones on two: what is scaled does not depend on how many there are, nor on
 # the rule. On eight devices rules are tried behind `soak`: a device does with its rows what each of four
-# does. (On hosts in step: tests/distribute/hosts/test_same_numbers.py.)
+# does. (On synchronous hosts: tests/distribute/hosts/test_same_numbers.py.)
 SCALED = ("momentum", "row_wise_adagrad", "lazy_adam")
 
 

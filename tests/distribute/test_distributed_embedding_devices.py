@@ -10,8 +10,8 @@ from _tables import strategy_of
 from _training import fit, in_the_suite
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.tables import stacked
+from keras_largeout.planning.placement import Placement
+from keras_largeout.tables import stacked
 
 BATCH, STEPS = 24, 6
 ROWS = {"t1": 40, "t2": 600, "t3": 31, "t4": 50}

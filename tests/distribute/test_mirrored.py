@@ -10,7 +10,7 @@ from _tables import strategy_of
 from _training import arrays_of, assert_same, fit, in_the_suite
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.planning.placement import Placement
 
 VOCAB, DIM, BATCH, LENGTH = 97, 8, 24, 5
 STEPS = 10

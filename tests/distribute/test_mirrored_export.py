@@ -11,10 +11,10 @@ from _tables import strategy_of
 from _training import in_the_suite
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.tables import chunks
-from keras_largeout.distribute.tables import export_proxy as stand_in
 from keras_largeout.ops.tree_softmax import stock_top_k
+from keras_largeout.planning.placement import Placement
+from keras_largeout.tables import chunks
+from keras_largeout.tables import export_proxy as proxy_variable
 
 PLACEMENTS = {
     "permutation": "permutation",
@@ -31,7 +31,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("kind", in_the_suite(PLACEMENTS, "columns", "hot"))
 def test_served_as_trained(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 6 * 10)  # several slices a table,
-    monkeypatch.setattr(stand_in, "_FILE_BYTES", 2000)  # and several files of them
+    monkeypatch.setattr(proxy_variable, "_FILE_BYTES", 2000)  # and several files of them
     monkeypatch.setattr(stock_top_k, "_DENSE_CLASSES", 0 if kind == "hot" else 10**6)
     model = model_of(3, lambda: kl.optimizers.LazyAdam(0.05), PLACEMENTS[kind])
     fit(model, data()[:2])

@@ -11,7 +11,7 @@ from _tables import strategy_of
 from _training import arrays_of, assert_same, needs_multi_optimizer
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
+from keras_largeout.planning.placement import Placement
 
 klo = kl.optimizers
 HOT = Placement.by_modulo(VOCAB, 3).with_hot_rows([0, 1, 2, 50])
@@ -240,7 +240,7 @@ def test_tied_input_and_output():
         found.append(arrays_of(model.words.table))
     assert_same(found[1], found[0])
     part = model.words.table.shards[0]
-    for copy in part.components:
+    for copy in part.copies:
         np.testing.assert_array_equal(copy.numpy(), found[1]["embeddings"])
 
 

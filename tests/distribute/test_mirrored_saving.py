@@ -14,8 +14,8 @@ from _tables import strategy_of
 from _training import assert_same, needs_multi_optimizer
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.tables import chunks, placing
+from keras_largeout.planning.placement import Placement
+from keras_largeout.tables import chunks, placing
 
 klo = kl.optimizers
 STEP = 24  # Keras cannot begin with a batch that does not divide evenly
@@ -89,8 +89,8 @@ def test_copies_are_all_loaded(tmp_path):
     other.get_layer("words").table.assign(np.zeros((VOCAB, DIM)))
     other.load_weights(tmp_path / "model.weights.h5")
     (part,) = other.get_layer("words").table.shards
-    assert len(part.components) == 3
-    for copy in part.components:
+    assert len(part.copies) == 3
+    for copy in part.copies:
         np.testing.assert_array_equal(copy.numpy(), model.get_layer("words").table.numpy())
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from _tables import strategy_of
 
 import keras_largeout as kl
-from keras_largeout.distribute.tables import row_span
+from keras_largeout.tables import row_range
 
 ROWS, DIM = 30, 4
 IDS = np.random.default_rng(0).integers(0, ROWS, (24, 3))
@@ -348,6 +348,6 @@ def test_a_table_is_an_array(monkeypatch):
         np.testing.assert_array_equal(np.asarray(table), table.numpy())
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(table), table.numpy())
     assert np.asarray(head.kernel, "float64").dtype == np.float64
-    monkeypatch.setattr(row_span, "LARGE_BYTES", 10)
+    monkeypatch.setattr(row_range, "LARGE_BYTES", 10)
     with pytest.warns(UserWarning, match="reads some of them"):
         np.asarray(head.kernel)

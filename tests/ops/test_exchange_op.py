@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_largeout.distribute.planning.placement import Placement
 from keras_largeout.ops import exchange as ex
 from keras_largeout.ops._library import ops
+from keras_largeout.planning.placement import Placement
 
 ROWS = 123
 NONE = np.zeros([0], np.int64)
@@ -79,7 +79,7 @@ def test_rows_come_back(rng):
         for row in range(ROWS):
             shards[owner[row] + 1][local[row]] = table[row]
         got = partition(p, ids)
-        cuts = got.cuts.numpy()
+        cuts = got.boundaries.numpy()
         runs = [shard[got.local[a:b]] for shard, a, b in zip(shards, cuts[:-1], cuts[1:])]
         np.testing.assert_array_equal(np.concatenate(runs)[got.inverse], table[ids])
 

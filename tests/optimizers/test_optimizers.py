@@ -7,7 +7,7 @@ import tensorflow as tf
 from conformance._optimizers import DIM, OPTIMIZERS, OPTIONS, ROWS, assert_close, gradients, make, weights
 
 import keras_largeout.optimizers as klo
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.tables.shard import ShardVariable
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 

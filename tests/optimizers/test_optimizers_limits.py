@@ -7,7 +7,7 @@ import tensorflow as tf
 from _tables import one_shard
 
 import keras_largeout.optimizers as klo
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.tables.shard import ShardVariable
 
 
 def rows(values=((1.0, 1.0, 1.0),), indices=(2,)):

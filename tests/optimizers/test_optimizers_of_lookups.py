@@ -10,8 +10,8 @@ from conformance._optimizers import OPTIMIZERS, make
 from tensorflow.python.eager import context
 
 import keras_largeout as kl
-from keras_largeout.distribute.tables.shard import ShardVariable
 from keras_largeout.ops.embedding.wrapper import embedding_lookup
+from keras_largeout.tables.shard import ShardVariable
 
 ROWS, DIM = 50, 6
 # What leaves out an op that nobody needs is TensorFlow's rewriting of graphs.

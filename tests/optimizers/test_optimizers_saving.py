@@ -8,8 +8,8 @@ from _training import needs_multi_optimizer
 
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
-from keras_largeout.distribute.tables import chunks
-from keras_largeout.distribute.tables.table import ShardedTable
+from keras_largeout.tables import chunks
+from keras_largeout.tables.table import ShardedTable
 
 VOCAB, DIM = 40, 4
 

@@ -7,7 +7,7 @@ device j; the diagonal is 0.
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.planning.exchange_estimator import SUMMED_IN_PARTS
+from keras_largeout.planning.exchange_estimator import SUMMED_IN_PARTS
 
 #: Bytes of an index: rows, positions and classes are sent as int64.
 _INDEX = 8
@@ -37,7 +37,7 @@ def table_bytes(table, asked, updated, replicated, merged, of_hosts):
     )
 
 
-def asked_by_rails(asked, carried, per_host):
+def asked_after_dedup(asked, carried, per_host):
     """Return how many rows each device asks of each, where those of a host ask others together: `[devices] *
     2`.
 

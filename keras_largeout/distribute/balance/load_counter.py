@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
-from keras_largeout.distribute.replicas.between_hosts import of_each, sums
-from keras_largeout.distribute.replicas.devices import on, plain_variable, replica_index
-from keras_largeout.distribute.tables.array import HOT
+from keras_largeout.distribute.replicas.collectives import all_gather_scalar, all_reduce_sum
+from keras_largeout.distribute.replicas.devices import device_scope, plain_variable, replica_index
+from keras_largeout.tables.array import HOT
 
 HOST = "CPU:0"
 
@@ -65,10 +65,10 @@ class LoadCounter(Counting):
         """
         raise NotImplementedError
 
-    def add_gradients(self, key, gradients, joined):
+    def add_gradients(self, key, gradients, merged):
         """Notes how many rows of gradients the replicas bring for the part `key`; `end_step` adds them up."""
         self.updated = True
-        self._sizes[key] = [_length(g) for g in gradients] if key == HOT else _length(joined)
+        self._sizes[key] = [_length(g) for g in gradients] if key == HOT else _length(merged)
 
     def add_merged(self, rows):
         """Counts the replicated rows that are updated, each once: their sums over all replicas."""
@@ -87,7 +87,9 @@ class LoadCounter(Counting):
                 step = work - self._before
                 self._before.assign(work)
                 done = tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]
-                self._peak.assign_add(tf.reduce_max(done if self._hosts is None else sums(self._hosts, done)))
+                self._peak.assign_add(
+                    tf.reduce_max(done if self._hosts is None else all_reduce_sum(self._hosts, done))
+                )
             self._steps.assign_add(1)
             if HOT in self._sizes:
                 sizes = tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64)
@@ -114,7 +116,7 @@ class LoadCounter(Counting):
             merged = int(self._merged.numpy())
             of_hosts = np.array([merged])
             if self._hosts is not None:
-                of_hosts = of_each(self._hosts, int(self._merged_here.numpy()))
+                of_hosts = all_gather_scalar(self._hosts, int(self._merged_here.numpy()))
             sent = self.bytes_between(asked, replicated, merged, of_hosts)
         return MeasuredLoad(
             name=self.name,
@@ -131,7 +133,7 @@ class LoadCounter(Counting):
         if self._hosts is None:
             return counts
         flat = tf.constant(counts.astype(np.int64).reshape(-1))
-        return sums(self._hosts, flat).numpy().reshape(counts.shape)
+        return all_reduce_sum(self._hosts, flat).numpy().reshape(counts.shape)
 
     def _give_to_servers(self, asked, gradients, hot_rows):
         """Counts what was done with hot rows, in place, for the one server that has them."""
@@ -148,7 +150,7 @@ class LoadCounter(Counting):
         gradients += [] if self._merged_here is None else [self._merged_here]
         steps = [self._steps, self._peak, self._before]
         for variable in [*self._asked, *gradients, *steps, *self._recorded.values()]:
-            with on(variable):
+            with device_scope(variable):
                 variable.assign(tf.zeros(variable.shape, variable.dtype))
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_largeout.distribute.planning.plan_stats import size_text
+from keras_largeout.planning.plan_stats import size_text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.plan import Plan
-from keras_largeout.distribute.planning.repacking import MeasuredPlan
-from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.moving import move_rows
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
+from keras_largeout.planning.repacking import MeasuredPlan
+from keras_largeout.tables.array import HOT
+from keras_largeout.tables.moving import move_rows
 
 
 def rebalance(model: keras.Model, plan: Plan | MeasuredPlan | dict[str, Placement]) -> list[str]:
@@ -74,9 +74,9 @@ def placed_tables(model, remote=False):
         ValueError: two layers with tables have one name.
     """
     tables = [weight.array.table for weight in model.weights if hasattr(weight, "array")]
-    tables = [table for table in tables if table.placed is not None and not table.is_whole]
+    tables = [table for table in tables if table.placement_unit is not None and not table.is_whole]
     tables = [table for table in tables if remote or not table.remote]
-    placed = {id(table.placed): table.placed for table in tables}
+    placed = {id(table.placement_unit): table.placement_unit for table in tables}
     found = {}
     for one in placed.values():
         if one.plan_name in found:

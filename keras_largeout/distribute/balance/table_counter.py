@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.balance.load_bytes import asked_by_rails, server_table_bytes, table_bytes
+from keras_largeout.distribute.balance.load_bytes import asked_after_dedup, server_table_bytes, table_bytes
 from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, counts_on, increment
 from keras_largeout.distribute.replicas.devices import plain_variable
-from keras_largeout.distribute.tables.array import HOT
+from keras_largeout.tables.array import HOT
 
 
 class TableCounter(LoadCounter):
@@ -34,11 +34,11 @@ class TableCounter(LoadCounter):
 
     def add_rows(self, partition):
         """Counts a `Partition` of a table that is sharded by rows."""
-        self.add(partition.cuts)
+        self.add(partition.boundaries)
 
-    def add_carried(self, cuts):
-        """Counts what this replica asks of other hosts, for all replicas of its own; as `Partition.cuts`."""
-        self._carried[self.this_replica()].assign_add(cuts)
+    def add_carried(self, boundaries):
+        """Count the rows that this replica requests for its host, given as in `Partition.boundaries`."""
+        self._carried[self.this_replica()].assign_add(boundaries)
 
     def add_columns(self, partition):
         """Counts a `Partition` of a table that is sharded by columns: every device is asked for every row."""
@@ -47,7 +47,7 @@ class TableCounter(LoadCounter):
             self.add(each * tf.size(partition.unique, out_type=tf.int64))
 
     def split(self, numbers):
-        return [numbers[:, 1:] - numbers[:, :-1]]  # from `Partition.cuts` to lengths
+        return [numbers[:, 1:] - numbers[:, :-1]]  # from `Partition.boundaries` to lengths
 
     def record(self, key, local):
         """Records which rows of the part `key` were looked up, on the device where they are."""
@@ -58,7 +58,7 @@ class TableCounter(LoadCounter):
         asked = asked[:, 0, 1:]
         if self._carried:
             carried = self.of_all_hosts(np.stack([numbers.numpy() for numbers in self._carried]))
-            asked = asked_by_rails(asked, self.split(carried)[0][:, 1:], self._table.hosts.per_host)
+            asked = asked_after_dedup(asked, self.split(carried)[0][:, 1:], self._table.hosts.per_host)
         return table_bytes(self._table, asked, self.updated, *replicated)
 
     def bytes_of_servers(self, asked, gradients):

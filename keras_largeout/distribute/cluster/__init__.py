@@ -34,5 +34,5 @@ progress bar are Keras's, unchanged.
   then TensorFlow waits forever for a server that is gone), and raised as one `ServerLostError`.
 - *A worker that stands still* for `heartbeat_timeout` is disconnected, so that its steps run on another one.
 - *Files* are written beside and renamed, after waiting for the steps under way. The servers can write
-  their own rows: `distribute/tables/server_files.py`.
+  their own rows: `tables/server_files.py`.
 """

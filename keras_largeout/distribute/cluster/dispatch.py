@@ -72,7 +72,7 @@ class Dispatcher:
         """
         self._until(lambda: self._free.acquire(timeout=_LOOK))
         try:
-            with self._speaking_plainly():
+            with self._translated_errors():
                 remote = self.coordinator.schedule(function, args=args)
         except BaseException:
             self._free.release()
@@ -100,7 +100,7 @@ class Dispatcher:
         """
         for answer in self._answers:
             self._until_done(answer)
-        with self._speaking_plainly():
+        with self._translated_errors():
             self.coordinator.join()
         while self._answers:
             self._check(self._answers.popleft())
@@ -108,7 +108,7 @@ class Dispatcher:
     def result(self, answer):
         """Waits for the answer of a future that `submit` returned. Raises as `submit`."""
         self._until_done(answer)
-        with self._speaking_plainly():
+        with self._translated_errors():
             return answer.result()
 
     def _until_done(self, answer):
@@ -147,7 +147,7 @@ class Dispatcher:
         self._answers.clear()
 
     @contextlib.contextmanager
-    def _speaking_plainly(self):
+    def _translated_errors(self):
         try:
             with naming_lost_servers(self.coordinator.strategy):
                 yield

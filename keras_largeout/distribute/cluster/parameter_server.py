@@ -60,10 +60,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     def _place(self, next_creator, **kwargs):
         # A slot that must be beside its weight comes with a place already.
         if kwargs.get("colocate_with") is None:
-            kwargs["colocate_with"] = self._anchors[devices.emptiest_server(0)]
+            kwargs["colocate_with"] = self._anchors[devices.least_loaded_server(0)]
         variable = next_creator(**kwargs)
         if variable.shape.is_fully_defined():
-            devices.give_server(variable.device, variable.shape.num_elements() * variable.dtype.size)
+            devices.reserve(variable.device, variable.shape.num_elements() * variable.dtype.size)
         return variable
 
 

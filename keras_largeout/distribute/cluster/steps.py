@@ -147,13 +147,13 @@ class Predictions:
         return self._dispatcher.submit(self._function, (batch,))
 
     def __call__(self, batches):
-        """Return the outputs of one batch: of `predict_on_batch`, or one that `Ahead` has submitted."""
+        """Return the outputs of one batch, of `predict_on_batch` or of `PrefetchedPredictions`."""
         (batch,) = batches
         answer = batch if isinstance(batch, Future) else self.submit(tensors(batch))
         return self._dispatcher.result(answer)
 
 
-class Ahead:
+class PrefetchedPredictions:
     """The batches of a dataset as futures of their outputs, in order; several are under way at a time.
 
     Args:

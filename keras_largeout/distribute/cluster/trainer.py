@@ -13,12 +13,18 @@ from keras_largeout._keras import LoopHooks, all_layers
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.errors import naming_lost_servers
 from keras_largeout.distribute.cluster.saving import Saving
-from keras_largeout.distribute.cluster.steps import COMPOSITE, Ahead, Predictions, Steps, tensors
+from keras_largeout.distribute.cluster.steps import (
+    COMPOSITE,
+    Predictions,
+    PrefetchedPredictions,
+    Steps,
+    tensors,
+)
 from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
 from keras_largeout.distribute.hosts.agreement import check_agreement
-from keras_largeout.distribute.hosts.in_step import InStep, callbacks_here
-from keras_largeout.distribute.parallel.cut_slots import check_and_save_whole
+from keras_largeout.distribute.hosts.multi_worker import SyncStrategy, callbacks_here
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
+from keras_largeout.distribute.parallel.sharded_slots import check_and_save_whole
 from keras_largeout.distribute.processes.leaving import leaving_when_told
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.distribute.replicas.optimizer_check import can_train, check_compiled
@@ -53,13 +59,13 @@ class ClusterTraining(Saving, LoopHooks):
         """The strategy in whose scope the model was made."""
         cluster = self._cluster_strategy
         if cluster is not None:
-            return _FedByChief(cluster, self._ahead_of_predict)
+            return _ChiefFedDataset(cluster, self._ahead_of_predict)
         strategy = super().distribute_strategy
-        return strategy if hosts_of(strategy) is None else InStep(strategy, self._predicts)
+        return strategy if hosts_of(strategy) is None else SyncStrategy(strategy, self._predicts)
 
     @property
     def _hosts(self):
-        """The `Hosts` that train the model in step; None where there are not several."""
+        """The `Hosts` that train the model synchronously; None where there are not several."""
         return hosts_of(super().distribute_strategy)
 
     # Compiling.
@@ -119,14 +125,14 @@ class ClusterTraining(Saving, LoopHooks):
         call["validation_data"], call["validation_steps"] = self._by_workers(
             call, "validation_data", "validation_steps", anew=True
         )
-        with self._cluster_at_work():
+        with self._running_on_cluster():
             return super().fit(**call)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         call = _bound(keras.Model.evaluate, self, args, kwargs)
         call["x"], call["steps"] = self._by_workers(call, "x", "steps", anew=True)
         call["verbose"] = self._verbose(call.get("verbose", "auto"))
-        with self._cluster_at_work():
+        with self._running_on_cluster():
             return super().evaluate(**call)
 
     def predict(
@@ -140,7 +146,7 @@ class ClusterTraining(Saving, LoopHooks):
         if self._cluster_strategy is None:
             self._predicts = True
             try:
-                with self._cluster_at_work():
+                with self._running_on_cluster():
                     return super().predict(x, batch_size, self._verbose(verbose), steps, callbacks)
             finally:
                 self._predicts = False
@@ -148,10 +154,10 @@ class ClusterTraining(Saving, LoopHooks):
         per_call, self.steps_per_execution = self.steps_per_execution, 1
         limit = dispatcher_of(self._cluster_strategy).limit
         self._ahead_of_predict = functools.partial(
-            Ahead, submit=self._submit_prediction, steps=steps, limit=limit
+            PrefetchedPredictions, submit=self._submit_prediction, steps=steps, limit=limit
         )
         try:
-            with self._cluster_at_work():
+            with self._running_on_cluster():
                 return super().predict(x, batch_size, verbose, steps, callbacks)
         finally:
             self._ahead_of_predict, self.steps_per_execution = None, per_call
@@ -274,7 +280,7 @@ class ClusterTraining(Saving, LoopHooks):
         return self._worker_data[-1].calls, None
 
     @contextlib.contextmanager
-    def _cluster_at_work(self):
+    def _running_on_cluster(self):
         """After an error no step stays in flight. (A process that is about to exit does not wait.)"""
         if self._strategy is not None:
             self.check_hooks()
@@ -294,7 +300,7 @@ class ClusterTraining(Saving, LoopHooks):
             raise
 
 
-class _FedByChief:
+class _ChiefFedDataset:
     """A strategy whose batches stay where they are made: the chief deals them out, one per step.
 
     Args:

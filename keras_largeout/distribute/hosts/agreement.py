@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import all_layers, own_optimizers
-from keras_largeout.distribute.replicas.between_hosts import texts
+from keras_largeout.distribute.replicas.collectives import all_gather_texts
 from keras_largeout.distribute.replicas.optimizer_check import shards_of
 from keras_largeout.ops import build_info
 
@@ -54,7 +54,7 @@ def check_agreement(hosts, model, callbacks, loops):
         ],
     }
     with hosts.naming_lost(), _impatient():
-        all_hosts = [json.loads(text) for text in texts(hosts, json.dumps(own, default=_name))]
+        all_hosts = [json.loads(text) for text in all_gather_texts(hosts, json.dumps(own, default=_name))]
     for what in own:
         first = all_hosts[0][what]
         for index, host in enumerate(all_hosts):

@@ -11,7 +11,7 @@ from keras_largeout.distribute.processes.leaving import leave_on_sigterm
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
 from keras_largeout.distribute.replicas._tensorflow import cpus_per_host
-from keras_largeout.distribute.replicas.between_hosts import each
+from keras_largeout.distribute.replicas.collectives import all_gather_vector
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.ops import build_info
 
@@ -75,7 +75,7 @@ def _check_hosts(cluster, hosts):
     """Raises RuntimeError where a host has another build than the first one, or other numbers of devices."""
     own = build_info()
     facts = [int(own["sources"] or "0", 16) % 2**63, *_minor(own), len(hosts.local)]
-    of_all = each(hosts, tf.constant(facts, tf.int64)).numpy()
+    of_all = all_gather_vector(hosts, tf.constant(facts, tf.int64)).numpy()
     for (job, index, _), theirs in zip(cluster.hosts(), of_all):
         title, first = cluster.name(job, index), cluster.name(*cluster.hosts()[0][:2])
         if np.any(theirs[:3] != of_all[0, :3]):

@@ -1,17 +1,17 @@
-"""A temporary folder that hosts in step find under one name."""
+"""A temporary folder that synchronous hosts find under one name."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
 
-from keras_largeout.distribute.replicas.between_hosts import of_each, texts, wait
+from keras_largeout.distribute.replicas.collectives import all_gather_scalar, all_gather_texts, barrier
 from keras_largeout.distribute.replicas.hosts import current_hosts
 
 
 @contextlib.contextmanager
 def shared_folder() -> Iterator[str]:
-    """A temporary folder, which on several hosts in step has the same name for all of them.
+    """A temporary folder, which on synchronous hosts has the same name for all of them.
 
     The first host makes it, where `tempfile` makes folders (`TMPDIR`), and removes it when all have left this
     context. Where there are not several hosts in the current strategy it is `tempfile.TemporaryDirectory`.
@@ -35,8 +35,8 @@ def shared_folder() -> Iterator[str]:
     with tempfile.TemporaryDirectory() if makes else contextlib.nullcontext("") as folder:
         if hosts is not None:
             with hosts.naming_lost():
-                folder = texts(hosts, folder)[0]  # the others have an empty one
-                found = of_each(hosts, os.path.isdir(folder))
+                folder = all_gather_texts(hosts, folder)[0]  # the others have an empty one
+                found = all_gather_scalar(hosts, os.path.isdir(folder))
             if not found.all():
                 raise OSError(
                     "Temporary files of several hosts must be in a folder that all of them share, as TMPDIR. "
@@ -45,4 +45,4 @@ def shared_folder() -> Iterator[str]:
         yield folder
         if hosts is not None:
             with hosts.naming_lost():
-                wait(hosts)
+                barrier(hosts)

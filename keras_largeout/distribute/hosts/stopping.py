@@ -1,8 +1,8 @@
-"""Hosts in step stop together: one that went on alone would wait for the others forever."""
+"""Synchronous hosts stop together: one that went on alone would wait for the others forever."""
 
 import keras
 
-from keras_largeout.distribute.replicas.between_hosts import of_each
+from keras_largeout.distribute.replicas.collectives import all_gather_scalar
 
 
 class StopTogether(keras.callbacks.Callback):
@@ -23,7 +23,7 @@ class StopTogether(keras.callbacks.Callback):
         self._hosts, self._own = hosts, any(map(_may_stop_a_batch, callbacks))
 
     def on_train_begin(self, logs=None):
-        self._asks = of_each(self._hosts, self._own).any()
+        self._asks = all_gather_scalar(self._hosts, self._own).any()
 
     def on_train_batch_end(self, batch, logs=None):
         if self._asks:
@@ -33,7 +33,7 @@ class StopTogether(keras.callbacks.Callback):
         self._agree()
 
     def _agree(self):
-        self.model.stop_training = bool(of_each(self._hosts, bool(self.model.stop_training)).any())
+        self.model.stop_training = bool(all_gather_scalar(self._hosts, bool(self.model.stop_training)).any())
 
 
 def _may_stop_a_batch(callback):

@@ -39,7 +39,7 @@ def _keep(error):
 
 
 class HostLostError(RuntimeError):
-    """A host that trains in step with this one ended, or stood still for too long.
+    """A synchronous host with this one ended, or stood still for too long.
 
     Attributes:
         names: list of str, the hosts that were lost.

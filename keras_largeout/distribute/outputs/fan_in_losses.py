@@ -6,9 +6,9 @@ the parts (for a softmax: with one logsumexp over all).
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import RouteToAll
+from keras_largeout.distribute.replicas.collectives import AllGather
 from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
-from keras_largeout.distribute.replicas.exchange_dtype import from_home, sent
+from keras_largeout.distribute.replicas.exchange_dtype import fetch_narrowed, send_narrowed
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
@@ -29,42 +29,42 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
     Returns:
         float32 `[n]`.
     """
-    joint = JointLoss(weights, loss, fused)
+    joint = FanInLoss(weights, loss, fused)
 
     def losses(hidden, targets):
         return (
-            joint.of_one(hidden, targets)
+            joint.per_replica(hidden, targets)
             if fused is None
-            else joint.of_all_replicas(hidden, targets, trigger)
+            else joint.cross_replica(hidden, targets, trigger)
         )
 
     hosts = weights.kernel.hosts
     if hosts is None:
         return losses(hidden, targets)
     # Every host computes with its classes for the tokens of all, whose losses it then knows.
-    route = RouteToAll(hosts, tf.shape(hidden)[0])
-    of_all = losses(route.there(hidden), _lists_of_all(hosts, route, targets))
+    route = AllGather(hosts, tf.shape(hidden)[0])
+    of_all = losses(route.forward(hidden), _lists_of_all(hosts, route, targets))
     # A token's gradient goes back to all hosts, from the one that asked.
     value = tf.stop_gradient(of_all)
-    return route.mine(value) + tf.reduce_sum(route.back(of_all - value), axis=0)
+    return route.local(value) + tf.reduce_sum(route.reverse(of_all - value), axis=0)
 
 
-class JointLoss:
+class FanInLoss:
     """Losses over the parts of `FanInWeights`, on one device or several."""
 
     def __init__(self, weights, loss, fused=None):
         self.weights, self.loss, self.fused = weights, loss, fused
         self.parts, self.traveling = weights.parts(), weights.kernel.exchange_dtype
 
-    def sent(self, hidden):
+    def send(self, hidden):
         """Return the hidden vectors as each part gets them."""
-        return [sent(hidden, part.kernel, self.traveling) for part in self.parts]
+        return [send_narrowed(hidden, part.kernel, self.traveling) for part in self.parts]
 
     def forward(self, vectors, targets):
         """Return the losses `[n]`, and for each part the `FanInForward` that its backward pass needs.
 
         Args:
-            vectors: for each part its hidden vectors: see `sent`.
+            vectors: for each part its hidden vectors: see `send`.
         """
         found = []
         for part, hidden in zip(self.parts, vectors):
@@ -92,7 +92,9 @@ class JointLoss:
     def backward(self, vectors, targets, found, upstream):
         """Return the gradient of the hidden vectors, after the step of every part."""
         of_hidden = [
-            from_home(self._backward(i, vectors, targets, found, upstream)[0], part.kernel, self.traveling)
+            fetch_narrowed(
+                self._backward(i, vectors, targets, found, upstream)[0], part.kernel, self.traveling
+            )
             for i, part in enumerate(self.parts)
         ]
         self.fused.count()
@@ -126,11 +128,11 @@ class JointLoss:
             "num_classes": self.weights.kernel.shape[0],
         }
 
-    def of_one(self, hidden, targets):
+    def per_replica(self, hidden, targets):
         """Return each replica for itself; the gradients of the weights go to the model's optimizer."""
         # The parts' gradients are added up where this is differentiated: in float32.
         whole = hidden if len(self.parts) == 1 else tf.cast(hidden, tf.float32)
-        wholes = self.sent(whole)
+        wholes = self.send(whole)
         vectors = wholes if whole.dtype == hidden.dtype else [hidden] * len(self.parts)
         losses, found = self.forward(vectors, targets)
         gradients = [
@@ -151,12 +153,12 @@ class JointLoss:
             nothing = tf.zeros(tf.shape(vectors[index])[:1])
             return with_gradient(gradient, nothing, [whole], [v for v in trained if v is not None])
 
-    def of_all_replicas(self, hidden, targets, trigger):
+    def cross_replica(self, hidden, targets, trigger):
         """Return one step of each part with what all replicas bring."""
 
         def forward(*replicas):
-            whole, lists = _joined(replicas)
-            vectors = self.sent(whole)
+            whole, lists = _concat_replicas(replicas)
+            vectors = self.send(whole)
             losses, found = self.forward(vectors, lists)
             sizes = [tf.shape(inputs[0])[0] for inputs in replicas]
             return _split(losses, sizes), (vectors, lists, found, sizes)
@@ -175,24 +177,24 @@ class JointLoss:
 def _of_all_hosts(hosts, losses, lse, mass):
     """Return these of each host, all for the same tokens; `lse` and `mass` may be empty."""
     numbers = [losses] if lse.shape == [0] else [losses, lse, mass]
-    route = RouteToAll(hosts, tf.shape(losses)[0])
-    came = tf.reshape(route.there(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
+    route = AllGather(hosts, tf.shape(losses)[0])
+    came = tf.reshape(route.forward(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
     of_hosts = [tf.unstack(of_host, len(numbers), axis=1) for of_host in tf.unstack(came)]
     return [(*of_host, lse, mass)[:3] for of_host in of_hosts]
 
 
 def _lists_of_all(hosts, route, targets):
     """Return the `LabelLists` of the tokens of all hosts; `route` is that of the tokens."""
-    of_labels = RouteToAll(hosts, tf.size(targets.labels))
-    lengths = route.there(targets.row_splits[1:] - targets.row_splits[:-1])
+    of_labels = AllGather(hosts, tf.size(targets.labels))
+    lengths = route.forward(targets.row_splits[1:] - targets.row_splits[:-1])
     return LabelLists(
-        of_labels.there(targets.labels),
+        of_labels.forward(targets.labels),
         tf.concat([[0], tf.cumsum(lengths)], axis=0),
-        None if targets.weights is None else of_labels.there(targets.weights),
+        None if targets.weights is None else of_labels.forward(targets.weights),
     )
 
 
-def _joined(replicas):
+def _concat_replicas(replicas):
     """Return hidden vectors and `LabelLists` of all replicas, one after the other."""
     hidden, *of_labels = zip(*(inputs[:-1] for inputs in replicas))
     if len(replicas) == 1:

@@ -7,7 +7,7 @@ hidden vectors go to all of them, and from each come a few numbers per vector ba
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
-from keras_largeout.distribute.replicas.between_hosts import RouteToAll
+from keras_largeout.distribute.replicas.collectives import AllGather
 from keras_largeout.ops._gradients import with_gradient, without_gradient
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in_top_k
@@ -21,8 +21,8 @@ def top_scores(weights, hidden, k, loss):
     if hosts is None:
         logits, ids, total = _top_here(weights.parts(), hidden, k, loss)
     else:
-        route = RouteToAll(hosts, tf.shape(hidden)[0])
-        logits, ids, total = _top_here(weights.parts(), route.there(hidden), k, loss)
+        route = AllGather(hosts, tf.shape(hidden)[0])
+        logits, ids, total = _top_here(weights.parts(), route.forward(hidden), k, loss)
         logits, ids = best_of_hosts(hosts, route, logits, ids, k)
         total = None if total is None else logsumexp_of_hosts(route, total)
     if total is not None:
@@ -104,9 +104,9 @@ def log_probs(weights, hidden, classes, loss):
     if hosts is None:
         logits, total = _logits_here(weights.parts(), hidden, classes, loss)
     else:
-        route = RouteToAll(hosts, tf.size(classes))
-        logits, total = _logits_here(weights.parts(), route.there(hidden), route.there(classes), loss)
-        logits = without_gradient(tf.reduce_sum(route.back(logits), axis=0), hidden)
+        route = AllGather(hosts, tf.size(classes))
+        logits, total = _logits_here(weights.parts(), route.forward(hidden), route.forward(classes), loss)
+        logits = without_gradient(tf.reduce_sum(route.reverse(logits), axis=0), hidden)
         total = None if total is None else logsumexp_of_hosts(route, total)
     return tf.math.log_sigmoid(logits) if total is None else logits - total
 

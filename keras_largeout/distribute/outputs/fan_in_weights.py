@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import sums
-from keras_largeout.distribute.replicas.devices import on
-from keras_largeout.distribute.tables import chunks
-from keras_largeout.distribute.tables.array import ShardedArray
-from keras_largeout.distribute.tables.row_span import RowSpan, saved_shape
-from keras_largeout.distribute.tables.table import ShardedTable
+from keras_largeout.distribute.replicas.collectives import all_reduce_sum
+from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops.fan_in.rewire import fan_in_connections, fan_in_degrees
+from keras_largeout.tables import chunks
+from keras_largeout.tables.array import ShardedArray
+from keras_largeout.tables.row_range import RowRange, saved_shape
+from keras_largeout.tables.table import ShardedTable
 
 
 class Connections(keras.initializers.Initializer):
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
     def on_its_device(self):
         """Return a context in which ops run where the weights are."""
-        return on(self.kernel)
+        return device_scope(self.kernel)
 
 
 class FanInWeights:
@@ -141,7 +141,7 @@ class FanInWeights:
             with part.on_its_device():
                 degrees += fan_in_degrees(part.connections, self.num_inputs).numpy()
         hosts = self.kernel.hosts
-        return degrees if hosts is None else sums(hosts, tf.constant(degrees)).numpy()
+        return degrees if hosts is None else all_reduce_sum(hosts, tf.constant(degrees)).numpy()
 
     def save(self, store):
         for table in self.tables:
@@ -168,7 +168,7 @@ class FanInWeights:
             )
         for table in self.tables:
             table.check(store)
-        RowSpan(self.connections).check(store, "connections")
+        RowRange(self.connections).check(store, "connections")
         self._check_connections(store)
 
     def _check_connections(self, store):

@@ -10,7 +10,7 @@ def best_of_hosts(hosts, route, scores, ids, k):
 
     Args:
         hosts: `Hosts`. Those further on have larger ids.
-        route: the `RouteToAll` by which all hosts got the vectors.
+        route: the `AllGather` by which all hosts got the vectors.
         scores, ids: float32 and int32 `[sum(route.receive), m]`: the best of this host's classes, for the
             vectors of all; m may be smaller than k.
         k: int or int32 scalar.
@@ -19,7 +19,7 @@ def best_of_hosts(hosts, route, scores, ids, k):
     padded = tf.pad(scores, missing, constant_values=-float("inf")), tf.pad(ids, missing)
     if not tf.is_tensor(k):
         padded = [tf.ensure_shape(values, [None, k]) for values in padded]
-    return best_of(*(tf.unstack(route.back(values), hosts.count) for values in padded), k)
+    return best_of(*(tf.unstack(route.reverse(values), hosts.count) for values in padded), k)
 
 
 def logsumexp_of_hosts(route, lse):
@@ -28,4 +28,4 @@ def logsumexp_of_hosts(route, lse):
     Args:
         lse: float32 `[sum(route.receive)]`, over this host's classes, for the vectors of all.
     """
-    return tf.reduce_logsumexp(route.back(lse), axis=0)
+    return tf.reduce_logsumexp(route.reverse(lse), axis=0)

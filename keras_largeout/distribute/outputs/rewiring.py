@@ -7,11 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.outputs.fan_in_losses import JointLoss
-from keras_largeout.distribute.replicas.between_hosts import joined, of_each, sums
+from keras_largeout.distribute.outputs.fan_in_losses import FanInLoss
+from keras_largeout.distribute.replicas.collectives import all_gather, all_gather_scalar, all_reduce_sum
 from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
-from keras_largeout.distribute.tables.chunks import chunk_ranges
-from keras_largeout.distribute.tables.shard import outside_tables
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
@@ -20,6 +18,8 @@ from keras_largeout.ops.fan_in.rewire import (
     fan_in_rewire,
 )
 from keras_largeout.ops.labels import LabelLists, on_the_host
+from keras_largeout.tables.chunks import chunk_ranges
+from keras_largeout.tables.shard import outside_tables
 
 
 class Batch(NamedTuple):
@@ -80,7 +80,7 @@ class BatchKeeper:
         parts = {key: [kept[key].numpy() for kept in self._kept] for key in self._kept[0] if key != "wanted"}
         whole = {key: tf.constant(np.concatenate(arrays)) for key, arrays in parts.items()}
         if self._hosts is not None:  # in this order on all hosts
-            whole = {key: joined(self._hosts, whole[key])[0] for key in sorted(whole)}
+            whole = {key: all_gather(self._hosts, whole[key])[0] for key in sorted(whole)}
         if not len(whole["lengths"]):
             return None
         splits = tf.concat([[0], tf.cumsum(whole["lengths"])], axis=0)
@@ -127,13 +127,13 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     slots = slots or [()] * len(parts)
     forward = [None] * len(parts)
     if batch is not None:
-        _, forward = JointLoss(weights, loss).forward([batch.hidden] * len(parts), batch.targets)
+        _, forward = FanInLoss(weights, loss).forward([batch.hidden] * len(parts), batch.targets)
     pruning = {"fraction": fraction}
     if not per_class:
         kernels, firsts = [part.kernel for part in parts], [part.first_class for part in parts]
         all_of_them = {"connections": math.prod(weights.kernel.shape)}
         if hosts is not None:
-            all_of_them["summed"] = functools.partial(sums, hosts)
+            all_of_them["summed"] = functools.partial(all_reduce_sum, hosts)
         threshold = fan_in_prune_threshold(kernels, fraction, seed, first_class=firsts, **all_of_them)
         pruning = {"threshold": threshold}
     changed = 0
@@ -147,7 +147,7 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
             for slot in moments:
                 if slot.dtype != tf.float32:  # Keras's own, of bfloat16 weights
                     slot.assign(tf.where(part.kernel == 0, tf.zeros([], slot.dtype), slot))
-    return changed if hosts is None else int(of_each(hosts, changed).sum())
+    return changed if hosts is None else int(all_gather_scalar(hosts, changed).sum())
 
 
 def _growth(weights, part, seed, batch, forward, candidates, loss):

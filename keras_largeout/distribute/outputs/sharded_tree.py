@@ -7,17 +7,22 @@ device that has the subtree of its target: at most one, whatever the tree's dept
 
 import tensorflow as tf
 
-from keras_largeout.distribute.planning.repacking import spread_subtrees
-from keras_largeout.distribute.planning.tree_estimator import node_owners
-from keras_largeout.distribute.planning.tree_placement import cut_and_units
-from keras_largeout.distribute.replicas.between_hosts import Route
-from keras_largeout.distribute.replicas.devices import components, local, on, plain_variable
-from keras_largeout.distribute.replicas.exchange_dtype import rows_of, sent
-from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.counting import counter_of
+from keras_largeout.distribute.replicas.collectives import AllToAll
+from keras_largeout.distribute.replicas.devices import (
+    device_scope,
+    per_device_variables,
+    plain_variable,
+    replica_copy,
+)
+from keras_largeout.distribute.replicas.exchange_dtype import gather_narrowed, send_narrowed
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.tree_softmax.stock_dense import TreeFacts, rows_on_paths
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_pairs
+from keras_largeout.planning.repacking import spread_subtrees
+from keras_largeout.planning.tree_estimator import node_owners
+from keras_largeout.planning.tree_placement import cut_and_units
+from keras_largeout.tables.array import HOT
+from keras_largeout.tables.counting import counter_of
 from keras_largeout.trees.parts import split_tree
 
 _FIELDS = ("class_row", "node_start", "node_row", "node_parent", "row_hint")
@@ -38,7 +43,7 @@ class ShardedTree:
         self.plan_name, self.counter = name, None
         self.tables = [kernel] if bias is None else [kernel, bias]
         for table in self.tables:
-            table.placed = self
+            table.placement_unit = self
         self._tree, self._top_tree, self._leaf_of_class, self._counts = None, None, None, counts
         remote = kernel.remote
         self._top = {field: _Vector(remote) for field in _FIELDS}
@@ -137,13 +142,13 @@ class ShardedTree:
         # Hidden vectors of tokens go to the host that has the subtree of their target, and losses come back.
         starts = self._class_offsets.local[:: hosts.per_host]
         order, sizes = self._by_owner(position, starts, hosts.count)
-        route = Route(hosts, tf.stack(sizes))
-        there = route.there(take_each(hidden, order)), route.there(tf.gather(position, order))
+        route = AllToAll(hosts, tf.stack(sizes))
+        there = route.forward(permute_rows(hidden, order)), route.forward(tf.gather(position, order))
         below, of_parts, _ = self._below(*there)
         if counter is not None:
             asked = self._by_owner(position, self._class_offsets.local, len(of_parts))[1]
             self._count(hidden, asked, [pairs, *of_parts])
-        return losses + tf.scatter_nd(order[:, None], route.back(below), tf.shape(losses))
+        return losses + tf.scatter_nd(order[:, None], route.reverse(below), tf.shape(losses))
 
     def _count(self, hidden, sizes, pairs):
         counter = counter_of(self)
@@ -191,15 +196,15 @@ class ShardedTree:
         """
         offsets, devices = self._class_offsets.local, self.kernel.placement.devices
         order, sizes = self._by_owner(position, offsets, devices)
-        pieces = tf.split(take_each(hidden, order), sizes)
+        pieces = tf.split(permute_rows(hidden, order), sizes)
         classes = tf.split(tf.gather(position, order), sizes)
         below, pairs = [], [None] * devices
         for index, (mine, piece) in enumerate(zip(classes, pieces)):
             if index not in self._forests:
                 continue
             kernel, bias = self._weights(index)
-            vectors = sent(piece, kernel, self.kernel.exchange_dtype)
-            with on(kernel):
+            vectors = send_narrowed(piece, kernel, self.kernel.exchange_dtype)
+            with device_scope(kernel):
                 loss, pairs[index] = tree_softmax_pairs(
                     vectors,
                     mine - offsets[index],
@@ -215,14 +220,14 @@ class ShardedTree:
         return tf.scatter_nd(order[:, None], tf.concat(below, axis=0), shape), pairs, sizes
 
     def _weights(self, key):
-        kernel = local(self.kernel.array.parts[key].value)
-        return kernel, None if self.bias is None else local(self.bias.array.parts[key].value)
+        kernel = replica_copy(self.kernel.array.parts[key].value)
+        return kernel, None if self.bias is None else replica_copy(self.bias.array.parts[key].value)
 
     def _arrays(self, arrays):
         return TreeArrays(*(arrays[field].local for field in _FIELDS), row_child=None)
 
 
-def take_each(values, order):
+def permute_rows(values, order):
     """Return `values[order]` where no index occurs twice: its gradient only moves rows."""
     shape = tf.shape(values)
     taken = tf.gather(values, order)
@@ -235,7 +240,7 @@ def _fetched(variable, rows, dtype=None):
     Its gradient must be a `tf.IndexedSlices` of these rows. `dtype`: None, or what they travel in.
     """
     shape = tf.constant(variable.shape.as_list(), rows.dtype)
-    values = rows_of(variable, rows, dtype)
+    values = gather_narrowed(variable, rows, dtype)
     spread = tf.scatter_nd(rows[:, None], values, shape)
     return with_gradient(lambda grad: [grad.values], spread, [values])
 
@@ -250,7 +255,7 @@ class _Vector:
     @property
     def local(self):
         """The `tf.Variable` that the current replica uses."""
-        return local(self._variable)
+        return replica_copy(self._variable)
 
     def set(self, values):
         values = tf.constant(values, self._dtype)
@@ -261,6 +266,6 @@ class _Vector:
                 make = tf.Variable if self._device is None else plain_variable
                 with tf.device(self._device):
                     self._variable = make(values, shape=shape, trainable=False)
-            for copy in components(self._variable):
-                with on(copy):
+            for copy in per_device_variables(self._variable):
+                with device_scope(copy):
                     copy.assign(values)

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
-from keras_largeout.distribute.replicas.between_hosts import RouteToAll
-from keras_largeout.distribute.replicas.devices import local, on
-from keras_largeout.distribute.replicas.exchange_dtype import sent
-from keras_largeout.distribute.tables.array import HOT
-from keras_largeout.distribute.tables.lookup import sharded_lookup
+from keras_largeout.distribute.replicas.collectives import AllGather
+from keras_largeout.distribute.replicas.devices import device_scope, replica_copy
+from keras_largeout.distribute.replicas.exchange_dtype import send_narrowed
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.full_softmax.stock import stock_full_top_k
 from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
 from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of, marked_missing
+from keras_largeout.tables.array import HOT
+from keras_largeout.tables.lookup import sharded_lookup
 
 
 class Part(NamedTuple):
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
     def on_its_device(self):
         """Return a context in which ops run where the weights are."""
-        return on(self.kernel)
+        return device_scope(self.kernel)
 
 
 class SoftmaxWeights:
@@ -77,8 +77,8 @@ class SoftmaxWeights:
         offsets = self.kernel.placement.offsets
         return [
             Part(
-                local(shard.value),
-                None if self.bias is None else local(self.bias.array.parts[key].value),
+                replica_copy(shard.value),
+                None if self.bias is None else replica_copy(self.bias.array.parts[key].value),
                 0 if key == HOT else int(offsets[key]),
                 shard.shape[0],
             )
@@ -102,7 +102,7 @@ class SoftmaxWeights:
         if len(parts) == 1:
             (part,) = parts
             return full_softmax_terms(
-                sent(hidden, part.kernel, self.kernel.exchange_dtype),
+                send_narrowed(hidden, part.kernel, self.kernel.exchange_dtype),
                 targets,
                 part.kernel,
                 part.bias,
@@ -116,11 +116,11 @@ class SoftmaxWeights:
         back.
         """
         targets = self.checked(tf.cast(targets, tf.int64))
-        route = RouteToAll(hosts, tf.shape(hidden)[0])
-        terms, here = self._terms_here(route.there(hidden), route.there(targets))
-        here = tf.unstack(route.back(tf.cast(here, tf.int32)) > 0, hosts.count)
-        numbers = tf.unstack(route.back(tf.stack(terms, axis=1)), hosts.count)
-        return _joined([SoftmaxTerms(*tf.unstack(of_host, 3, axis=1)) for of_host in numbers], here)
+        route = AllGather(hosts, tf.shape(hidden)[0])
+        terms, here = self._terms_here(route.forward(hidden), route.forward(targets))
+        here = tf.unstack(route.reverse(tf.cast(here, tf.int32)) > 0, hosts.count)
+        numbers = tf.unstack(route.reverse(tf.stack(terms, axis=1)), hosts.count)
+        return _combine_terms([SoftmaxTerms(*tf.unstack(of_host, 3, axis=1)) for of_host in numbers], here)
 
     def _terms_here(self, hidden, targets):
         """Return the `SoftmaxTerms` over the classes of this process, and which of the targets are among
@@ -132,7 +132,7 @@ class SoftmaxWeights:
         for part in self.parts():
             mine = targets - part.first
             inside = (mine >= 0) & (mine < part.count)
-            vectors = sent(tf.cast(whole, hidden.dtype), part.kernel, self.kernel.exchange_dtype)
+            vectors = send_narrowed(tf.cast(whole, hidden.dtype), part.kernel, self.kernel.exchange_dtype)
             with part.on_its_device():
                 local_targets = tf.where(inside, mine, tf.constant(-1, tf.int64))
                 found.append(
@@ -141,7 +141,7 @@ class SoftmaxWeights:
                     )
                 )
                 here.append(inside)
-        return _joined(found, here), functools.reduce(tf.logical_or, here)
+        return _combine_terms(found, here), functools.reduce(tf.logical_or, here)
 
     def checked(self, targets, name="targets", least=-1):
         """Return `targets`, looked at where no op does, or where it cannot tell another's class from none.
@@ -178,8 +178,8 @@ class SoftmaxWeights:
             if excluded is not None:  # some tokens may have fewer classes left
                 best, chosen = marked_missing(best, chosen, best <= NO_CLASS)
         else:
-            route = RouteToAll(hosts, tf.shape(hidden)[0])
-            best, chosen, total = self._top_here(route.there(hidden), k)
+            route = AllGather(hosts, tf.shape(hidden)[0])
+            best, chosen, total = self._top_here(route.forward(hidden), k)
             best, chosen = best_of_hosts(hosts, route, best, chosen, k)
             total = logsumexp_of_hosts(route, total)
         best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
@@ -217,13 +217,13 @@ class SoftmaxWeights:
         if self.bias is None:
             return rows, None
         if self.bias.is_whole:
-            with on(self.bias.variable):
+            with device_scope(self.bias.variable):
                 return rows, tf.gather(self.bias.variable, classes)
         partition = self.bias.exchange.partition(classes, "error")
         return rows, tf.gather(self.bias.exchange.rows(partition), partition.inverse)
 
 
-def _joined(found, here):
+def _combine_terms(found, here):
     """Return the `SoftmaxTerms` over all classes, of those of the parts, and of which has the target of a
     token.
     """

@@ -5,7 +5,7 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import SelfMadeVariable, all_layers, same_call, uncast
+from keras_largeout._keras import LazyTfVariable, all_layers, same_call, uncast
 
 #: Values that are computed twice differ by this part of their size at most, also on a GPU.
 _NOISE = {2: 0.1, 4: 0.01, 8: 0.01}  # by bytes
@@ -29,9 +29,7 @@ class Again:
                     f"Received: remat=True for {layer.name!r}, a {type(layer).__name__}"
                 )
         states = {id(v): v for layer in layers for v in layer.non_trainable_variables}
-        self._before = [
-            (v, uncast(v).value()) for v in states.values() if not isinstance(v, SelfMadeVariable)
-        ]
+        self._before = [(v, uncast(v).value()) for v in states.values() if not isinstance(v, LazyTfVariable)]
         self._in_same_call = same_call()
 
     @contextlib.contextmanager

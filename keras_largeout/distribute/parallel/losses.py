@@ -5,7 +5,7 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from keras_largeout._hidden import heads_of
+from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import is_symbolic, losses_given, mask_of, with_mask
 from keras_largeout.distribute.parallel.recording import compute_there
 

@@ -54,7 +54,7 @@ def microbatches(values, number):
     return parts
 
 
-def joined(values):
+def concat_microbatches(values):
     """Return tensors of any kind, one below the other."""
     if isinstance(values[0], tf.SparseTensor):
         return tf.sparse.concat(0, values)

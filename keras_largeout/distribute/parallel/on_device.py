@@ -7,7 +7,7 @@ from typing import TypeVar
 import keras
 import tensorflow as tf
 
-from keras_largeout import _hidden
+from keras_largeout import _head_annotations
 from keras_largeout._keras import (
     all_layers,
     is_symbolic,
@@ -16,12 +16,12 @@ from keras_largeout._keras import (
     uncast,
     with_mask,
 )
-from keras_largeout.distribute.parallel.cut_slots import note_slot
 from keras_largeout.distribute.parallel.losses import losses_collected
 from keras_largeout.distribute.parallel.recording import compute_there
-from keras_largeout.distribute.replicas.devices import on
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.parallel.sharded_slots import note_slot
+from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops import export_mode
+from keras_largeout.tables.shard import ShardVariable
 
 _PENALTIES = "keras_largeout/penalties"  # the collection of a graph: (weight, its penalty)
 _placed = weakref.WeakKeyDictionary()  # layer -> device
@@ -274,7 +274,7 @@ def _differs(value):
 
 def _noted(wrapped, value):
     """Return `wrapped`, with the mask and the notes of heads of `value`."""
-    _hidden.keep_notes(value, wrapped)
+    _head_annotations.copy_annotations(value, wrapped)
     return with_mask(wrapped, mask_of(value))
 
 
@@ -307,4 +307,4 @@ def update_beside(optimizer):
 
 
 def _beside(variable):
-    return on(uncast(variable) if isinstance(variable, keras.Variable) else variable)
+    return device_scope(uncast(variable) if isinstance(variable, keras.Variable) else variable)

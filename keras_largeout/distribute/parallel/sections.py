@@ -12,20 +12,20 @@ import tensorflow as tf
 
 from keras_largeout._keras import compute_graph_by, graph_calls, mask_of, with_mask
 from keras_largeout.distribute.parallel.clones import clone_of
-from keras_largeout.distribute.parallel.cut_layers import (
+from keras_largeout.distribute.parallel.on_device import OnDevice, note_placed, refuse_replicas
+from keras_largeout.distribute.parallel.recording import compute_there
+from keras_largeout.distribute.parallel.sharded_layers import (
     Columns,
     can_be_cut,
     cut,
     is_elementwise,
     stays_in_columns,
 )
-from keras_largeout.distribute.parallel.on_device import OnDevice, note_placed, refuse_replicas
-from keras_largeout.distribute.parallel.recording import compute_there
+from keras_largeout.distribute.parallel.stage_planner import place_branches
 from keras_largeout.distribute.parallel.transfers import note_transfer
-from keras_largeout.distribute.planning.stage_planner import place_branches
-from keras_largeout.distribute.replicas.devices import cut_over
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.replicas.devices import shard_over
 from keras_largeout.ops import export_mode
+from keras_largeout.tables.shard import ShardVariable
 
 
 def in_sections(model, devices, costs):
@@ -49,7 +49,7 @@ def in_sections(model, devices, costs):
             cutters[layer.name] = cut(new, names, ways[layer.name])
         return new
 
-    with cut_over(names):
+    with shard_over(names):
         copy = clone_of(model, copied)
     for layer in copy.layers:
         if any(isinstance(w, ShardVariable) and len(w.array.table.devices) > 1 for w in layer.weights):

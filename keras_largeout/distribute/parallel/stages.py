@@ -10,7 +10,7 @@ written down. All micro-batches go forward, then all go backward, as in
 import keras
 import tensorflow as tf
 
-from keras_largeout import _hidden
+from keras_largeout import _head_annotations
 from keras_largeout._keras import (
     all_layers,
     compute_graph_by,
@@ -20,7 +20,7 @@ from keras_largeout._keras import (
     with_mask,
 )
 from keras_largeout.distribute.parallel.losses import losses_collected
-from keras_largeout.distribute.parallel.microbatches import joined, microbatches
+from keras_largeout.distribute.parallel.microbatches import concat_microbatches, microbatches
 from keras_largeout.distribute.parallel.on_device import (
     own,
     penalised_weights,
@@ -196,7 +196,7 @@ class _Step:
 
     def _finish(self, values):
         pipeline = self._pipeline
-        self.outputs = [self._joined(tensor) for tensor in pipeline.outputs]
+        self.outputs = [self._concat(tensor) for tensor in pipeline.outputs]
         self._floating = [i for i, value in enumerate(self.outputs) if _is_floating(value)]
         totals, added_by = {}, {}  # by the stage, and which of its losses: a mean over the micro-batches
         for m, run in self._runs:
@@ -227,17 +227,17 @@ class _Step:
             layer.add_loss(next(wrapped))
         penalties_known().extend(zip(penalised, wrapped))
 
-    def _joined(self, tensor):
+    def _concat(self, tensor):
         """Return an output of the model from those of the micro-batches."""
         values = [known[id(tensor)] for known in self._known]
         if len(values) == 1:
             return values[0]
         with tf.device(self._pipeline.device_of(tensor)):
-            value = joined([part.real(value) for part, value in zip(self._parts, values)])
+            value = concat_microbatches([part.real(value) for part, value in zip(self._parts, values)])
             if mask_of(values[0]) is not None:
                 masks = [part.real(mask_of(value)) for part, value in zip(self._parts, values)]
-                with_mask(value, joined(masks))
-            _hidden.keep_notes(values[0], value)
+                with_mask(value, concat_microbatches(masks))
+            _head_annotations.copy_annotations(values[0], value)
         return value
 
     def _gradients(self, upstream):
@@ -277,7 +277,7 @@ class _Step:
                 part.real(sum_there(None, pending.get((m, id(tensor)), ())))
                 for m, part in enumerate(self._parts)
             ]
-            yield None if each[0] is None else joined(each)
+            yield None if each[0] is None else concat_microbatches(each)
 
 
 def _is_floating(value):
@@ -294,6 +294,6 @@ def _is_floating(value):
 def _noted(copy, value):
     """Return `copy`, with the mask and the notes of heads of `value`."""
     if copy is not value:
-        _hidden.keep_notes(value, copy)
+        _head_annotations.copy_annotations(value, copy)
         with_mask(copy, mask_of(value))
     return copy

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.replicas.devices import plain_variable
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.tables.shard import ShardVariable
 
 _state = threading.local()  # `counter`: that which counts while a step is traced
 _HOST = "CPU:0"

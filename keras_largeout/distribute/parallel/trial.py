@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers, graph_calls, uncast
 from keras_largeout.distribute.parallel.losses import losses_collected
-from keras_largeout.distribute.planning.stage_planner import CallCost
-from keras_largeout.distribute.tables.shard import ShardVariable
+from keras_largeout.distribute.parallel.stage_planner import CallCost
 from keras_largeout.ops.measuring import measuring
+from keras_largeout.tables.shard import ShardVariable
 
 #: A trial batch that nobody gave has so many examples, and so many steps where a length is not known.
 _EXAMPLES, _STEPS = 32, 16

@@ -1,4 +1,4 @@
 """The processes of one training run on several machines: who they are, where they listen, starting them.
 
-For parameter servers (`distribute/cluster/`) and for hosts in step (`distribute/hosts/`). No TensorFlow.
+For parameter servers (`distribute/cluster/`) and for synchronous hosts (`distribute/hosts/`). No TensorFlow.
 """

@@ -12,7 +12,7 @@ _TITLES = {"chief": "chief", "worker": "worker", "ps": "parameter server"}
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of one training run: with parameter servers, or hosts that train in step.
+    """The processes of one training run: with parameter servers, or synchronous hosts.
 
     Args:
         addresses: dict of job (`"chief"`, `"worker"`, `"ps"`) to a tuple of `"host:port"`. Without `"ps"` a
@@ -42,8 +42,8 @@ class Cluster:
 
     @property
     def is_server(self):
-        """True in a worker or parameter server, False in the chief, and in a host that trains in step."""
-        return self.job in SERVER_JOBS and not self.in_step
+        """True in a worker or parameter server, False in the chief, and in a synchronous host."""
+        return self.job in SERVER_JOBS and not self.is_synchronous
 
     @property
     def in_step(self):
@@ -70,19 +70,19 @@ class Cluster:
         return [(j, i, a) for j in SERVER_JOBS for i, a in enumerate(self.addresses[j])]
 
     def hosts(self):
-        """Return `(job, index, address)` of every host that trains in step: a chief, then the workers."""
+        """Return `(job, index, address)` of every synchronous host: a chief, then the workers."""
         return [(j, i, a) for j in ("chief", "worker") for i, a in enumerate(self.addresses.get(j, ()))]
 
     def others(self):
         """Return `(job, index, address)` of those that this process waits for."""
-        if not self.in_step:
+        if not self.is_synchronous:
             return self.servers()
         return [(j, i, a) for j, i, a in self.hosts() if (j, i) != (self.job, self.index)]
 
     def name(self, job, index):
         """Return what messages call a process: `"parameter server 1 (10.0.0.7:2222)"`."""
         title, number = _TITLES.get(job, job), index
-        if self.in_step:
+        if self.is_synchronous:
             title, number = "host", [(j, i) for j, i, _ in self.hosts()].index((job, index))
         return f"{title} {number} ({self.addresses[job][index]})"
 

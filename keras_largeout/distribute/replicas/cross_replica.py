@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.between_hosts import joined
+from keras_largeout.distribute.replicas.collectives import all_gather
 from keras_largeout.distribute.replicas.devices import replica_index
 from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.ops._gradients import with_gradient
@@ -37,7 +37,7 @@ def joined_of_replicas(value):
 
     def join(strategy, value):
         here, hosts = tf.concat(strategy.experimental_local_results(value), axis=0), hosts_of(strategy)
-        return here if hosts is None else joined(hosts, here)[0]
+        return here if hosts is None else all_gather(hosts, here)[0]
 
     return replica.merge_call(join, args=[tf.stop_gradient(value)])
 

@@ -14,8 +14,8 @@ _SYNCHRONOUS = (
     tf.distribute.MultiWorkerMirroredStrategy,
     tf.distribute.OneDeviceStrategy,
 )
-_state = threading.local()  # `devices` of `cut_over`
-_given = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
+_state = threading.local()  # `devices` of `shard_over`
+_reserved = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 
 
 def table_devices():
@@ -43,7 +43,7 @@ def table_devices():
 
 
 @contextlib.contextmanager
-def cut_over(devices):
+def shard_over(devices):
     """A context in which tables are cut over devices, though one replica alone computes with them.
 
     Args:
@@ -69,33 +69,33 @@ def on_servers():
     return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
 
 
-def emptiest_server(nbytes):
+def least_loaded_server(nbytes):
     """Return the parameter server that this function has given the fewest bytes; it is given `nbytes`
     more.
     """
-    given = _given.setdefault(tf.distribute.get_strategy(), {})
+    given = _reserved.setdefault(tf.distribute.get_strategy(), {})
     servers = table_devices()
     server = min(servers, key=lambda name: (given.get(name, 0), servers.index(name)))
-    give_server(server, nbytes)
+    reserve(server, nbytes)
     return server
 
 
-def give_server(server, nbytes):
+def reserve(server, nbytes):
     """Counts `nbytes` more on a parameter server."""
-    given = _given.setdefault(tf.distribute.get_strategy(), {})
+    given = _reserved.setdefault(tf.distribute.get_strategy(), {})
     given[server] = given.get(server, 0) + nbytes
 
 
-def components(variable):
+def per_device_variables(variable):
     """Return the `tf.Variable`s behind a variable: one per device where it is mirrored, else itself."""
     # Its own strategy knows the copies. The current one may be another, outside the scope, and see one.
     strategy = getattr(variable, "distribute_strategy", None) or tf.distribute.get_strategy()
     return strategy.experimental_local_results(variable)
 
 
-def local(variable):
+def replica_copy(variable):
     """Return the `tf.Variable` that the current replica uses: its own copy where `variable` is mirrored."""
-    copies = components(variable)
+    copies = per_device_variables(variable)
     if len(copies) == 1:
         return copies[0]
     replica = tf.distribute.get_replica_context()
@@ -112,7 +112,7 @@ def replica_index():
     return int(tf.get_static_value(replica.replica_id_in_sync_group)) % replicas_here(replica.strategy)
 
 
-def on(variable):
+def device_scope(variable):
     """Return a context in which ops run on the device that holds `variable` (a `tf.Variable` of one
     device).
     """

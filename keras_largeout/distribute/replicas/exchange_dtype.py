@@ -7,7 +7,7 @@ it travels, and is float32 again where it arrives.
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import on
+from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops._gradients import row_gradient, with_gradient
 
 
@@ -30,35 +30,35 @@ def exchange_dtype_of(strategy):
 
 
 # `home` is everywhere a `tf.Variable` on another device, and `dtype` None or the dtype to travel in. The
-# functions are called where the values are needed, or come from: outside of `on(home)`.
+# functions are called where the values are needed, or come from: outside of `device_scope(home)`.
 
 
-def from_home(values, home, dtype):
+def fetch_narrowed(values, home, dtype):
     """Return `values` of the device of `home`, here; not for what is differentiated (its gradient would be
     wide).
     """
     if dtype is None or values.dtype != tf.float32:
         return values
-    with on(home):
+    with device_scope(home):
         narrow = tf.cast(values, dtype)
     return tf.cast(narrow, tf.float32)
 
 
-def sent(values, home, dtype):
+def send_narrowed(values, home, dtype):
     """Return `values` of here on the device of `home`; the gradient comes back in the same dtype."""
     if dtype is None or values.dtype != tf.float32:
         return values
     narrow = tf.cast(values, dtype)
 
     def gradient(grad):
-        with on(home):
+        with device_scope(home):
             return [tf.cast(grad, dtype)]
 
-    with on(home):  # where the gradient comes from, or float32 values would travel for it
+    with device_scope(home):  # where the gradient comes from, or float32 values would travel for it
         return with_gradient(gradient, tf.cast(narrow, tf.float32), [narrow])
 
 
-def rows_of(home, indices, dtype):
+def gather_narrowed(home, indices, dtype):
     """Return the rows `indices` of `home`, here.
 
     Args:
@@ -68,7 +68,7 @@ def rows_of(home, indices, dtype):
         `[n, ...]` of the dtype of `home`. Its gradient is a `tf.IndexedSlices`, of values of `dtype`: they
         travel when the rows are updated.
     """
-    with on(home):
+    with device_scope(home):
         rows = tf.gather(home, indices)
         if dtype is None or rows.dtype != tf.float32:
             return rows

@@ -1,4 +1,4 @@
-"""Several hosts that train in step, one process each: how many there are, and which of them this one is."""
+"""Synchronous hosts, one process each: how many there are, and which of them this process is."""
 
 import contextlib
 import weakref
@@ -15,7 +15,7 @@ class Hosts:
         count: int, how many hosts.
         index: int, which of them this process is.
         local: tuple of the names of the devices of this host. Every host has as many.
-        tokens: dict, see `between_hosts.py`.
+        tokens: dict, see `collectives.py`.
         watch: the `HostWatch` that notices when another host is lost, or None.
     """
 

@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from keras_largeout._keras import SelfMadeVariable
-from keras_largeout.distribute.replicas.devices import on, plain_variable
+from keras_largeout._keras import LazyTfVariable
+from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
 
 
-class PlainWeight(SelfMadeVariable):
+class PlainWeight(LazyTfVariable):
     """A `keras.Variable` of one `tf.Variable` on one device, under every strategy; no optimizer trains it.
 
     Args:
@@ -43,6 +43,6 @@ class PlainWeight(SelfMadeVariable):
     def assign(self, value):
         if not self.initialized:
             return super().assign(value)
-        with on(self.value):
+        with device_scope(self.value):
             self.value.assign(tf.cast(tf.convert_to_tensor(value), self.dtype))
         return self

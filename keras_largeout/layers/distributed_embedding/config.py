@@ -6,19 +6,19 @@ from typing import Any
 import keras
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.tables.placing import check_placement
-from keras_largeout.distribute.tables.storage.places import (
+from keras_largeout.layers._id_mapper import IdMapper, vocabulary_config
+from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
+from keras_largeout.ops.embedding.wrapper import COMBINERS
+from keras_largeout.optimizers.to_row_sparse import to_row_sparse
+from keras_largeout.planning.placement import Placement
+from keras_largeout.tables.placing import check_placement
+from keras_largeout.tables.storage.places import (
     as_safe_as_here,
     check_storage,
     config_of_copy,
     storage_config,
 )
-from keras_largeout.distribute.tables.storage.row_cache import check_cache_rows
-from keras_largeout.layers._ids import IdsOfTable, vocabulary_config
-from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
-from keras_largeout.ops.embedding.wrapper import COMBINERS
-from keras_largeout.optimizers.counterpart import counterpart
+from keras_largeout.tables.storage.row_cache import check_cache_rows
 
 # Fields whose values Keras serialises.
 _OBJECTS = ("initializer", "optimizer", "regularizer", "constraint", "vocabulary")
@@ -126,7 +126,7 @@ class TableConfig:
             )
         own, argument = self.optimizer, f"`optimizer` of table {self.name!r}"
         settle = {
-            "optimizer": None if own is None else counterpart(own, argument),
+            "optimizer": None if own is None else to_row_sparse(own, argument),
             "vocabulary_size": positive_int("vocabulary_size", self.vocabulary_size),
             "embedding_dim": positive_int("embedding_dim", self.embedding_dim),
             "initializer": keras.initializers.get(self.initializer),
@@ -140,9 +140,9 @@ class TableConfig:
             object.__setattr__(self, field, value)
         self.ids("error")
 
-    def ids(self, out_of_range: str) -> IdsOfTable:
-        """Return the `IdsOfTable` of this table in a layer that says `out_of_range`."""
-        return IdsOfTable(
+    def ids(self, out_of_range: str) -> IdMapper:
+        """Return the `IdMapper` of this table in a layer that says `out_of_range`."""
+        return IdMapper(
             self.vocabulary_size,
             self.out_of_range or out_of_range,
             self.mask_zero,

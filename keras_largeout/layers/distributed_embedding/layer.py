@@ -9,31 +9,31 @@ import keras
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._keras import place_of
-from keras_largeout.distribute.balance.feature_use import FeatureUse
+from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
-from keras_largeout.distribute.planning.plan import Plan
-from keras_largeout.distribute.planning.specs import TableSpec
 from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale, check_optimizer
-from keras_largeout.distribute.tables.placing import PLACEMENTS
-from keras_largeout.distribute.tables.row_span import RowSpan
-from keras_largeout.distribute.tables.stacked import StackedTable
-from keras_largeout.distribute.tables.stacked_lookup import StackedLookup
-from keras_largeout.distribute.tables.storage.places import as_safe_as_here
-from keras_largeout.distribute.tables.table import give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._feature_use import FeatureUse
+from keras_largeout.layers._fused_optimizer import add_trigger, check_not_scaled
 from keras_largeout.layers._inputs import check_exact, check_keras_3
-from keras_largeout.layers._own_optimizer import add_trigger, check_not_scaled
 from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.layers.distributed_embedding.features import FeatureStructure, bundled, unbundled
 from keras_largeout.layers.distributed_embedding.optimizers import trained_together
 from keras_largeout.layers.distributed_embedding.requests import Requests
 from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of
-from keras_largeout.ops.embedding.into_range import check_way
+from keras_largeout.ops.embedding.into_range import check_out_of_range
 from keras_largeout.ops.embedding.stock import StockLookup
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.measuring import is_measuring
+from keras_largeout.planning.plan import Plan
+from keras_largeout.planning.specs import TableSpec
+from keras_largeout.tables.placing import PLACEMENTS
+from keras_largeout.tables.row_range import RowRange
+from keras_largeout.tables.stacked import StackedTable
+from keras_largeout.tables.stacked_lookup import StackedLookup
+from keras_largeout.tables.storage.places import as_safe_as_here
+from keras_largeout.tables.table import track_shards
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -109,7 +109,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_way(out_of_range)
+        check_out_of_range(out_of_range)
         if placement not in PLACEMENTS and not hasattr(placement, "placements"):
             raise ValueError(
                 f"`placement` must be one of {PLACEMENTS} or a Plan (a table's own Placement goes into its "
@@ -163,7 +163,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
         if self.built:
             return
         self.tables = [self._table(stack) for stack in self._stacks]
-        give_shards(self, *self.tables)
+        track_shards(self, *self.tables)
         if self.optimizers:
             self._trigger = add_trigger(self)
             self.make_slots()
@@ -315,7 +315,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     # The tables one by one.
 
-    def get_embedding_tables(self) -> dict[str, RowSpan]:
+    def get_embedding_tables(self) -> dict[str, RowRange]:
         """Return dict from the name of each table to its rows.
 
         The values are views: `shape`, `dtype`, subscripts as of a NumPy array (`table[[3, 5], :2]`),
@@ -366,7 +366,7 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         self.make_slots()
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             for name, rows in self.get_embedding_tables().items():
                 rows.save(arrays, name)
 

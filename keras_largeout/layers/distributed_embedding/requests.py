@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.tables.stacked_lookup import Request
 from keras_largeout.layers._inputs import as_ids
-from keras_largeout.layers._sequences import cut, padded
+from keras_largeout.layers._sequences import padded, truncate
+from keras_largeout.tables.stacked_lookup import Request
 
 
 class Requests:
@@ -15,7 +15,7 @@ class Requests:
         out_of_range: what the layer says of ids outside tables that do not say it themselves.
 
     Attributes:
-        rules: dict from the names of the tables to `IdsOfTable`.
+        rules: dict from the names of the tables to `IdMapper`.
         uses: a `FeatureUse` for each feature, or nothing.
     """
 
@@ -63,7 +63,7 @@ class Requests:
         if feature.max_sequence_length is None:
             return ids
         feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
-        return cut(ids, feature.max_sequence_length)
+        return truncate(ids, feature.max_sequence_length)
 
     def _in_tables(self, ids, training):
         """Return ids of all features as rows of their tables. A vocabulary sees all features of its table

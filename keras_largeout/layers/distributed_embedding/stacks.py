@@ -6,9 +6,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_largeout.distribute.planning.specs import TableSpec
-from keras_largeout.distribute.tables.storage.places import storage_of_spec
 from keras_largeout.layers.distributed_embedding.config import unnumbered
+from keras_largeout.planning.specs import TableSpec
+from keras_largeout.tables.storage.places import storage_of_spec
 
 # Ids of a stack then fit 31 bits; a permutation must not have many more rows.
 MOST_ROWS = 2**31 - 1

@@ -16,7 +16,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from keras_largeout._hidden import heads_of
+from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import compiled_metrics, made_from, outermost_layer
 from keras_largeout.layers.heads.head_loss import HeadLoss, match_losses
 

@@ -6,20 +6,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._hidden import note_training
-from keras_largeout._keras import place_of
+from keras_largeout._head_annotations import annotate_training
+from keras_largeout._keras import store_path
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
-from keras_largeout.distribute.tables.row_span import saved_shape
-from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.heads.head import Head
+from keras_largeout.tables.row_range import saved_shape
+from keras_largeout.tables.table import ShardedTable, track_shards
 
 
-class TableHead(HeadOptimizer, Head):
+class TableHead(FusedHeadMixin, Head):
     """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`.
 
     Args:
@@ -69,7 +69,7 @@ class TableHead(HeadOptimizer, Head):
                 "`optimizer` must be None where the kernel is a table of another layer: one optimizer trains "
                 f"it. Received: optimizer={optimizer!r}, kernel={kernel!r}"
             )
-        self.take_optimizer(optimizer)
+        self._set_optimizer(optimizer)
 
     def tied_to(self) -> keras.Layer | None:
         """Return the embedding whose table is the kernel; None where the head has one of its own.
@@ -115,7 +115,7 @@ class TableHead(HeadOptimizer, Head):
                 beside=kernel if whole else None,
             )
         self.softmax_weights = SoftmaxWeights(kernel, bias, self)
-        give_shards(self, *self._own_tables())
+        track_shards(self, *self._own_tables())
         self.build_optimizer(self._own_tables())
         self.built = True
         self.track_state()
@@ -145,7 +145,7 @@ class TableHead(HeadOptimizer, Head):
 
     def call(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
         hidden = super().call(inputs)
-        note_training(hidden, training)
+        annotate_training(hidden, training)
         return hidden
 
     def compute_output_spec(self, inputs: tf.Tensor, training: bool | None = False) -> keras.KerasTensor:
@@ -175,7 +175,7 @@ class TableHead(HeadOptimizer, Head):
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):
-        return self.losses_with_own_step(
+        return self.losses_with_fused_update(
             vectors, lambda vectors: self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
         )
 
@@ -228,7 +228,7 @@ class TableHead(HeadOptimizer, Head):
 
     def save_own_variables(self, store):
         self.make_slots()
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             for table in self._own_tables():
                 table.save(arrays)
             self.save_more(arrays)

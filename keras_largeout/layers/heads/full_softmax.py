@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._hidden import in_training
+from keras_largeout._head_annotations import in_training
 from keras_largeout.layers.heads._per_class import counts_per_class
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.ops.full_softmax.wrapper import Expected

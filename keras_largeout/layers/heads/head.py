@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout._hidden import Scored, mark
+from keras_largeout._head_annotations import ScoredOutput, annotate
 from keras_largeout._keras import mask_of
 from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
@@ -99,7 +99,7 @@ class Head(keras.layers.Layer):
         check_optimizer(self)
         check_call(self)
         hidden = tf.identity(inputs)  # its own tensor: other heads may get the same inputs
-        mark(hidden, self, inputs)
+        annotate(hidden, self, inputs)
         return hidden
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -107,7 +107,7 @@ class Head(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: tf.Tensor) -> keras.KerasTensor:
         hidden = super().compute_output_spec(inputs)
-        mark(hidden, self, inputs)
+        annotate(hidden, self, inputs)
         return hidden
 
     @property
@@ -162,7 +162,7 @@ class Head(keras.layers.Layer):
         hidden: tf.Tensor | np.ndarray,
         sample_weight: Any = None,
         ignore_class: int | None = None,
-    ) -> Scored:
+    ) -> ScoredOutput:
         """Return the losses of a batch: what losses and metrics begin with.
 
         Args:
@@ -172,7 +172,7 @@ class Head(keras.layers.Layer):
             ignore_class: int or None, a class id that stands for no target.
 
         Returns:
-            A `Scored`.
+            A `ScoredOutput`.
         """
         mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
         targets, like, present = self.targets(y_true, hidden, ignore_class)
@@ -182,7 +182,7 @@ class Head(keras.layers.Layer):
         of_lists = isinstance(targets, LabelLists) and not self.scores_lists
         losses_of = functools.partial(losses_of_lists, self) if of_lists else self.weighed_losses
         losses, cross_entropy = losses_of(targets, hidden, active, weight)
-        return Scored(losses, counted, active, weight, cross_entropy)
+        return ScoredOutput(losses, counted, active, weight, cross_entropy)
 
     def check_compiled(self, model: keras.Model, outputs: Sequence) -> None:
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.

@@ -13,7 +13,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from keras_largeout._hidden import heads_of, note_scores
+from keras_largeout._head_annotations import annotate_scores, heads_of
 from keras_largeout._keras import all_layers, compiled_metrics, is_symbolic, with_mask
 from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
 
@@ -132,7 +132,7 @@ class HeadLoss(keras.losses.Loss):
             return tf.zeros([])  # nothing is computed, and the note of the head is lost
         head = self.resolve_head(y_pred)
         scored = head.score(y_true, y_pred, sample_weight, self.ignore_class)
-        note_scores(y_pred, head, y_true, scored)
+        annotate_scores(y_pred, head, y_true, scored)
         losses, counted, weight = scored.losses, scored.counted, scored.weight
         # Keras's own __call__ applies mask, weights and reduction to what `call` returns. It would cast class
         # ids to float32 (exact up to 16.7 million only), so the losses travel in the place of y_true, and in

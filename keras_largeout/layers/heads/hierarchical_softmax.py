@@ -8,32 +8,32 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._keras import place_of
+from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.plan import Plan
-from keras_largeout.distribute.planning.specs import TableSpec
-from keras_largeout.distribute.replicas.between_hosts import RouteToAll
+from keras_largeout.distribute.replicas.collectives import AllGather
 from keras_largeout.distribute.replicas.devices import table_devices
-from keras_largeout.distribute.tables.lookup import LogicalRows
-from keras_largeout.distribute.tables.placing import check_placement
-from keras_largeout.distribute.tables.row_span import saved_shape
-from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers.heads._head_tree import HeadTree
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.tree_softmax.stock_top_k import stock_top_k
 from keras_largeout.ops.tree_softmax.wrapper import tree_softmax_loss, tree_softmax_top_k
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
+from keras_largeout.planning.specs import TableSpec
+from keras_largeout.tables.lookup import LogicalRows
+from keras_largeout.tables.placing import check_placement
+from keras_largeout.tables.row_range import saved_shape
+from keras_largeout.tables.table import ShardedTable, track_shards
 from keras_largeout.trees import Tree
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class HierarchicalSoftmax(HeadOptimizer, Head):
+class HierarchicalSoftmax(FusedHeadMixin, Head):
     """An output layer over 100 thousand to 100 million classes.
 
     p(class | h) is the product of one softmax per node on the way from the root of a tree to the class
@@ -116,7 +116,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
-        self.take_optimizer(optimizer)
+        self._set_optimizer(optimizer)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -164,7 +164,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
                 placement=placement,
                 trainable=self.optimizer is None,
             )
-        give_shards(self, *self._tables())
+        track_shards(self, *self._tables())
         self.build_optimizer(self._tables())
         self._sharded = None
         if devices > 1 and placement.kind == "explicit":
@@ -205,7 +205,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
         def losses_of(hidden, y_true):
             record(self.name, y_true if active is None else tf.where(weights != 0, y_true, -1))
-            return self.with_own_step(
+            return self.apply_fused_update(
                 lambda hidden: self._flat_losses(hidden, y_true, weights),
                 hidden,
                 of_a_tree=self._sharded is None,
@@ -259,8 +259,8 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
         if hosts is None:
             return search(hidden, *self._parts(), k=k)
         # All hosts search for the tokens of all: so they ask one another for rows equally often.
-        route = RouteToAll(hosts, tf.shape(hidden)[0])
-        return tuple(route.mine(found) for found in search(route.there(hidden), *self._parts(), k=k))
+        route = AllGather(hosts, tf.shape(hidden)[0])
+        return tuple(route.local(found) for found in search(route.forward(hidden), *self._parts(), k=k))
 
     def score_variables(self) -> list[tf.Variable]:
         plain = self._sharded is None and len(self.kernel_table.devices) == 1
@@ -268,7 +268,7 @@ class HierarchicalSoftmax(HeadOptimizer, Head):
 
     def save_own_variables(self, store: Any) -> None:
         self.make_slots()
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             self._tree.save(arrays, self.dim)
             for table in self._tables():
                 table.save(arrays)

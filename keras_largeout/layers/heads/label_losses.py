@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout._hidden import in_training, note_training
+from keras_largeout._head_annotations import annotate_training, in_training
 
 
 def losses_of_lists(head, lists, hidden, active, weight):
@@ -21,7 +21,7 @@ def losses_of_lists(head, lists, hidden, active, weight):
     share = tf.ones(tf.shape(token)) if share is None else share
     share /= tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
     vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
-    note_training(vectors, in_training(hidden))
+    annotate_training(vectors, in_training(hidden))
     weights = share
     if weight is not None:
         weight = tf.broadcast_to(tf.cast(weight, tf.float32), lead)

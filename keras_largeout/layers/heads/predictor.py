@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_largeout._hidden import heads_of
+from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import all_layers, mask_of
 from keras_largeout.layers.heads._lost_mask import mask_behind
 from keras_largeout.layers.heads.top_k import TopK

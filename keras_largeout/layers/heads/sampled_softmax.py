@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
-from keras_largeout._hidden import in_training
+from keras_largeout._head_annotations import in_training
 from keras_largeout.distribute.replicas.cross_replica import joined_of_replicas
 from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
 from keras_largeout.layers.heads._ranking import ranking_losses

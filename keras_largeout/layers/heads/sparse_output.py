@@ -10,26 +10,26 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
-from keras_largeout._keras import place_of
+from keras_largeout._keras import store_path
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, scores_of, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
-from keras_largeout.distribute.tables.table import ShardedTable, give_shards
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._own_optimizer import HeadOptimizer
 from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops._gradients import without_gradient
 from keras_largeout.ops.fan_in.wrapper import LOSSES
 from keras_largeout.ops.labels import LabelLists, label_lists, on_the_host
 from keras_largeout.optimizers.fan_in_optimizer import FanInOptimizer
+from keras_largeout.tables.table import ShardedTable, track_shards
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class SparseOutput(HeadOptimizer, Head):
+class SparseOutput(FusedHeadMixin, Head):
     """An output layer over hundreds of thousands of labels, with `fan_in` connections for each of them.
 
     `logits[c] = bias[c] + sum over k of kernel[c, k] * inputs[connections[c, k]]`: memory and time are those
@@ -138,7 +138,7 @@ class SparseOutput(HeadOptimizer, Head):
         if label_weights is not None:
             self._label_weights = LabelWeights(label_weights, self.num_classes)
         self._keeper: BatchKeeper | None = None
-        self.take_optimizer(optimizer, functools.partial(FanInOptimizer, seed=self.seed))
+        self._set_optimizer(optimizer, functools.partial(FanInOptimizer, seed=self.seed))
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
@@ -160,7 +160,7 @@ class SparseOutput(HeadOptimizer, Head):
             self.seed,
             trainable=self.optimizer is None,
         )
-        give_shards(self, *self.fan_in_weights.tables)
+        track_shards(self, *self.fan_in_weights.tables)
         self._connection_parts = list(self.connections.parts.values())
         if self._label_weights is not None:
             self._label_weights.build(self)
@@ -349,7 +349,7 @@ class SparseOutput(HeadOptimizer, Head):
 
     def save_own_variables(self, store: Any) -> None:
         self.make_slots()
-        with digested(store, place_of(store)) as arrays:
+        with digested(store, store_path(store)) as arrays:
             self.fan_in_weights.save(arrays)
             if self._label_weights is not None:
                 arrays["label_weights"] = self._label_weights.variable.numpy()

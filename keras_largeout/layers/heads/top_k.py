@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from keras_largeout._hidden import heads_of
+from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import forget, mask_of, outermost_layer
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads._lost_mask import warn_of_lost_mask

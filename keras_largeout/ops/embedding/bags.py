@@ -46,7 +46,7 @@ def bags_of(ids, weights=None, combiner=None):
     return _dense(ids, weights, combiner)
 
 
-def joined(bags):
+def concat_bags(bags):
     """Return the layout of several `Bags` one after the other: `(splits, size)`, one of them None."""
     sizes = {b.size if isinstance(b.size, int) else None for b in bags}
     if len(sizes) == 1 and (size := sizes.pop()):

@@ -10,13 +10,15 @@ from keras_largeout.ops.embedding.wrapper import OUT_OF_RANGE
 from keras_largeout.ops.mixing import mixed
 
 #: What a layer may do with an id outside its table: what the ops know, and what gives such an id a row.
-WAYS = (*OUT_OF_RANGE, "modulo", "hash", "default_row")
+OUT_OF_RANGE_MODES = (*OUT_OF_RANGE, "modulo", "hash", "default_row")
 
 
-def check_way(out_of_range):
-    """Raise ValueError where `out_of_range` is not one of `WAYS`."""
-    if out_of_range not in WAYS:
-        raise ValueError(f"`out_of_range` must be one of {WAYS}. Received: out_of_range={out_of_range!r}")
+def check_out_of_range(out_of_range):
+    """Raise ValueError where `out_of_range` is not one of `OUT_OF_RANGE_MODES`."""
+    if out_of_range not in OUT_OF_RANGE_MODES:
+        raise ValueError(
+            f"`out_of_range` must be one of {OUT_OF_RANGE_MODES}. Received: out_of_range={out_of_range!r}"
+        )
 
 
 def in_op(out_of_range):
@@ -25,7 +27,7 @@ def in_op(out_of_range):
 
 
 def into_range(ids, rows, out_of_range, padding=False):
-    """Return ids of a table of `rows` rows, in which those outside it have got a row by one of `WAYS`.
+    """Map ids to rows of a table of `rows` rows. Ids out of range get a row by one of `OUT_OF_RANGE_MODES`.
 
     - "error", "zero": the ids as they are.
     - "modulo": the remainder, never negative, of the division by `rows`.
@@ -36,7 +38,7 @@ def into_range(ids, rows, out_of_range, padding=False):
     Args:
         ids: int32, int64 or string: `tf.Tensor`, `tf.RaggedTensor` or `tf.SparseTensor`.
         rows: int.
-        out_of_range: one of `WAYS`. "hash" where the ids are strings.
+        out_of_range: one of `OUT_OF_RANGE_MODES`. "hash" where the ids are strings.
         padding: bool, whether row 0 stands for padding: no other id gets it. Then "" is padding too, as in
             `keras.layers.Hashing(rows, mask_value="")`.
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
-from keras_largeout.ops.embedding.bags import bags_of, joined
+from keras_largeout.ops.embedding.bags import bags_of, concat_bags
 from keras_largeout.ops.embedding.reference import embedding_gradient_reference, embedding_lookup_reference
 
 __all__ = [
@@ -124,11 +124,11 @@ class Lookup:
         if self.combiner is None and isinstance(ids, tf.SparseTensor):
             raise ValueError("`combiner` must be given where `ids` are sparse. Received: combiner=None")
         bags = bags_of(ids, weights, self.combiner)
-        return bags.restore(self.bags(bags.ids, bags.weights, *joined([bags])))
+        return bags.restore(self.bags(bags.ids, bags.weights, *concat_bags([bags])))
 
     def bags(self, ids, weights, splits, size):
         """Return one row per bag, `[bags, dim]`, of flat `ids` and `weights` in the layout of
-        `bags.joined`.
+        `bags.concat_bags`.
         """
         if self.combiner is not None and splits is None:
             ids = tf.reshape(ids, [-1, size])

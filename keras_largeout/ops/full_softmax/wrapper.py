@@ -139,7 +139,7 @@ def _full_softmax_gradient(op, *upstream):
     hidden, targets, weights, table, bias, positive = op.inputs
     lse, _, _, *expected = op.outputs
     upstream = [tf.convert_to_tensor(of_term) for of_term in upstream[:3]]
-    with _gradients.beside(table):
+    with _gradients.colocated_with(table):
         d_hidden, d_table, d_bias = ops.largeout_full_softmax_grad(
             hidden,
             targets,

@@ -184,7 +184,7 @@ def _tree_softmax_gradient(op, grad_loss, *_):
     use_bias = options["use_bias"]
     grad_loss = tf.convert_to_tensor(grad_loss)
     step = open_step()
-    with _gradients.beside(table):
+    with _gradients.colocated_with(table):
         if step is None:
             d_hidden, rows, row_grads, bias_grads = ops.largeout_tree_softmax_grad(
                 hidden,

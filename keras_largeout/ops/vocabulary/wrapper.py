@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.ops import _library
-from keras_largeout.ops._gradients import beside
+from keras_largeout.ops._gradients import colocated_with
 from keras_largeout.ops.vocabulary.reference import (
     EMPTY,
     EVICT,
@@ -48,7 +48,7 @@ def find(keys, ids):
         tf.errors.InvalidArgumentError: the capacity is no multiple of 16.
     """
     keys, ids = _variable("keys", keys, tf.int64), vocabulary_ids(ids)
-    with beside(keys.handle):
+    with colocated_with(keys.handle):
         rows = _library.ops.largeout_vocabulary_find(keys=keys.handle, ids=tf.reshape(ids, [-1]))
         return _shaped(rows, ids)
 
@@ -91,7 +91,7 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=Tru
     keys, scores = _variable("keys", keys, tf.int64), _variable("scores", scores, tf.int64)
     sketch, clock = _variable("sketch", sketch, tf.uint8), _variable("clock", clock, tf.int64)
     ids = vocabulary_ids(ids)
-    with beside(keys.handle):
+    with colocated_with(keys.handle):
         if not begins_step:
             clock.assign_sub([1, 0])  # the op adds one
         rows, replaced = _library.ops.largeout_vocabulary_update(

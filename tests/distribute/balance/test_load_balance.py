@@ -9,9 +9,9 @@ import tensorflow as tf
 from _tables import strategy_of
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_estimator import count_pairs
-from keras_largeout.distribute.planning.tree_placement import place_tree
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.tree_estimator import count_pairs
+from keras_largeout.planning.tree_placement import place_tree
 
 VOCAB, DIM, BATCH, LENGTH, STEPS, DEVICES = 400, 8, 32, 5, 6, 2
 COUNTS = 1e6 / np.arange(1, VOCAB + 1) ** 1.1

@@ -11,11 +11,11 @@ from _tables import strategy_of
 from _training import in_the_suite
 
 import keras_largeout as kl
-from keras_largeout.distribute.planning.placement import Placement
-from keras_largeout.distribute.planning.tree_placement import place_tree, spread, subtree_roots
-from keras_largeout.distribute.tables import chunks
-from keras_largeout.distribute.tables.moving import move_rows
-from keras_largeout.distribute.tables.table import ShardedTable
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.tree_placement import place_tree, spread, subtree_roots
+from keras_largeout.tables import chunks
+from keras_largeout.tables.moving import move_rows
+from keras_largeout.tables.table import ShardedTable
 
 VOCAB, DIM, BATCH, LENGTH = 300, 8, 18, 4
 COUNTS = 1e6 / np.arange(1, VOCAB + 1) ** 1.1
@@ -213,8 +213,8 @@ def test_memory_is_bounded():
     code = """
         import numpy as np
         import keras_largeout as kl
-        from keras_largeout.distribute.tables.moving import move_rows
-        from keras_largeout.distribute.tables.table import ShardedTable
+        from keras_largeout.tables.moving import move_rows
+        from keras_largeout.tables.table import ShardedTable
 
         def peak():
             fields = dict(line.split(":", 1) for line in open("/proc/self/status"))

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
-from keras_largeout.distribute.cluster.steps import Ahead
+from keras_largeout.distribute.cluster.steps import PrefetchedPredictions
 
 
 @pytest.mark.parametrize("steps", [None, 0, 1, 4, 9])
@@ -28,7 +28,7 @@ def test_ahead_reads_in_order_and_no_further_than_asked(steps, limit):
         return answer
 
     found = []
-    for answer in Ahead(batches(), submit, steps, limit):
+    for answer in PrefetchedPredictions(batches(), submit, steps, limit):
         found.append(answer.result())
         assert len(submitted) - len(found) <= limit
     wanted = list(range(7))[:steps]

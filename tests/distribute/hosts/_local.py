@@ -1,4 +1,4 @@
-"""Hosts that train in step, as processes of this machine: all run one script."""
+"""Hosts that train synchronously, as processes of this machine: all run one script."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""What hosts in step do beside training: run as a script it is one of the hosts.
+"""What synchronous hosts do beside training: run as a script it is one of the hosts.
 
 `python _model.py FOLDER` prints what the tests look at, and saves `FOLDER/model.keras`.
 """

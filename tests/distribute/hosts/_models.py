@@ -1,4 +1,4 @@
-"""What hosts in step train, and one device for comparison; run as a script it is one of the hosts.
+"""What synchronous hosts train, and one device for comparison; run as a script it is one of the hosts.
 
 `python _models.py FOLDER DEVICES CASE ...` writes what came out of each case to `FOLDER/CASE_HOST.npz`.
 """

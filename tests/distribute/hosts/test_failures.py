@@ -57,9 +57,9 @@ CHECKPOINT = 'kl.callbacks.ModelCheckpoint(f"{folder}/model.keras")'
 # The first host ends where it has written some of the arrays of its second file.
 DIES_WHILE_IT_SAVES = """
 import json, os, signal
-from keras_largeout.distribute.tables.row_span import RowSpan
+from keras_largeout.tables.row_range import RowRange
 
-as_ever, saved = RowSpan.save, {}
+as_ever, saved = RowRange.save, {}
 
 
 def save(self, store, key):
@@ -69,7 +69,7 @@ def save(self, store, key):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-RowSpan.save = save
+RowRange.save = save
 """
 
 

@@ -1,4 +1,4 @@
-"""Hosts in step: ragged batches, vocabularies, callbacks, files, a function that makes each host's data."""
+"""Synchronous hosts: ragged batches, vocabularies, callbacks, files, data made by each host."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Hosts in step train as one device does on the same batches: losses, predictions, tables and slots."""
+"""Synchronous hosts train as one device does on the same batches: losses, predictions, tables and slots."""
 
 import pathlib
 

@@ -43,7 +43,7 @@ def test_one_process_is_no_cluster(environ):
 def test_hosts_in_step_have_no_parameter_servers():
     jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]}
     cluster = from_environment(_environment(jobs, "worker", 1))
-    assert cluster.in_step and not cluster.is_server
+    assert cluster.is_synchronous and not cluster.is_server
     assert cluster.hosts() == [("chief", 0, "a:1"), ("worker", 0, "b:1"), ("worker", 1, "c:1")]
     assert cluster.others() == cluster.hosts()[:2]
     assert [cluster.name(job, index) for job, index, _ in cluster.hosts()] == [

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.exchange_dtype import rows_of, sent
+from keras_largeout.distribute.replicas.exchange_dtype import gather_narrowed, send_narrowed
 from keras_largeout.ops.full_softmax.wrapper import full_softmax_terms
 
 HERE, HOME = "CPU:0", "CPU:1"
@@ -34,7 +34,7 @@ def test_rows_are_rounded_on_their_way_and_their_gradients_are(graph, wanted):
 
     def step():
         with tf.GradientTape() as tape:
-            rows = rows_of(home, indices, "bfloat16")
+            rows = gather_narrowed(home, indices, "bfloat16")
         return rows, tape.gradient(rows, home, output_gradients=upstream)
 
     rows, gradient = run(step, graph)
@@ -51,7 +51,7 @@ def test_hidden_vectors_are_rounded_on_both_ways(graph):
     def step():
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            arrived = sent(hidden, home, "bfloat16")
+            arrived = send_narrowed(hidden, home, "bfloat16")
             with tf.device(HOME):
                 score = tf.reduce_sum(arrived**2)
         return arrived, tape.gradient(score, hidden)
@@ -64,10 +64,10 @@ def test_hidden_vectors_are_rounded_on_both_ways(graph):
 def test_what_is_not_float32_or_not_asked_for_travels_as_it_is():
     home, narrow = variable_at_home(), variable_at_home(dtype="bfloat16")
     indices, whole = tf.constant([3, 5], tf.int64), tf.constant([[0.1, 0.2, 0.3]])
-    np.testing.assert_array_equal(rows_of(home, indices, None), home.numpy()[[3, 5]])
-    assert rows_of(narrow, indices, "bfloat16").dtype == tf.bfloat16
-    assert sent(whole, home, None) is whole
-    assert sent(whole := tf.cast(whole, tf.bfloat16), home, "bfloat16") is whole
+    np.testing.assert_array_equal(gather_narrowed(home, indices, None), home.numpy()[[3, 5]])
+    assert gather_narrowed(narrow, indices, "bfloat16").dtype == tf.bfloat16
+    assert send_narrowed(whole, home, None) is whole
+    assert send_narrowed(whole := tf.cast(whole, tf.bfloat16), home, "bfloat16") is whole
 
 
 def test_only_bfloat16_travels():
@@ -78,8 +78,8 @@ def test_only_bfloat16_travels():
     def step():
         with tf.device(HERE), tf.GradientTape() as tape:
             tape.watch(hidden)
-            rows = rows_of(home, indices, "bfloat16")
-            arrived = sent(hidden + 1.0, kernel, "bfloat16")
+            rows = gather_narrowed(home, indices, "bfloat16")
+            arrived = send_narrowed(hidden + 1.0, kernel, "bfloat16")
             with tf.device(HOME):
                 terms = full_softmax_terms(arrived, tf.constant([4, 9]), kernel, None)
             loss = tf.reduce_sum(rows) + tf.reduce_sum(terms.ce)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout import _hidden
+from keras_largeout import _head_annotations
 
 CLASSES, DIM, LENGTH = 30, 5, 4
 
@@ -105,10 +105,10 @@ def test_a_tensor_that_is_scored_again_and_again_keeps_the_latest(rng):
     for y in targets:
         head.loss(y, hidden)
         head.loss(y, constant)
-    known = [_hidden.scores_of(hidden, head, y) for y in targets]
+    known = [_head_annotations.scores_of(hidden, head, y) for y in targets]
     assert known[:2] == [None, None] and known[2].losses.shape == (6,)
-    assert _hidden.scores_of(constant, head, targets[2]) is None  # no output of a head
-    assert _hidden.heads_of(constant) == [] and _hidden.heads_of(hidden) == [head]
+    assert _head_annotations.scores_of(constant, head, targets[2]) is None  # no output of a head
+    assert _head_annotations.heads_of(constant) == [] and _head_annotations.heads_of(hidden) == [head]
 
 
 def test_a_subclassed_model_and_a_loss_of_its_own(rng):

@@ -1,0 +1,98 @@
+"""The annotations that a head attaches to the hidden vectors that it returns.
+
+A loss and a metric are given tensors, and nothing else. So the notes are on the tensor itself, as attributes:
+which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
+its best classes, once a metric has asked for them. They hold in graphs and outside, in every replica and on
+every worker, and nothing of them is saved. (While Keras builds a model symbolically it copies tensors, and
+the notes get lost: `is_symbolic` in `_keras.py`.)
+"""
+
+import contextlib
+import weakref
+from typing import Any, NamedTuple
+
+_HEADS = "_largeout_heads"  # weak references to the heads that a tensor went through
+_SCORES = "_largeout_scores"  # what losses made of it
+_TRAINING = "_largeout_training"  # whether they come from a call of the head in training
+_BEST = "_largeout_best"  # the best classes of it, by head
+
+
+class ScoredOutput(NamedTuple):
+    """The losses of the tokens of a batch. A token is one hidden vector.
+
+    `losses`: float32 `[...]`, 0 where `active` is False. `counted`: bool `[...]` or None for all: the tokens
+    over which a mean is taken, that is those which are not masked and have a target. `active`: likewise,
+    those of them whose weight is not 0. `weight`: `[...]`, axes of length 1 standing for all, or None.
+    `cross_entropy`: float32 `[...]`, -log p of the targets; of most heads the losses themselves.
+    """
+
+    losses: Any
+    counted: Any
+    active: Any
+    weight: Any
+    cross_entropy: Any
+
+
+def annotate(hidden, head, inputs=None):
+    """Notes that `hidden` went through `head`, after what its `inputs` went through."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _HEADS, (*getattr(inputs, _HEADS, ()), weakref.ref(head)))
+
+
+def copy_annotations(hidden, copy):
+    """Notes on `copy`, a tensor of the same values, all that was noted on `hidden`."""
+    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST):
+        if hasattr(hidden, attribute):
+            with contextlib.suppress(AttributeError):
+                setattr(copy, attribute, getattr(hidden, attribute))
+
+
+def heads_of(hidden):
+    """Return the heads that a tensor went through, the last one last; empty where that is unknown."""
+    heads = [reference() for reference in getattr(hidden, _HEADS, ())]
+    return [head for head in heads if head is not None]
+
+
+def annotate_training(hidden, training):
+    """Notes whether a head returned `hidden` in training."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _TRAINING, bool(training))
+
+
+def in_training(hidden):
+    """Return whether a head returned `hidden` in training; False where that is unknown."""
+    return getattr(hidden, _TRAINING, False)
+
+
+def _annotate(hidden, attribute, head, *what):
+    """Notes `what`, in the place of what was noted of the same head before."""
+    others = [entry for entry in getattr(hidden, attribute, ()) if entry[0]() is not head]
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, attribute, (*others, (weakref.ref(head), *what)))
+
+
+def annotate_scores(hidden, head, y_true, scored):
+    """Notes what the loss of `head` made of `hidden`, its output, and `y_true`: the latest is kept."""
+    if head in heads_of(hidden):
+        _annotate(hidden, _SCORES, head, y_true, scored)
+
+
+def scores_of(hidden, head, y_true):
+    """Return the `ScoredOutput` that the loss of `head` made of just these tensors; None where it did not."""
+    for reference, targets, scored in getattr(hidden, _SCORES, ()):
+        if reference() is head and targets is y_true:
+            return scored
+    return None
+
+
+def annotate_best(hidden, head, ids):
+    """Notes the best classes that `head` finds for `hidden`, `[..., k]`, the best first."""
+    _annotate(hidden, _BEST, head, ids)
+
+
+def best_known(hidden, head, k):
+    """Return the k best classes, `[..., k]`, where as many at least were noted; None where not."""
+    for reference, ids in getattr(hidden, _BEST, ()):
+        if reference() is head and ids.shape[-1] >= k:
+            return ids[..., :k]
+    return None

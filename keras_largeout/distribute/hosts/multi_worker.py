@@ -1,0 +1,117 @@
+"""The strategy over several hosts and the callbacks of each host, as Keras's loops see them."""
+
+import contextlib
+import os
+import tempfile
+
+import keras
+import tensorflow as tf
+
+from keras_largeout.distribute.hosts.stopping import StopTogether
+from keras_largeout.distribute.replicas.collectives import all_gather, all_reduce_sum, barrier
+from keras_largeout.distribute.replicas.hosts import hosts_of
+
+#: They write files or send messages, and do nothing that hosts do together: the first host's alone stay. One
+#: that reads tables, and writes elsewhere on the other hosts, has a true attribute `on_every_host`.
+_OF_FIRST_HOST = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+
+
+class SyncStrategy:
+    """A strategy over several hosts, of which a step returns the same numbers on every host.
+
+    Keras reduces what a step returns over the hosts only where it has an axis to reduce, and numbers have
+    none.
+
+    Args:
+        strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
+        predicts: whether steps return a value for each example, and not means.
+
+    Attributes:
+        all_hosts: that strategy.
+    """
+
+    def __init__(self, strategy, predicts=False):
+        self.all_hosts, self._predicts = strategy, predicts
+
+    def run(self, step, args=(), kwargs=None, options=None):
+        outputs = self.all_hosts.run(step, args, kwargs, options)
+        return (self._of_all_examples if self._predicts else self._means)(outputs)
+
+    def _means(self, outputs):
+        """Return the means over all replicas of all hosts, each a number, or an array of a known shape."""
+        hosts, leaves = hosts_of(self.all_hosts), keras.tree.flatten(outputs)
+        means = [
+            tf.add_n([tf.cast(part, tf.float32) for part in self._parts(leaf)]) / hosts.per_host
+            for leaf in leaves
+        ]
+        if not means:
+            return outputs
+        together = tf.concat([tf.reshape(mean, [-1]) for mean in means], axis=0) / hosts.count
+        pieces = tf.split(all_reduce_sum(hosts, together), [mean.shape.num_elements() for mean in means])
+        means = [tf.reshape(piece, mean.shape) for piece, mean in zip(pieces, means)]
+        return keras.tree.pack_sequence_as(outputs, means)
+
+    def _of_all_examples(self, outputs):
+        """Return the rows of all replicas of all hosts, in the order of the batch.
+
+        TensorFlow deals a batch out in parts: to the first replica of each host, then to the second of each.
+        """
+        hosts = hosts_of(self.all_hosts)
+        return keras.tree.map_structure(
+            lambda leaf: tf.concat([all_gather(hosts, part)[0] for part in self._parts(leaf)], axis=0),
+            outputs,
+        )
+
+    def _parts(self, value):
+        return self.all_hosts.experimental_local_results(value)
+
+    def __getattr__(self, name):
+        return getattr(self.all_hosts, name)
+
+
+def hosts_of_model(model):
+    """Return the `Hosts` that train a model synchronously; None where there are not several."""
+    strategy = model.distribute_strategy
+    return hosts_of(strategy.all_hosts if isinstance(strategy, SyncStrategy) else strategy)
+
+
+@contextlib.contextmanager
+def written_by_first(hosts, path):
+    """A context that gives the path to write to: `path` on the first host, None on the others.
+
+    Args:
+        hosts: `Hosts`, or None where there are not several.
+        path: path of a file or folder.
+
+    Yields:
+        A path. All hosts go on when what the first one wrote is there.
+    """
+    if hosts is None or hosts.index == 0:
+        yield path
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield os.path.join(folder, os.path.basename(path))
+    if hosts is not None:
+        with hosts.naming_lost():
+            barrier(hosts)
+
+
+def callbacks_here(hosts, callbacks):
+    """Return those of the callbacks of `fit` that work on this host, and the one by which hosts stop
+    together.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    callbacks = [callback for callback in keras.tree.flatten(callbacks) if callback is not None]
+    if hosts.index:
+        callbacks = [
+            callback
+            for callback in callbacks
+            if getattr(callback, "on_every_host", False) or not isinstance(callback, _OF_FIRST_HOST)
+        ]
+    return [*callbacks, StopTogether(hosts, callbacks)]

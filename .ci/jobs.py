@@ -43,7 +43,10 @@ KERNELS = (
     ":(exclude)custom_ops/cmake/largeout_tensorflow.cmake",
     ":(exclude)custom_ops/cmake/build_record.cmake",
 )
-TRAINING = tuple(f"keras_largeout/{room}" for room in ("distribute", "tables", "optimizers", "model.py"))
+TRAINING = tuple(
+    f"keras_largeout/{room}"
+    for room in ("distribute", "replicas", "tables", "training", "optimizers", "model.py")
+)
 OF_ALL_TESTS = ("tests/conftest.py", ":(glob)tests/_*.py")
 
 
@@ -88,7 +91,7 @@ def kernels(kind, *paths):
 
 def versions(which):
     private = ("keras_largeout/_keras.py", "keras_largeout/_private.py")
-    private += ("keras_largeout/distribute/replicas/_tensorflow.py",)
+    private += ("keras_largeout/replicas/_tensorflow.py",)
     command = f'.ci/versions --only {which} --library "$LIBRARY"'
     return Job(f"versions: {which}", command, ("pyproject.toml", ".ci/versions", *private))
 

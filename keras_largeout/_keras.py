@@ -107,21 +107,15 @@ def compiled_metrics(model):
     return [_need(given, "_user_metrics"), _need(given, "_user_weighted_metrics")]
 
 
-def decline_xla(declines):
-    """Have `jit_compile="auto"` mean False for the models that `declines(model)` names.
+def optimizers_inside(optimizer):
+    """Yield an optimizer and the ones that it wraps: of a loss scale, or of a `MultiOptimizer`.
 
-    Why: where there is a GPU, Keras compiles by XLA each model whose layers allow it. It does not ask the
-    optimizer.
+    Nothing private: it is beside `optimizer_inside`.
     """
-    name = "_resolve_auto_jit_compile"
-    choose = _need(keras.Model, name)
-    (owner, *_) = (base for base in keras.Model.__mro__ if name in vars(base))
-
-    @functools.wraps(choose)
-    def resolve(model):
-        return not declines(model) and choose(model)
-
-    setattr(owner, name, resolve)
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for other in getattr(optimizer, "optimizers", [] if inner is None else [inner]):
+        yield from optimizers_inside(other)
 
 
 def optimizer_inside(multi, variable):
@@ -533,13 +527,18 @@ class LoopHooks:
     """A base, before `keras.Model`, that names moments of Keras's loops of which no public method tells.
 
     Why: Keras's `fit` and `evaluate` build a model from its first batch, and read its metrics after the last
-    one. Where the batches are on workers, both need another way, and everything else of the loops stays.
+    one. Where the batches are on workers, both need another way, and everything else of the loops stays. And
+    where there is a GPU, `compile` chooses XLA for each model whose layers allow it, whatever its optimizer.
     """
 
     def check_hooks(self):
         """Raises ImportError where Keras has no such methods: its loops would pass ours by silently."""
-        for name in ("_maybe_symbolic_build", "_get_metrics_result_or_logs"):
+        for name in ("_maybe_symbolic_build", "_get_metrics_result_or_logs", "_resolve_auto_jit_compile"):
             _need(keras.Model, name)
+
+    def may_use_xla(self):
+        """Return whether `jit_compile="auto"` may mean True. Keras asks the layers, and no optimizer."""
+        return True
 
     def begin_loop(self, iterator):
         """Takes note of what a loop will iterate over."""
@@ -555,6 +554,9 @@ class LoopHooks:
         return logs
 
     order_of_batches = None  # of the last loop: see the function
+
+    def _resolve_auto_jit_compile(self):
+        return self.may_use_xla() and super()._resolve_auto_jit_compile()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None:

@@ -8,7 +8,7 @@ def private(owner, name, library, version, known):
     """Return `owner.name`, a private name of another library.
 
     Private names come and go without a notice. Their users are `_keras.py` and
-    `distribute/replicas/_tensorflow.py`, which say why each is needed.
+    `replicas/_tensorflow.py`, which say why each is needed.
 
     Args:
         owner: an object, or the name of a module.

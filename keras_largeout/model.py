@@ -10,8 +10,8 @@ import keras
 
 from keras_largeout._head_annotations import heads_of
 from keras_largeout._keras import ValuesOfWeights, all_layers, own_optimizers
-from keras_largeout.distribute.cluster.trainer import ClusterTraining
 from keras_largeout.training.step_functions import StepFunctions
+from keras_largeout.training.strategy_training import StrategyTraining
 
 _SCHEDULERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
@@ -118,7 +118,7 @@ class _Pickled:
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
+class Model(_Pickled, _Checked, StrategyTraining, StepFunctions, keras.Model):
     """A `keras.Model` that also trains on parameter servers, and on synchronous hosts.
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
@@ -191,7 +191,7 @@ class Model(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class Sequential(_Pickled, _Checked, ClusterTraining, StepFunctions, keras.Sequential):
+class Sequential(_Pickled, _Checked, StrategyTraining, StepFunctions, keras.Sequential):
     """A `keras.Sequential` that also trains on several machines: see `Model`.
 
     Example:

@@ -30,6 +30,7 @@ TIERS = {
     "distribute/hosts": "processes",
     "examples": "full",
     "fuzz": "full",
+    "replicas": "full",
     "tables": "full",
 }
 #: Of two markers on a test the later one counts.

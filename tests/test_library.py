@@ -174,3 +174,41 @@ def test_sources_of_a_clone_are_found_from_its_folder(imported):
     """`python -m keras_largeout...` in a clone runs its Python files with the library that is installed."""
     said, _ = imported(PACKAGE.parent)
     assert said.split() == [str(PACKAGE / "__init__.py"), str(OPS / "__init__.py")]
+
+
+# Prints every attribute of Keras and TensorFlow, and of their classes, that importing the package changes.
+_CHANGES = """
+import json, sys, types
+import keras, tensorflow
+
+def snapshot():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in ("keras", "tensorflow"):
+            continue
+        for key, value in list(vars(module).items()):
+            if isinstance(value, types.ModuleType):
+                continue
+            found[f"{name}.{key}"] = value
+            if isinstance(value, type) and value.__module__ == name:
+                found |= {f"{name}.{key}.{inner}": held for inner, held in list(vars(value).items())}
+    return found
+
+before = snapshot()
+import keras_largeout
+after = snapshot()
+print(json.dumps([name for name, value in before.items() if name not in after or after[name] is not value]))
+"""
+#: Both call what they replace, with the same arguments. Without a public way, one tells a tied head of a copy
+#: which embedding is its own, the other tells a table from which file it is loaded (paths in the file of a
+#: stranger are refused).
+_PASSED_THROUGH = {
+    "keras.src.layers.core.embedding.Embedding.__init__",
+    "keras.src.saving.saving_lib.load_model",
+}
+
+
+def test_importing_changes_nothing_of_keras_and_tensorflow():
+    command = [sys.executable, "-c", _CHANGES]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) == _PASSED_THROUGH

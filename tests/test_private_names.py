@@ -10,8 +10,8 @@ from tensorflow.python.eager import executor
 
 import keras_largeout as kl
 from keras_largeout import _keras
-from keras_largeout.distribute.replicas import _tensorflow
-from keras_largeout.distribute.replicas.optimizer_check import check_compiled
+from keras_largeout.replicas import _tensorflow
+from keras_largeout.replicas.optimizer_check import check_compiled
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import tensorflow as tf
 import keras_largeout as kl
 from benchmarks import _data
 from benchmarks._processes import bytes_sent, processor_seconds
-from keras_largeout.distribute.replicas.collectives import all_gather_vector, all_reduce_sum, counted_blocks
-from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.replicas.collectives import all_gather_vector, all_reduce_sum, counted_blocks
+from keras_largeout.replicas.hosts import hosts_of
 
 ZIPF_EXPONENT = 1.1
 PREFIX = "RESULT "

@@ -2,9 +2,9 @@
 
 import contextlib
 
-from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.files.model_files import model_file
 from keras_largeout.tables.server_files import bytes_to_save
+from keras_largeout.training.saving import Saving
 
 
 class WholeFiles:

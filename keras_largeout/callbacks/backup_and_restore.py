@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from keras_largeout.callbacks._whole_files import WholeFiles
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
-from keras_largeout.distribute.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import noted
 from keras_largeout.files.seal import note_of
 from keras_largeout.files.table_files import read_json
 from keras_largeout.files.whole import is_local, whole_file
+from keras_largeout.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.tables.server_files import server_files
 
 _LOG = logging.getLogger("keras_largeout")

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.distribute.processes.config import from_environment
-from keras_largeout.distribute.replicas.exchange_dtype import check_exchange_dtype
+from keras_largeout.replicas.exchange_dtype import check_exchange_dtype
 
 
 def strategy(

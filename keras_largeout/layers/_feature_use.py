@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.load_counter import HOST, increment
-from keras_largeout.distribute.replicas.collectives import all_reduce_sum
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops.embedding.kinds import values_of
+from keras_largeout.replicas.collectives import all_reduce_sum
+from keras_largeout.replicas.devices import plain_variable
 
 
 class Use(NamedTuple):

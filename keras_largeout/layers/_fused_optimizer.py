@@ -3,10 +3,10 @@
 import tensorflow as tf
 
 from keras_largeout._keras import set_tf_keras_id
-from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale
 from keras_largeout.layers._saved_state import LayerState
 from keras_largeout.ops.measuring import is_measuring
 from keras_largeout.optimizers.fused_optimizer import FusedOptimizer
+from keras_largeout.replicas.optimizer_check import check_loss_scale
 
 
 class FusedOptimizerMixin(LayerState):

@@ -4,8 +4,8 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import is_symbolic_in_tf_keras, training_layer_of_tf_keras
-from keras_largeout.distribute.replicas._tensorflow import check_no_tangents
 from keras_largeout.ops.embedding.kinds import values_of, with_values
+from keras_largeout.replicas._tensorflow import check_no_tangents
 
 # Up to here a floating point type holds every integer.
 _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}

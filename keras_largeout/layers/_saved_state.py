@@ -1,8 +1,8 @@
 """`LayerState`: the state of a layer with tables, for whoever walks over it other than Keras's files."""
 
 from keras_largeout._keras import ValuesOfWeights
-from keras_largeout.distribute.replicas._tensorflow import SavesState
-from keras_largeout.distribute.replicas.devices import per_device_variables
+from keras_largeout.replicas._tensorflow import SavesState
+from keras_largeout.replicas.devices import per_device_variables
 from keras_largeout.tables.shard import refuse_files
 
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops.vocabulary.reference import EMPTY
 from keras_largeout.ops.vocabulary.wrapper import update
+from keras_largeout.replicas.devices import plain_variable
 
 
 class Placed(NamedTuple):

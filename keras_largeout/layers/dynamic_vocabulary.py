@@ -10,15 +10,6 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import store_path
-from keras_largeout.distribute.replicas.collectives import AllGather
-from keras_largeout.distribute.replicas.cross_replica import several_replicas
-from keras_largeout.distribute.replicas.devices import (
-    least_loaded_server,
-    on_servers,
-    replica_index,
-)
-from keras_largeout.distribute.replicas.hosts import hosts_of
-from keras_largeout.distribute.replicas.plain_weight import PlainWeight
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
@@ -31,6 +22,15 @@ from keras_largeout.ops.mixing import mixed
 from keras_largeout.ops.vocabulary.reference import EMPTY, EVICT, SLOTS
 from keras_largeout.ops.vocabulary.stock import stock_find
 from keras_largeout.ops.vocabulary.wrapper import find, update
+from keras_largeout.replicas.collectives import AllGather
+from keras_largeout.replicas.cross_replica import several_replicas
+from keras_largeout.replicas.devices import (
+    least_loaded_server,
+    on_servers,
+    replica_index,
+)
+from keras_largeout.replicas.hosts import hosts_of
+from keras_largeout.replicas.plain_weight import PlainWeight
 from keras_largeout.tables.storage.places import check_loaded_size
 
 _MOST_COUNTED = 255  # by the counters of ids that have no row yet

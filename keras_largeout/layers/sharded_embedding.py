@@ -8,7 +8,6 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._feature_use import FeatureUse
 from keras_largeout.layers._id_mapper import IdMapper, vocabulary_config
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
@@ -19,6 +18,7 @@ from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import COMBINERS
 from keras_largeout.planning.placement import Placement
 from keras_largeout.planning.plan import Plan
+from keras_largeout.replicas.optimizer_check import check_optimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

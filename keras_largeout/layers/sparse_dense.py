@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import as_ids, check_keras_3
 from keras_largeout.layers._single_table import SingleTableMixin
 from keras_largeout.ops.embedding.into_range import check_out_of_range, in_op, into_range
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.planning.placement import Placement
 from keras_largeout.planning.plan import Plan
+from keras_largeout.replicas.optimizer_check import check_optimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

@@ -5,10 +5,10 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import replica_copy
-from keras_largeout.distribute.replicas.differentiable import differentiable
 from keras_largeout.ops._gradients import with_gradients
 from keras_largeout.optimizers.to_row_sparse import optimizer_of, to_row_sparse
+from keras_largeout.replicas.devices import replica_copy
+from keras_largeout.replicas.differentiable import differentiable
 
 
 class FusedOptimizer:

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
 from keras_largeout.optimizers.row_saving import SavedWithoutRows
+from keras_largeout.replicas.cross_replica import sums_of_replicas
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import all_reduce_sum
+from keras_largeout.replicas.collectives import all_reduce_sum
 
 
 def clipping(optimizer):

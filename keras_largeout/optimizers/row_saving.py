@@ -3,10 +3,10 @@
 import warnings
 
 from keras_largeout._keras import store_path
-from keras_largeout.distribute.replicas._tensorflow import SavesState
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.optimizers.row_slots import slots_in
+from keras_largeout.replicas._tensorflow import SavesState
 from keras_largeout.tables.shard import outside_tables, refuse_files
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import AllToAll, all_gather
 from keras_largeout.ops.row_update import merge_rows
 from keras_largeout.planning.exchange_estimator import SUMMED_IN_PARTS
+from keras_largeout.replicas.collectives import AllToAll, all_gather
 from keras_largeout.tables.counting import count_merged_here
 
 

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import all_gather
-from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
 from keras_largeout.files.loading import may_have_other_rows
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
+from keras_largeout.replicas.collectives import all_gather
+from keras_largeout.replicas.devices import device_scope, plain_variable
 from keras_largeout.tables.row_range import RowRange
 from keras_largeout.tables.shard import ShardVariable
 

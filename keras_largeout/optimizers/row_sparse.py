@@ -6,9 +6,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import GradientSums, all_layers, decline_xla, step_counter
-from keras_largeout.distribute.replicas._tensorflow import in_xla
-from keras_largeout.distribute.replicas.cross_replica import sums_of_replicas
+from keras_largeout._keras import GradientSums, step_counter
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -17,6 +15,8 @@ from keras_largeout.optimizers.row_saving import SavedRows
 from keras_largeout.optimizers.row_slots import RowSlots
 from keras_largeout.optimizers.row_step import RowStep, by_rows
 from keras_largeout.optimizers.weight import native, weight_of
+from keras_largeout.replicas._tensorflow import in_xla
+from keras_largeout.replicas.cross_replica import sums_of_replicas
 
 # Dense matrices of so many rows and elements are updated by `row_update`, which goes over them once, on all
 # cores, where the ops of Keras's formula go over them some ten times. The numbers are those of Keras but for
@@ -44,9 +44,9 @@ class RowSparse(GradientSums, SavedRows):
     - a `constraint` acts on the rows updated, and must be `NonNeg`, or a norm over the last axis of a
       matrix;
     - `use_ema` is refused where there are row gradients: an average moves every row in every step;
-    - XLA (`jit_compile=True`) is refused where there are row gradients. Of its own accord (`"auto"`) Keras
-      does not use it for models with a layer of this package, or with an `Embedding` that such an optimizer
-      trains. Dense weights take Keras's ops under XLA.
+    - XLA (`jit_compile=True`) is refused where there are row gradients. With `jit_compile="auto"`, `kl.Model`
+      does not choose XLA for an `Embedding` that such an optimizer trains; on a GPU a plain `keras.Model`
+      needs `jit_compile=False`. Dense weights take Keras's ops under XLA.
 
     Works inside `keras.optimizers.MultiOptimizer`, and inside `optimizers.LossScaleOptimizer`, which looks
     for NaN in the rows alone and on all replicas (Keras's own makes a dense copy of every gradient, and looks
@@ -55,6 +55,7 @@ class RowSparse(GradientSums, SavedRows):
     A subclass provides `row_rule`, `slot_names` and `row_hyper`.
     """
 
+    updates_rows = True
     #: The rule of `ops.row_update`.
     row_rule = None
     #: The slots of that rule, by the names that the Keras optimizer gives them.
@@ -109,7 +110,8 @@ class RowSparse(GradientSums, SavedRows):
         if in_xla():
             raise ValueError(
                 "`jit_compile` must be False in `compile` where weights are updated by rows: XLA does not "
-                f"know the op. Received: jit_compile=True, and row gradients for {weight.name}"
+                "know the op. (On a GPU, Keras chooses True by itself, and kl.Model does not.) "
+                f"Received: jit_compile=True, and row gradients for {weight.name}"
             )
         row_slices.check_constraint(weight)
 
@@ -261,20 +263,3 @@ class RowSparse(GradientSums, SavedRows):
             and tf.DeviceSpec.from_string(copy.device).device_type != "GPU"
             and not in_xla()
         )
-
-
-def _trains_embeddings(model):
-    """Return whether an optimizer of this package gets gradients of rows from an `Embedding` of Keras."""
-    optimizers = _and_inside(getattr(model, "optimizer", None))  # a model may not be compiled
-    ours = any(isinstance(optimizer, RowSparse) for optimizer in optimizers)
-    return ours and any(isinstance(layer, keras.layers.Embedding) for layer in all_layers(model))
-
-
-def _and_inside(optimizer):
-    yield optimizer
-    inner = getattr(optimizer, "inner_optimizer", None)
-    for other in getattr(optimizer, "optimizers", [] if inner is None else [inner]):
-        yield from _and_inside(other)
-
-
-decline_xla(_trains_embeddings)

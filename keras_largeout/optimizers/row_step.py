@@ -4,12 +4,12 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import step_counter
-from keras_largeout.distribute.replicas.devices import per_device_variables
-from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.ops.embedding.update import LookupGradient
 from keras_largeout.ops.tree_softmax.update import TableStep
 from keras_largeout.optimizers import row_clip, row_slices
 from keras_largeout.optimizers.weight import native
+from keras_largeout.replicas.devices import per_device_variables
+from keras_largeout.replicas.hosts import hosts_of
 from keras_largeout.tables.counting import count_gradients, count_merged
 
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import device_scope, per_device_variables
+from keras_largeout.replicas.devices import device_scope, per_device_variables
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.counting import is_counted
 from keras_largeout.tables.shard import ShardVariable, update_by_lookup, update_copies

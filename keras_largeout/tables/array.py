@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas import collectives
-from keras_largeout.distribute.replicas.devices import device_scope
+from keras_largeout.replicas import collectives
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables import chunks
 from keras_largeout.tables.row_range import RowRange
 from keras_largeout.tables.shard import ShardVariable

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import without_callbacks
-from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
 from keras_largeout.ops._library import ops
+from keras_largeout.replicas._tensorflow import without_callbacks
+from keras_largeout.replicas.devices import device_scope, plain_variable
 
 CHUNK_BYTES = 16 << 20
 _CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)

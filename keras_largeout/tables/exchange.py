@@ -8,16 +8,16 @@ gradient per unique row.
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import AllGather, AllToAll
-from keras_largeout.distribute.replicas.devices import (
+from keras_largeout.ops.embedding.wrapper import embedding_combine
+from keras_largeout.ops.exchange import partition_ids
+from keras_largeout.replicas.collectives import AllGather, AllToAll
+from keras_largeout.replicas.devices import (
     device_scope,
     per_device_variables,
     plain_variable,
     replica_copy,
 )
-from keras_largeout.distribute.replicas.exchange_dtype import gather_narrowed
-from keras_largeout.ops.embedding.wrapper import embedding_combine
-from keras_largeout.ops.exchange import partition_ids
+from keras_largeout.replicas.exchange_dtype import gather_narrowed
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.counting import counter_of
 from keras_largeout.tables.hierarchical_exchange import exchange_for, partition_positions

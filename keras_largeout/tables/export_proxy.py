@@ -10,8 +10,8 @@ import shutil
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops import export_mode
+from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.quantized import QuantizedRows
 
 _FILE_BYTES = 128 << 20  # held in memory before it is written

@@ -7,11 +7,11 @@ Backward it sums the gradients of the host per row before they travel.
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import in_graph_of_replica
-from keras_largeout.distribute.replicas.cross_replica import cross_replica_call, several_replicas
-from keras_largeout.distribute.replicas.devices import replica_index
 from keras_largeout.ops.exchange import partition_ids
 from keras_largeout.ops.row_update import merge_rows
+from keras_largeout.replicas._tensorflow import in_graph_of_replica
+from keras_largeout.replicas.cross_replica import cross_replica_call, several_replicas
+from keras_largeout.replicas.devices import replica_index
 
 
 def partition_positions(placement, positions):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_largeout._keras import is_made, uncast
-from keras_largeout.distribute.replicas.devices import replica_copy, table_devices
+from keras_largeout.replicas.devices import replica_copy, table_devices
 
 
 class KerasTable:

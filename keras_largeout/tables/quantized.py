@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.replicas.devices import plain_variable
 
 _MOST = 127  # of a quantized value
 

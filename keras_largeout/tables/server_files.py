@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.files.origin import path_from_file, path_in_file
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables.shard import ShardVariable, outside_tables
 
 _FILE_BYTES = 128 << 20

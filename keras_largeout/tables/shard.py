@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._keras import LazyTfVariable, move_variable
-from keras_largeout.distribute.replicas.devices import device_scope, per_device_variables, replica_copy
 from keras_largeout.ops.embedding.update import embedding_update
 from keras_largeout.ops.row_update import row_update
+from keras_largeout.replicas.devices import device_scope, per_device_variables, replica_copy
 from keras_largeout.tables import chunks
 
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.planning.placement import Placement
+from keras_largeout.replicas.devices import table_devices
 from keras_largeout.tables import chunks
 from keras_largeout.tables.placing import REPLICATED_BYTES
 from keras_largeout.tables.row_range import RowRange

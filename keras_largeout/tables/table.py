@@ -8,18 +8,18 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout.distribute.replicas.devices import (
+from keras_largeout.ops import export_mode
+from keras_largeout.planning.placement import Placement
+from keras_largeout.planning.plan import Plan
+from keras_largeout.planning.repacking import spread_rows
+from keras_largeout.replicas.devices import (
     least_loaded_server,
     on_servers,
     replica_copy,
     table_devices,
 )
-from keras_largeout.distribute.replicas.exchange_dtype import exchange_dtype_of
-from keras_largeout.distribute.replicas.hosts import current_hosts
-from keras_largeout.ops import export_mode
-from keras_largeout.planning.placement import Placement
-from keras_largeout.planning.plan import Plan
-from keras_largeout.planning.repacking import spread_rows
+from keras_largeout.replicas.exchange_dtype import exchange_dtype_of
+from keras_largeout.replicas.hosts import current_hosts
 from keras_largeout.tables.array import ShardedArray
 from keras_largeout.tables.exchange import Exchange
 from keras_largeout.tables.export_proxy import proxy_variable, quantized

@@ -1,1 +1,1 @@
-"""Training loops of `kl.Model`, where they are not Keras's: the functions that take the steps."""
+"""The bases of `kl.Model`: training under every strategy, step functions, and files."""

@@ -10,7 +10,7 @@ from benchmarks._processes import bytes_sent
 from benchmarks.hosts import __main__ as report
 from benchmarks.hosts import prediction
 from benchmarks.hosts.prediction import Cluster, Work
-from keras_largeout.distribute.replicas.collectives import _sizes
+from keras_largeout.replicas.collectives import _sizes
 
 WORK = Work(
     tables=((1000, 1), (500, 8)),

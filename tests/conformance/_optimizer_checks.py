@@ -9,8 +9,8 @@ from _training import arrays_of
 from conformance._optimizers import OPTIMIZERS, WRAPPERS, make
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.planning.placement import Placement
+from keras_largeout.replicas.devices import table_devices
 
 # Few epochs: over several devices, a new iterator takes longer than 25 steps.
 VOCAB, WIDTH, BATCH, LENGTH, STEPS, EPOCHS = 97, 8, 24, 5, 25, 2

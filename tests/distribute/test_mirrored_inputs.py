@@ -9,7 +9,7 @@ from _tables import strategy_of
 from _training import assert_same
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
+from keras_largeout.replicas.cross_replica import mean_of_replicas
 
 DEVICES = 3
 

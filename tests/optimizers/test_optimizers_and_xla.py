@@ -18,8 +18,8 @@ def a_gpu(monkeypatch):
     )
 
 
-def _compiled(optimizer, *layers, **options):
-    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+def _compiled(optimizer, *layers, cls=kl.Sequential, **options):
+    model = cls([*layers, keras.layers.Dense(1)])
     model.compile(optimizer, "mse", **options)
     return model
 
@@ -44,11 +44,14 @@ def test_as_keras_chooses_elsewhere():
 
 
 def test_a_model_that_is_not_compiled():
-    assert keras.Sequential([keras.layers.Embedding(9, 2)]).jit_compile
+    assert kl.Sequential([keras.layers.Embedding(9, 2)]).jit_compile
 
 
-def test_who_asks_for_it_is_told():
-    model = _compiled(OURS(), keras.layers.Embedding(9, 2), keras.layers.Flatten(), jit_compile=True)
+@pytest.mark.parametrize(
+    "options", [{"jit_compile": True}, {"cls": keras.Sequential}], ids=["asked_for", "plain_model"]
+)
+def test_rows_are_refused_under_xla(options):
+    model = _compiled(OURS(), keras.layers.Embedding(9, 2), keras.layers.Flatten(), **options)
     assert model.jit_compile
     with pytest.raises(ValueError, match="`jit_compile` must be False"):
         model.fit(tf.zeros([4, 3], tf.int32), tf.zeros([4, 1]), verbose=0)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.collectives import counted_blocks
+from keras_largeout.replicas.collectives import counted_blocks
 
 strategy = kl.distribute.strategy(2)
 with strategy.scope():

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.counting import Counting
 from keras_largeout.distribute.balance.measured_load import MeasuredLoad
-from keras_largeout.distribute.replicas.collectives import all_gather_scalar, all_reduce_sum
-from keras_largeout.distribute.replicas.devices import device_scope, plain_variable, replica_index
+from keras_largeout.replicas.collectives import all_gather_scalar, all_reduce_sum
+from keras_largeout.replicas.devices import device_scope, plain_variable, replica_index
 from keras_largeout.tables.array import HOT
 
 HOST = "CPU:0"

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.balance.recording import Recorder, recording
-from keras_largeout.distribute.replicas.hosts import current_hosts
 from keras_largeout.planning.devices import Device
 from keras_largeout.planning.plan import Plan
 from keras_largeout.planning.planner import plan
+from keras_largeout.replicas.hosts import current_hosts
 
 
 def plan_from(

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.load_bytes import asked_after_dedup, server_table_bytes, table_bytes
 from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, counts_on, increment
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.array import HOT
 
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.balance.load_bytes import server_tree_bytes, tree_bytes
 from keras_largeout.distribute.balance.load_counter import HOST, LoadCounter, increment
-from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
+from keras_largeout.replicas.devices import plain_variable, replica_index
 from keras_largeout.tables.array import HOT
 
 

@@ -29,7 +29,7 @@ progress bar are Keras's, unchanged.
   and an answer is one vector (`packed.py`). The steps of a call are a loop in the worker's graph: with a
   dataset function and 50 steps per call, the chief needs a fifth of a millisecond per step.
 - *Fewer bytes.* Rows and hidden vectors travel in bfloat16 on request
-  (`distribute/replicas/exchange_dtype.py`).
+  (`replicas/exchange_dtype.py`).
 - *A lost server* is found in TensorFlow's error (`errors.py`), or by a heartbeat (`server_watch.py`: now and
   then TensorFlow waits forever for a server that is gone), and raised as one `ServerLostError`.
 - *A worker that stands still* for `heartbeat_timeout` is disconnected, so that its steps run on another one.

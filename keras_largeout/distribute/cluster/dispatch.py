@@ -11,8 +11,8 @@ from concurrent.futures import Future, wait
 import tensorflow as tf
 
 from keras_largeout.distribute.cluster.errors import ServerLostError, WorkersSilentError, naming_lost_servers
-from keras_largeout.distribute.replicas._tensorflow import never_wait_for_other_workers
-from keras_largeout.distribute.replicas.devices import processes
+from keras_largeout.replicas._tensorflow import never_wait_for_other_workers
+from keras_largeout.replicas.devices import processes
 
 # Steps in flight per worker: one runs while the batch of the next one travels.
 _PER_WORKER = 2

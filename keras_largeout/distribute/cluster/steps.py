@@ -14,7 +14,7 @@ from keras_largeout.distribute.cluster.local_state import LocalState, nothing_ad
 from keras_largeout.distribute.cluster.packed import Packed, one_of, stack
 from keras_largeout.distribute.cluster.totals import Totals
 from keras_largeout.distribute.cluster.worker_data import worker_data_of
-from keras_largeout.distribute.replicas._tensorflow import concrete_function
+from keras_largeout.replicas._tensorflow import concrete_function
 
 COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
 

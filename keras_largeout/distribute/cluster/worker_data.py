@@ -87,3 +87,22 @@ def _dataset(function, workers, index):
             f"A dataset function must return a tf.data.Dataset of batches. Received: {type(dataset).__name__}"
         )
     return dataset
+
+
+class ChiefFedDataset:
+    """A strategy whose batches stay where they are made: the chief deals them out, one per step.
+
+    Args:
+        strategy: `tf.distribute.ParameterServerStrategy`.
+        ahead: None, or a function of a dataset that returns what is iterated over in its place.
+    """
+
+    def __init__(self, strategy, ahead=None):
+        self._strategy = strategy
+        self._ahead = ahead
+
+    def experimental_distribute_dataset(self, dataset, options=None):
+        return dataset if self._ahead is None else self._ahead(dataset)
+
+    def __getattr__(self, name):
+        return getattr(self._strategy, name)

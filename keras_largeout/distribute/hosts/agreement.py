@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import all_layers, own_optimizers
-from keras_largeout.distribute.replicas.collectives import all_gather_texts
-from keras_largeout.distribute.replicas.optimizer_check import shards_of
 from keras_largeout.ops import build_info
+from keras_largeout.replicas.collectives import all_gather_texts
+from keras_largeout.replicas.optimizer_check import shards_of
 
 _LOG = logging.getLogger("keras_largeout")
 _PATIENCE = 60.0  # seconds

@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from keras_largeout.distribute.hosts.watch import HostWatch
 from keras_largeout.distribute.processes.exit_codes import exit_as_lost
-from keras_largeout.distribute.processes.leaving import leave_on_sigterm
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
-from keras_largeout.distribute.replicas._tensorflow import cpus_per_host
-from keras_largeout.distribute.replicas.collectives import all_gather_vector
-from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.files.leaving import leave_on_sigterm
 from keras_largeout.ops import build_info
+from keras_largeout.replicas._tensorflow import cpus_per_host
+from keras_largeout.replicas.collectives import all_gather_vector
+from keras_largeout.replicas.hosts import hosts_of
 
 #: Seconds before a process ends: other hosts fetch from it what it has sent, also when it has all of theirs.
 _LINGER = 2.0

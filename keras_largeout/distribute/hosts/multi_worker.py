@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from keras_largeout.distribute.hosts.stopping import StopTogether
-from keras_largeout.distribute.replicas.collectives import all_gather, all_reduce_sum, barrier
-from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.replicas.collectives import all_gather, all_reduce_sum, barrier
+from keras_largeout.replicas.hosts import hosts_of
 
 #: They write files or send messages, and do nothing that hosts do together: the first host's alone stay. One
 #: that reads tables, and writes elsewhere on the other hosts, has a true attribute `on_every_host`.

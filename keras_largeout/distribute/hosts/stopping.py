@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_largeout.distribute.replicas.collectives import all_gather_scalar
+from keras_largeout.replicas.collectives import all_gather_scalar
 
 
 class StopTogether(keras.callbacks.Callback):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import abort_collectives, peer_answers
+from keras_largeout.replicas._tensorflow import abort_collectives, peer_answers
 
 _LOG = logging.getLogger("keras_largeout")
 _SECONDS = 1.0  # between two questions

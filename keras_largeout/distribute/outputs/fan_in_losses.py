@@ -6,13 +6,13 @@ the parts (for a softmax: with one logsumexp over all).
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import AllGather
-from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
-from keras_largeout.distribute.replicas.exchange_dtype import fetch_narrowed, send_narrowed
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.backward import fan_in_backward
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward
 from keras_largeout.ops.labels import LabelLists, on_the_host
+from keras_largeout.replicas.collectives import AllGather
+from keras_largeout.replicas.cross_replica import cross_replica_call
+from keras_largeout.replicas.exchange_dtype import fetch_narrowed, send_narrowed
 
 
 def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):

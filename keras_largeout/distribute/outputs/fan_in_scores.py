@@ -7,12 +7,12 @@ hidden vectors go to all of them, and from each come a few numbers per vector ba
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
-from keras_largeout.distribute.replicas.collectives import AllGather
 from keras_largeout.ops._gradients import with_gradient, without_gradient
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in_top_k
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_loss, fan_in_top_k
 from keras_largeout.ops.top_k_in_chunks import best_of
+from keras_largeout.replicas.collectives import AllGather
 
 
 def top_scores(weights, hidden, k, loss):

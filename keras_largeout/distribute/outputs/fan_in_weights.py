@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import all_reduce_sum
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops.fan_in.rewire import fan_in_connections, fan_in_degrees
+from keras_largeout.replicas.collectives import all_reduce_sum
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables import chunks
 from keras_largeout.tables.array import ShardedArray
 from keras_largeout.tables.row_range import RowRange, saved_shape

@@ -8,8 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.fan_in_losses import FanInLoss
-from keras_largeout.distribute.replicas.collectives import all_gather, all_gather_scalar, all_reduce_sum
-from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.fan_in.rewire import (
     fan_in_candidate_gradient,
@@ -18,6 +16,8 @@ from keras_largeout.ops.fan_in.rewire import (
     fan_in_rewire,
 )
 from keras_largeout.ops.labels import LabelLists, on_the_host
+from keras_largeout.replicas.collectives import all_gather, all_gather_scalar, all_reduce_sum
+from keras_largeout.replicas.devices import plain_variable, replica_index
 from keras_largeout.tables.chunks import chunk_ranges
 from keras_largeout.tables.shard import outside_tables
 

@@ -7,20 +7,20 @@ device that has the subtree of its target: at most one, whatever the tree's dept
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import AllToAll
-from keras_largeout.distribute.replicas.devices import (
-    device_scope,
-    per_device_variables,
-    plain_variable,
-    replica_copy,
-)
-from keras_largeout.distribute.replicas.exchange_dtype import gather_narrowed, send_narrowed
 from keras_largeout.ops._gradients import with_gradient
 from keras_largeout.ops.tree_softmax.stock_dense import TreeFacts, rows_on_paths
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays, tree_softmax_pairs
 from keras_largeout.planning.repacking import spread_subtrees
 from keras_largeout.planning.tree_estimator import node_owners
 from keras_largeout.planning.tree_placement import cut_and_units
+from keras_largeout.replicas.collectives import AllToAll
+from keras_largeout.replicas.devices import (
+    device_scope,
+    per_device_variables,
+    plain_variable,
+    replica_copy,
+)
+from keras_largeout.replicas.exchange_dtype import gather_narrowed, send_narrowed
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.counting import counter_of
 from keras_largeout.trees.parts import split_tree

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumexp_of_hosts
-from keras_largeout.distribute.replicas.collectives import AllGather
-from keras_largeout.distribute.replicas.devices import device_scope, replica_copy
-from keras_largeout.distribute.replicas.exchange_dtype import send_narrowed
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.full_softmax.stock import stock_full_top_k
 from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
 from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of, marked_missing
+from keras_largeout.replicas.collectives import AllGather
+from keras_largeout.replicas.devices import device_scope, replica_copy
+from keras_largeout.replicas.exchange_dtype import send_narrowed
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.lookup import sharded_lookup
 

@@ -19,8 +19,8 @@ from keras_largeout._keras import (
 from keras_largeout.distribute.parallel.losses import losses_collected
 from keras_largeout.distribute.parallel.recording import compute_there
 from keras_largeout.distribute.parallel.sharded_slots import note_slot
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops import export_mode
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables.shard import ShardVariable
 
 _PENALTIES = "keras_largeout/penalties"  # the collection of a graph: (weight, its penalty)

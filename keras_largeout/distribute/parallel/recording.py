@@ -7,8 +7,8 @@ gradients on whatever device is the current one when it is asked.
 import tensorflow as tf
 
 from keras_largeout.distribute.parallel.again import Again, check_same
-from keras_largeout.distribute.replicas.differentiable import differentiable
 from keras_largeout.ops._gradients import with_gradient, with_gradients
+from keras_largeout.replicas.differentiable import differentiable
 
 
 class Recorded:

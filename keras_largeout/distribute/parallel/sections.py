@@ -23,8 +23,8 @@ from keras_largeout.distribute.parallel.sharded_layers import (
 )
 from keras_largeout.distribute.parallel.stage_planner import place_branches
 from keras_largeout.distribute.parallel.transfers import note_transfer
-from keras_largeout.distribute.replicas.devices import shard_over
 from keras_largeout.ops import export_mode
+from keras_largeout.replicas.devices import shard_over
 from keras_largeout.tables.shard import ShardVariable
 
 

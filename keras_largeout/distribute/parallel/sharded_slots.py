@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.optimizer_check import responsible_for
+from keras_largeout.replicas.optimizer_check import responsible_for
 from keras_largeout.tables.shard import outside_tables
 
 _CUT = "_largeout_cut"  # on a part: its `ShardedWeight` and its index

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.shard import ShardVariable
 
 _state = threading.local()  # `counter`: that which counts while a step is traced

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
-from keras_largeout.distribute.replicas.optimizer_check import check_loss_scale, check_optimizer
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._feature_use import FeatureUse
@@ -28,6 +27,7 @@ from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.measuring import is_measuring
 from keras_largeout.planning.plan import Plan
 from keras_largeout.planning.specs import TableSpec
+from keras_largeout.replicas.optimizer_check import check_loss_scale, check_optimizer
 from keras_largeout.tables.placing import PLACEMENTS
 from keras_largeout.tables.row_range import RowRange
 from keras_largeout.tables.stacked import StackedTable

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout import trees
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.layers.heads._per_class import counts_per_class
 from keras_largeout.ops.tree_softmax.wrapper import TreeArrays
 from keras_largeout.planning.tree_cut import TreeCut, unfilled_placement
+from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.placing import place
 
 _USUAL_DIM = 300  # of a head that is not built yet, where the cost of its nodes is asked for

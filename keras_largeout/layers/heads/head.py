@@ -25,7 +25,6 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import ScoredOutput, annotate
 from keras_largeout._keras import mask_of
-from keras_largeout.distribute.replicas.optimizer_check import check_optimizer
 from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
 from keras_largeout.layers.heads._exclude import best_without, excluded_per_token
@@ -36,6 +35,7 @@ from keras_largeout.layers.heads.sampling import log_probs, sample
 from keras_largeout.ops import _gradients
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
+from keras_largeout.replicas.optimizer_check import check_optimizer
 
 
 class Head(keras.layers.Layer):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_largeout._head_annotations import annotate_scores, heads_of
 from keras_largeout._keras import all_layers, compiled_metrics, is_symbolic, with_mask
-from keras_largeout.distribute.replicas.cross_replica import mean_of_replicas
+from keras_largeout.replicas.cross_replica import mean_of_replicas
 
 _HEADS = weakref.WeakSet()
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
-from keras_largeout.distribute.replicas.collectives import AllGather
-from keras_largeout.distribute.replicas.devices import table_devices
 from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
@@ -25,6 +23,8 @@ from keras_largeout.ops.tree_softmax.wrapper import tree_softmax_loss, tree_soft
 from keras_largeout.planning.placement import Placement
 from keras_largeout.planning.plan import Plan
 from keras_largeout.planning.specs import TableSpec
+from keras_largeout.replicas.collectives import AllGather
+from keras_largeout.replicas.devices import table_devices
 from keras_largeout.tables.lookup import LogicalRows
 from keras_largeout.tables.placing import check_placement
 from keras_largeout.tables.row_range import saved_shape

@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
-from keras_largeout.distribute.replicas.cross_replica import joined_of_replicas
 from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
 from keras_largeout.layers.heads._ranking import ranking_losses
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
+from keras_largeout.replicas.cross_replica import joined_of_replicas
 
 LOSSES = ("softmax", "bpr", "binary_crossentropy")
 

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops._gradients import row_gradient, with_gradient
 from keras_largeout.ops.row_update import row_update
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables import chunks
 from keras_largeout.tables.shard import ShardVariable
 from keras_largeout.tables.storage.row_cache import scatter

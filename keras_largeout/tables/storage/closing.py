@@ -3,7 +3,7 @@
 import keras
 
 from keras_largeout._keras import all_layers
-from keras_largeout.distribute.replicas.optimizer_check import shards_of
+from keras_largeout.replicas.optimizer_check import shards_of
 
 
 def close_files(model: keras.Layer) -> None:

@@ -9,8 +9,7 @@ import weakref
 
 import tensorflow as tf
 
-from keras_largeout.distribute.processes.leaving import close_on_signals, end_on_signals, leaving_later
-from keras_largeout.distribute.replicas.devices import plain_variable
+from keras_largeout.files.leaving import close_on_signals, end_on_signals, leaving_later
 from keras_largeout.files.table_files import (
     ABOUT,
     LOCK,
@@ -21,6 +20,7 @@ from keras_largeout.files.table_files import (
     write_about,
     write_closed,
 )
+from keras_largeout.replicas.devices import plain_variable
 
 #: How the files are laid out.
 FORMAT = "records"

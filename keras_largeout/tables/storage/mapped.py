@@ -7,9 +7,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops._gradients import row_gradient, with_gradient
 from keras_largeout.ops.records import gather_records, prefetch_rows, record_update, write_records
+from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables.shard import ShardVariable
 from keras_largeout.tables.storage.records import Records, content_of
 

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable, unread_variable
 from keras_largeout.files.record_marks import record_marks, written_records
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.records import record_words, remap_variable
+from keras_largeout.replicas.devices import plain_variable, unread_variable
 
 
 class Records:

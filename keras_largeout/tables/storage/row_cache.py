@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
+from keras_largeout.replicas.devices import device_scope, plain_variable
 from keras_largeout.tables import chunks
 
 _FREE = -1

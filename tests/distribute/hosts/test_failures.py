@@ -7,8 +7,8 @@ import time
 import keras
 import pytest
 
-from keras_largeout.distribute.processes import leaving
 from keras_largeout.distribute.processes.exit_codes import LOST
+from keras_largeout.files import leaving
 
 TRAINING = """
 import os, sys, time

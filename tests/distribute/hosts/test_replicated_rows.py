@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.collectives import counted_blocks
+from keras_largeout.replicas.collectives import counted_blocks
 
 placement = kl.distribute.Placement.by_modulo(40, 4).with_hot_rows(range(8))
 strategy = kl.distribute.strategy()

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops._library import ops
+from keras_largeout.replicas.devices import plain_variable
 
 
 def mapped(path, shape, read_only=False):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.wrapper import embedding_lookup
 from keras_largeout.ops.row_update import row_update, sgd_hyper
+from keras_largeout.replicas.devices import plain_variable
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

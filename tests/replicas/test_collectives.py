@@ -10,8 +10,8 @@ TO_FIRST = """
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.collectives import gather_to_first
-from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.replicas.collectives import gather_to_first
+from keras_largeout.replicas.hosts import hosts_of
 
 hosts = hosts_of(kl.distribute.strategy())
 for round in range(2):
@@ -38,8 +38,8 @@ def test_rows_of_all_come_to_the_first(new_hosts):
 COUNTED = """
 import tensorflow as tf
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.collectives import AllToAll, counted_blocks
-from keras_largeout.distribute.replicas.hosts import hosts_of
+from keras_largeout.replicas.collectives import AllToAll, counted_blocks
+from keras_largeout.replicas.hosts import hosts_of
 
 hosts = hosts_of(kl.distribute.strategy())
 send = [[2, 9], [4, 1]][hosts.index]

@@ -1,4 +1,4 @@
-"""The differences of a `keras.Model` under a strategy, above all a `ParameterServerStrategy`."""
+"""`StrategyTraining`: `compile`, `fit`, `evaluate` and `predict` of a `kl.Model` under every strategy."""
 
 import contextlib
 import functools
@@ -9,10 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import LoopHooks, all_layers
+from keras_largeout._keras import LoopHooks, all_layers, optimizers_inside
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.errors import naming_lost_servers
-from keras_largeout.distribute.cluster.saving import Saving
 from keras_largeout.distribute.cluster.steps import (
     COMPOSITE,
     Predictions,
@@ -20,22 +19,23 @@ from keras_largeout.distribute.cluster.steps import (
     Steps,
     tensors,
 )
-from keras_largeout.distribute.cluster.worker_data import WorkerData, worker_data_of
+from keras_largeout.distribute.cluster.worker_data import ChiefFedDataset, WorkerData, worker_data_of
 from keras_largeout.distribute.hosts.agreement import check_agreement
 from keras_largeout.distribute.hosts.multi_worker import SyncStrategy, callbacks_here
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.parallel.sharded_slots import check_and_save_whole
-from keras_largeout.distribute.processes.leaving import leaving_when_told
-from keras_largeout.distribute.replicas.hosts import hosts_of
-from keras_largeout.distribute.replicas.optimizer_check import can_train, check_compiled
+from keras_largeout.files.leaving import leaving_when_told
+from keras_largeout.replicas.hosts import hosts_of
+from keras_largeout.replicas.optimizer_check import can_train, check_compiled
+from keras_largeout.training.saving import Saving
 
 
-class ClusterTraining(Saving, LoopHooks):
-    """First base of a Keras model; elsewhere it changes nothing.
+class StrategyTraining(Saving, LoopHooks):
+    """A base that must precede `keras.Model`. Without a strategy it has hardly any effect.
 
     Keras's own `fit`, `evaluate` and `predict` run: their loops, data adapters, callbacks and progress bar.
-    What they call for a step (`make_train_function`) hands the step to a worker instead, and what they call
-    for the metrics of an epoch waits until all steps are done.
+    On a parameter server cluster, `make_train_function` returns a function that hands the step to a worker,
+    and the metrics of an epoch wait until all steps are done.
     """
 
     active_steps = None  # the `Steps` that may have steps in flight
@@ -59,7 +59,7 @@ class ClusterTraining(Saving, LoopHooks):
         """The strategy in whose scope the model was made."""
         cluster = self._cluster_strategy
         if cluster is not None:
-            return _ChiefFedDataset(cluster, self._ahead_of_predict)
+            return ChiefFedDataset(cluster, self._ahead_of_predict)
         strategy = super().distribute_strategy
         return strategy if hosts_of(strategy) is None else SyncStrategy(strategy, self._predicts)
 
@@ -82,10 +82,15 @@ class ClusterTraining(Saving, LoopHooks):
         return super().distribute_strategy.num_replicas_in_sync
 
     def _place_slots(self):
-        """Has the optimizer work where the weights are that `kl.distribute` placed or cut."""
+        """Make the optimizer run where `kl.distribute` placed the weights."""
         if self.optimizer is not None and any(map(device_of, all_layers(self))):
             update_beside(self.optimizer)
             check_and_save_whole(self.optimizer, self.trainable_variables)
+
+    def may_use_xla(self):
+        inside = optimizers_inside(getattr(self, "optimizer", None))  # a model may not be compiled
+        rows = any(getattr(optimizer, "updates_rows", False) for optimizer in inside)
+        return not (rows and any(isinstance(layer, keras.layers.Embedding) for layer in all_layers(self)))
 
     def check_losses(self):
         """Raises ValueError where the losses or metrics cannot be those of the model's outputs."""
@@ -95,7 +100,7 @@ class ClusterTraining(Saving, LoopHooks):
 
         The optimizer is checked in the first step: a model may also be loaded to predict.
         """
-        if type(self).compile is not ClusterTraining.compile:
+        if type(self).compile is not StrategyTraining.compile:
             super().compile_from_config(config)
             return
         super().compile(**keras.saving.deserialize_keras_object(config))
@@ -163,7 +168,7 @@ class ClusterTraining(Saving, LoopHooks):
             self._ahead_of_predict, self.steps_per_execution = None, per_call
 
     def _verbose(self, verbose):
-        """Return of several hosts the first one shows its progress."""
+        """Return the argument `verbose`: of synchronous hosts, only the first one shows progress."""
         return 0 if self._hosts is not None and self._hosts.index else verbose
 
     def _submit_prediction(self, batch):
@@ -230,7 +235,7 @@ class ClusterTraining(Saving, LoopHooks):
         build(iterator=iterator, data_batch=data_batch)
 
     def _build_by_tracing(self, strategy, batch):
-        """Makes what is not made yet: Keras's symbolic batches cannot be ragged or sparse."""
+        """Build the model by tracing a step: Keras's symbolic batches cannot be ragged or sparse."""
         with strategy.scope():
             if self._cluster_strategy is not None:
                 tf.function(self.test_step, autograph=False).get_concrete_function(tensors(batch))
@@ -298,25 +303,6 @@ class ClusterTraining(Saving, LoopHooks):
                 if isinstance(error, Exception):
                     dispatcher_of(self._cluster_strategy).forget()
             raise
-
-
-class _ChiefFedDataset:
-    """A strategy whose batches stay where they are made: the chief deals them out, one per step.
-
-    Args:
-        strategy: `tf.distribute.ParameterServerStrategy`.
-        ahead: None, or a function of a dataset that returns what is iterated over in its place.
-    """
-
-    def __init__(self, strategy, ahead=None):
-        self._strategy = strategy
-        self._ahead = ahead
-
-    def experimental_distribute_dataset(self, dataset, options=None):
-        return dataset if self._ahead is None else self._ahead(dataset)
-
-    def __getattr__(self, name):
-        return getattr(self._strategy, name)
 
 
 def _bound(method, model, args, kwargs):

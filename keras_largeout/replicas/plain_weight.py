@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout._keras import LazyTfVariable
-from keras_largeout.distribute.replicas.devices import device_scope, plain_variable
+from keras_largeout.replicas.devices import device_scope, plain_variable
 
 
 class PlainWeight(LazyTfVariable):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import gradients_in, refuse_forward_mode
+from keras_largeout.replicas._tensorflow import gradients_in, refuse_forward_mode
 
 refuse_forward_mode()
 

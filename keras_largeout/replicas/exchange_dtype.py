@@ -7,8 +7,8 @@ it travels, and is float32 again where it arrives.
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import device_scope
 from keras_largeout.ops._gradients import row_gradient, with_gradient
+from keras_largeout.replicas.devices import device_scope
 
 
 def check_exchange_dtype(dtype):

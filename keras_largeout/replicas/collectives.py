@@ -24,8 +24,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.devices import plain_variable, replica_index
 from keras_largeout.ops._gradients import with_gradient
+from keras_largeout.replicas.devices import plain_variable, replica_index
 
 _GROUPS = 1 << 20  # group keys from here on are ours; TensorFlow counts its own from 1
 _PAIRS = 1 << 21  # group keys of the first host and one other
@@ -174,7 +174,7 @@ def all_gather_vector(hosts, vector):
 
 
 def all_reduce_sum(hosts, vector):
-    """Return the sum over the hosts of vectors `[n]`, n the same everywhere, with the same bits everywhere."""
+    """Return the sum over the hosts of vectors `[n]` of one known length, with the same bits on all."""
     if vector.shape[0] is not None and vector.shape[0] <= _SHORT:
         return tf.reduce_sum(all_gather_vector(hosts, vector), axis=0)
     (of_all,) = all_gather(hosts, vector)

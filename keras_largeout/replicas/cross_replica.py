@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas.collectives import all_gather
-from keras_largeout.distribute.replicas.devices import replica_index
-from keras_largeout.distribute.replicas.hosts import hosts_of
 from keras_largeout.ops._gradients import with_gradient
+from keras_largeout.replicas.collectives import all_gather
+from keras_largeout.replicas.devices import replica_index
+from keras_largeout.replicas.hosts import hosts_of
 
 
 def several_replicas():

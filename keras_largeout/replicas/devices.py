@@ -6,8 +6,8 @@ import weakref
 
 import tensorflow as tf
 
-from keras_largeout.distribute.replicas._tensorflow import resource_variable_class, unread_variable_class
-from keras_largeout.distribute.replicas.hosts import hosts_of, replicas_here
+from keras_largeout.replicas._tensorflow import resource_variable_class, unread_variable_class
+from keras_largeout.replicas.hosts import hosts_of, replicas_here
 
 _SYNCHRONOUS = (
     tf.distribute.MirroredStrategy,

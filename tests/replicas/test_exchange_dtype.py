@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.distribute.replicas.exchange_dtype import gather_narrowed, send_narrowed
 from keras_largeout.ops.full_softmax.wrapper import full_softmax_terms
+from keras_largeout.replicas.exchange_dtype import gather_narrowed, send_narrowed
 
 HERE, HOME = "CPU:0", "CPU:1"
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from _tables import strategy_of
 
-from keras_largeout.distribute.replicas.cross_replica import cross_replica_call
+from keras_largeout.replicas.cross_replica import cross_replica_call
 
 
 def scaled_by_the_sum(values):

@@ -73,7 +73,7 @@ def export_saved_model(
     if not isinstance(serving, keras.Model):
         raise ValueError(f"`serving` must be a keras.Model. Received: {type(serving).__name__}")
     path, hosts = pathlib.Path(path), hosts_of_model(serving)
-    if hosts is None or hosts.index == 0:
+    if hosts.is_first:
         _check_target(path, overwrite)
     structure, specs = _input_specs(serving, input_signature)
 

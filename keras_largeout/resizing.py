@@ -113,10 +113,9 @@ def resize(
 
 def _saved(model, save, folder, name):
     """Return the path of a file that `save` writes of a model, on every host."""
-    path, hosts = os.path.join(folder, name), hosts_of_model(model)
+    path = os.path.join(folder, name)
     save(path)
-    if hosts is not None:
-        broadcast_file(hosts, path)
+    broadcast_file(hosts_of_model(model), path)
     return path
 
 

@@ -39,9 +39,9 @@ def main(config):
         "wire_bytes": wire / config["steps"],
         "processor_seconds": processor / config["steps"],
     }
-    if hosts is not None:
+    if not hosts.is_alone:
         result |= _exchanged(hosts, model, data, config)
-    if hosts is None or hosts.index == 0:
+    if hosts.is_first:
         print(PREFIX + json.dumps(result), flush=True)
 
 

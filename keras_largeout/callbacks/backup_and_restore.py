@@ -72,13 +72,13 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         hosts = hosts_of_model(self.model)
-        if is_local(self.backup_dir) and (hosts is None or hosts.index == 0):
+        if is_local(self.backup_dir) and hosts.is_first:
             self._find_whole_state()
-        if hosts is not None:
+        if not hosts.is_alone:
             self._check_shared(hosts)
         super().on_train_begin(logs)
         self._find_batch()
-        if hosts is not None and hosts.index:
+        if not hosts.is_first:
             self._save_elsewhere()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

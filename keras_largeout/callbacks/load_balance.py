@@ -151,8 +151,7 @@ class LoadBalance(keras.callbacks.Callback):
             self.memory = memory_of(variables, self._transfers.devices)
             if logs is not None:
                 logs["layer_bytes"] = float(self.layer_bytes.sum())
-        hosts = hosts_of_model(self.model)
-        if hosts is not None and hosts.index:
+        if not hosts_of_model(self.model).is_first:
             return  # the first host draws and writes
         if self.plot is not None and self.loads:
             plot_loads(self.plot, self.loads, self.history)

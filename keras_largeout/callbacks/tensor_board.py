@@ -70,8 +70,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     on_every_host = True
 
     def set_model(self, model: keras.Model) -> None:
-        hosts = hosts_of_model(model)
-        if hosts is not None and hosts.index:  # it reads tables with the first host, which writes
+        if not hosts_of_model(model).is_first:  # it reads tables with the first host, which writes
             self._elsewhere = tempfile.TemporaryDirectory()
             self.log_dir = self._elsewhere.name
         super().set_model(model)

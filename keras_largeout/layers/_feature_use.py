@@ -10,6 +10,7 @@ from keras_largeout.distribute.balance.load_counter import HOST, increment
 from keras_largeout.ops.embedding.kinds import values_of
 from keras_largeout.replicas.collectives import all_reduce_sum
 from keras_largeout.replicas.devices import plain_variable
+from keras_largeout.replicas.hosts import ALONE
 
 
 class Use(NamedTuple):
@@ -61,13 +62,11 @@ class FeatureUse(Counting):
             increment(self._counts, tf.boolean_mask(rows, inside), tf.constant(1, tf.uint32))
             self._outside.assign_add(tf.math.count_nonzero(token & ~own))
 
-    def use(self, top=10, hosts=None):
-        """Return the `Use` so far, of all `hosts` where there are several."""
+    def use(self, top=10, hosts=ALONE):
+        """Return the `Use` so far, of all `hosts`."""
         counts, outside = self._counts.numpy().astype(np.int64), self._outside.numpy()
-        if hosts is not None:
-            of_all = all_reduce_sum(hosts, tf.constant(np.append(counts, outside))).numpy()
-            counts, outside = of_all[:-1], of_all[-1]
-        outside = int(outside)
+        of_all = all_reduce_sum(hosts, tf.constant(np.append(counts, outside))).numpy()
+        counts, outside = of_all[:-1], int(of_all[-1])
         # What got no row at all was counted outside alone.
         total = int(counts.sum()) + (0 if self._rule.shares_rows else outside)
         best = np.argsort(-counts, kind="stable")[:top]

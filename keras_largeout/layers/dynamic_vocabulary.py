@@ -243,11 +243,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         def of_all(strategy, ids):
             parts, hosts = strategy.experimental_local_results(ids), hosts_of(strategy)
             here = tf.concat(parts, 0)
-            if hosts is None:
-                slots = self._update(here, begins_step)
-            else:  # every host has a copy of the vocabulary, and does the same to it
-                route = AllGather(hosts, tf.size(here))
-                slots = route.local(self._update(route.forward(here), begins_step))
+            route = AllGather(hosts, here)  # every host has a copy of the vocabulary, and does the same to it
+            slots = route.local(self._update(route.forward(here), begins_step))
             return tuple(tf.split(slots, [tf.size(part) for part in parts]))
 
         return replica.merge_call(of_all, args=(ids,))[replica_index()]

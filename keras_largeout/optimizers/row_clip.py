@@ -57,10 +57,9 @@ def _squares_of_rows(rows, hosts):
     for values, weight in rows:
         one = everywhere if weight.on_every_host else parts
         one[id(weight.owner)] = one.get(id(weight.owner), 0.0) + _square(values)
-    if hosts is not None and parts:
-        parts = dict(
-            zip(parts, tf.unstack(all_reduce_sum(hosts, tf.stack(list(parts.values()))), len(parts)))
-        )
+    if parts and not hosts.is_alone:
+        summed = all_reduce_sum(hosts, tf.stack(list(parts.values())))
+        parts = dict(zip(parts, tf.unstack(summed, len(parts))))
     return {owner: everywhere.get(owner, 0.0) + parts.get(owner, 0.0) for owner in {**everywhere, **parts}}
 
 

@@ -208,7 +208,7 @@ def _join(accumulators):
     own = [a for a in accumulators if not a.weight.on_every_host]
     rows, values = _join_here(own) if own else ([], [])
     table = accumulators[0].weight.owner.table if own else None
-    if table is not None and table.hosts is not None:
+    if table is not None and not table.hosts.is_alone:
         with tf.init_scope():
             found = all_gather(table.hosts, tf.constant(rows, tf.int64), tf.constant(values, tf.float32))
         rows, values = (tensor.numpy() for tensor in found)

@@ -77,7 +77,7 @@ class RowStep:
 
     def _on_hosts(self, weight):
         """Return whether several hosts have copies of a weight: its rows are summed over them."""
-        return self.hosts is not None and weight.on_every_host
+        return weight.on_every_host and not self.hosts.is_alone
 
     def _lookup(self, gradients, weight):
         """Return the `LookupGradient` of a weight that takes its gradient's rows as they come; else None."""

@@ -14,7 +14,8 @@ A collective op of TensorFlow makes three demands:
 - All hosts run the ops in the same order. The ops of a replica on one device share a token, a resource:
   TensorFlow runs them in the order in which they were traced.
 
-All hosts must make the same calls in the same order. `hosts` is a `Hosts`.
+All hosts must make the same calls in the same order. `hosts` is a `Hosts`. For one host, every function
+returns what it is given, and adds no op.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ _COPIED, _LINE = 1 << 26, 1 << 12  # bytes of a file that travel together, as ro
 
 
 class AllToAll:
-    """An all-to-all between the hosts: `forward` sends rows, `reverse` sends the results back.
+    """An all-to-all between several hosts: `forward` sends rows, `reverse` sends the results back.
 
     Args:
         hosts: `Hosts`.
@@ -97,14 +98,18 @@ class AllGather(AllToAll):
 
     Args:
         hosts: `Hosts`.
-        rows: int32 scalar: the number of rows of this host.
+        values: tensor with as many rows as this host sends.
     """
 
-    def __init__(self, hosts, rows):
-        super().__init__(hosts, tf.repeat(tf.reshape(rows, [1]), hosts.count))
+    def __init__(self, hosts, values):
+        self._hosts = hosts
+        if not hosts.is_alone:
+            super().__init__(hosts, tf.repeat(tf.shape(values)[:1], hosts.count))
 
     def forward(self, values):
         """Return the rows of all hosts, host by host, of `values` `[rows, ...]`."""
+        if self._hosts.is_alone:
+            return values
         return super().forward(tf.tile(values, [self._hosts.count, *[1] * (values.shape.rank - 1)]))
 
     def reverse(self, values):
@@ -116,18 +121,24 @@ class AllGather(AllToAll):
         Returns:
             `[count, rows, ...]`.
         """
+        if self._hosts.is_alone:
+            return values[None]
         came = super().reverse(values)
         return tf.reshape(came, [self._hosts.count, self.send[0], *came.shape[1:]])
 
     def local(self, values):
         """Return the part of `values` `[sum(receive), ...]` that belongs to the rows of this host."""
+        if self._hosts.is_alone:
+            return values
         start = tf.reduce_sum(self.receive[: self._hosts.index])
         return values[start : start + self.send[0]]
 
 
 def all_gather(hosts, *values):
     """Return the rows of all hosts, host by host, of several tensors `[n, ...]`. They have no gradient."""
-    route = AllGather(hosts, tf.shape(values[0])[0])
+    if hosts.is_alone:
+        return values
+    route = AllGather(hosts, values[0])
     return tuple(route.forward(tf.stop_gradient(value)) for value in values)
 
 
@@ -136,6 +147,8 @@ def gather_to_first(hosts, *values):
 
     All hosts must make the call. The others send their rows to the first host alone, and get empty tensors.
     """
+    if hosts.is_alone:
+        return values
     with tf.init_scope():
         counts = all_gather_scalar(hosts, values[0].shape[0])
         return tuple(_gather_to_first(hosts, counts, value) for value in values)
@@ -169,12 +182,16 @@ def _gather_to_first(hosts, counts, value):
 
 def all_gather_vector(hosts, vector):
     """Return the vectors `[n]` of all hosts, `[count, n]`. n is static, and the same on all hosts."""
+    if hosts.is_alone:
+        return vector[None]
     blocks = tf.tile(tf.stop_gradient(vector)[None, None], [hosts.count, 1, 1])
     return _all_to_all(hosts, blocks, 0)[:, 0]
 
 
 def all_reduce_sum(hosts, vector):
     """Return the sum over the hosts of vectors `[n]` of one known length, with the same bits on all."""
+    if hosts.is_alone:
+        return vector
     if vector.shape[0] is not None and vector.shape[0] <= _SHORT:
         return tf.reduce_sum(all_gather_vector(hosts, vector), axis=0)
     (of_all,) = all_gather(hosts, vector)
@@ -183,12 +200,16 @@ def all_reduce_sum(hosts, vector):
 
 def all_gather_scalar(hosts, number):
     """Return the integers of all hosts: int64 array `[count]`."""
+    if hosts.is_alone:
+        return np.array([number])
     with tf.init_scope():
         return all_gather_vector(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
 
 
 def all_gather_texts(hosts, text):
     """Return the texts of all hosts, a list of str: names of files or anything else."""
+    if hosts.is_alone:
+        return [text]
     given = os.fsencode(text)
     lengths = all_gather_scalar(hosts, len(given))
     with tf.init_scope():
@@ -199,7 +220,9 @@ def all_gather_texts(hosts, text):
 
 def broadcast_file(hosts, path):
     """Copy a file of the first host to the same path on all other hosts."""
-    first = hosts.index == 0
+    if hosts.is_alone:
+        return
+    first = hosts.is_first
     size = int(all_gather_scalar(hosts, os.path.getsize(path) if first else 0)[0])
     with open(path, "rb" if first else "wb") as file, tf.init_scope():
         for start in range(0, size, _COPIED):

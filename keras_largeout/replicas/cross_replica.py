@@ -37,7 +37,7 @@ def joined_of_replicas(value):
 
     def join(strategy, value):
         here, hosts = tf.concat(strategy.experimental_local_results(value), axis=0), hosts_of(strategy)
-        return here if hosts is None else all_gather(hosts, here)[0]
+        return all_gather(hosts, here)[0]
 
     return replica.merge_call(join, args=[tf.stop_gradient(value)])
 

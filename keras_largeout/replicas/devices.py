@@ -31,7 +31,7 @@ def table_devices():
         return getattr(_state, "devices", None) or (None,)
     if isinstance(strategy, _SYNCHRONOUS):
         hosts = hosts_of(strategy)
-        return tuple(strategy.extended.worker_devices) if hosts is None else hosts.devices
+        return tuple(strategy.extended.worker_devices) if hosts.is_alone else hosts.devices
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return processes("ps")
     if strategy.num_replicas_in_sync > 1:

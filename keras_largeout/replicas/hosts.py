@@ -9,12 +9,12 @@ _known = weakref.WeakKeyDictionary()  # strategy -> `Hosts`
 
 
 class Hosts:
-    """The hosts of a `tf.distribute.MultiWorkerMirroredStrategy`, as one of them sees them.
+    """The synchronous hosts of a strategy, as one of them sees them. Any other strategy has one host.
 
     Attributes:
-        count: int, how many hosts.
-        index: int, which of them this process is.
-        local: tuple of the names of the devices of this host. Every host has as many.
+        count: int, the number of hosts.
+        index: int, the index of this process among them.
+        local: tuple of the names of the devices of this host. Every host has as many. Empty for one host.
         tokens: dict, see `collectives.py`.
         watch: the `HostWatch` that notices when another host is lost, or None.
     """
@@ -24,6 +24,16 @@ class Hosts:
     def __init__(self, count, index, local):
         self.count, self.index, self.local = count, index, tuple(local)
         self.tokens = {}
+
+    @property
+    def is_alone(self):
+        """True for one host: nothing travels, and collectives return what they are given."""
+        return self.count == 1
+
+    @property
+    def is_first(self):
+        """True on the host that writes files and shows progress."""
+        return self.index == 0
 
     @property
     def per_host(self):
@@ -55,26 +65,29 @@ class Hosts:
         return contextlib.nullcontext() if self.watch is None else self.watch.naming()
 
 
+#: One host by itself.
+ALONE = Hosts(1, 0, ())
+
+
 def hosts_of(strategy):
-    """Return the `Hosts` of a strategy over several; None for any other."""
+    """Return the `Hosts` of a strategy."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return None
+        return ALONE
     if strategy not in _known:
         local = strategy.extended.worker_devices
         count = strategy.num_replicas_in_sync // len(local)
-        _known[strategy] = Hosts(count, _this_process(strategy), local) if count > 1 else None
+        _known[strategy] = Hosts(count, _this_process(strategy), local) if count > 1 else ALONE
     return _known[strategy]
 
 
 def current_hosts():
-    """Return the `Hosts` of the current strategy; None where there are not several."""
+    """Return the `Hosts` of the current strategy."""
     return hosts_of(tf.distribute.get_strategy())
 
 
 def replicas_here(strategy):
-    """Return how many replicas of a strategy this process has: all of them, but under several hosts."""
-    hosts = hosts_of(strategy)
-    return strategy.num_replicas_in_sync if hosts is None else hosts.per_host
+    """Return how many replicas of a strategy this process has."""
+    return strategy.num_replicas_in_sync // hosts_of(strategy).count
 
 
 def _this_process(strategy):

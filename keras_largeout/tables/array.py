@@ -85,11 +85,11 @@ class ShardedArray:
         """
         sizes, here = self.placement.sizes, self._home.here
         parts = {index: sizes[index] for index in here if sizes[index]}
-        return parts or ({here[0]: 0} if self._home.hosts is not None and any(sizes) else {})
+        return parts or ({here[0]: 0} if any(sizes) and not self._home.hosts.is_alone else {})
 
     def _agreed(self, initializer):
         """Return the same with the seed that the first host has drawn where nobody gave one."""
-        if self._home.hosts is not None and isinstance(getattr(initializer, "seed", None), int):
+        if not self._home.hosts.is_alone and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
             with self._home.hosts.naming_lost():
                 initializer.seed = int(collectives.all_gather_scalar(self._home.hosts, initializer.seed)[0])
@@ -177,7 +177,7 @@ class ShardedArray:
 
     def write(self, start, rows):
         """Overwrites the logical rows from `start` on, in every part that has some of them."""
-        if len(self.parts) == 1 and self._home.hosts is None and self._is_identity():
+        if len(self.parts) == 1 and self._home.hosts.is_alone and self._is_identity():
             (part,) = self.parts.values()
             return part.write_at(np.arange(start, start + len(rows)), rows)
         rows = np.asarray(rows)
@@ -198,7 +198,7 @@ class ShardedArray:
                 out[here] = values
             else:
                 out[:, columns[0] : columns[1]] = values
-        return out if self._home.hosts is None else self._of_all_hosts(rows, out, to_first)
+        return out if self._home.hosts.is_alone else self._of_all_hosts(rows, out, to_first)
 
     def _of_all_hosts(self, rows, out, to_first):
         """Return `out`, of which each host has filled what is there: complete on every host, or on the

@@ -109,7 +109,7 @@ class Exchange:
 
     def rows(self, partition):
         """Return the rows of the unique ids, `[unique, dim]`, in the order of the ids; differentiable."""
-        if self.table.hosts is not None:
+        if not self.table.hosts.is_alone:
             return self._rows_of_all_hosts(partition)
         return self._rows_here(partition)
 
@@ -175,9 +175,9 @@ def gather_columns(table, ids):
     """Return rows of a table that is sharded column-wise: every device gives its columns of the rows of
     all ids.
     """
-    if table.hosts is None:
+    if table.hosts.is_alone:
         return _columns_here(table, ids)
-    route = AllGather(table.hosts, tf.shape(ids)[0])
+    route = AllGather(table.hosts, ids)
     columns, per_host = np.array(table.placement.columns), table.hosts.per_host
     widths = columns[per_host - 1 :: per_host, 1] - columns[::per_host, 0]
     rows = _columns_here(table, route.forward(ids))

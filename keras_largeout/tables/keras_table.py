@@ -4,6 +4,7 @@ import numpy as np
 
 from keras_largeout._keras import is_made, uncast
 from keras_largeout.replicas.devices import replica_copy, table_devices
+from keras_largeout.replicas.hosts import ALONE
 
 
 class KerasTable:
@@ -15,7 +16,7 @@ class KerasTable:
         variable: `keras.Variable`, float32 or bfloat16.
     """
 
-    is_whole, apart, hosts, exchange_dtype, hot_device = True, False, None, None, None
+    is_whole, is_offloaded, hosts, exchange_dtype, hot_device = True, False, ALONE, None, None
 
     def __init__(self, variable):
         self.shape, self.shards, self.devices = tuple(variable.shape), [variable], table_devices()

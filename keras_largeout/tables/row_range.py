@@ -122,7 +122,7 @@ class RowRange:
         hosts = self.array.table.hosts
         for index, (start, stop) in enumerate(self.chunk_ranges()):
             rows = self.read(start, stop, to_first=True)
-            if hosts is not None and hosts.index:
+            if not hosts.is_first:
                 continue  # its rows went to the first host, which writes
             # HDF5 has no bfloat16; float32 holds every one of its values.
             store[chunks.key_of(key, index)] = rows.astype("float32") if self.dtype == "bfloat16" else rows

@@ -83,7 +83,7 @@ class ShardedTable:
     Attributes:
         placement: the `Placement`.
         devices: tuple of the devices' names (`None`: TensorFlow's choice), of all hosts.
-        hosts: the `Hosts` where there are several, each with the parts of its own devices; else None.
+        hosts: the `Hosts`, each with the parts of its own devices.
         memories: tuple of the names of the devices in whose memory their rows are.
         remote: bool, True if the devices are parameter servers.
         exchange_dtype: the narrower dtype in which rows travel, and hidden vectors to them; None: their own.
@@ -172,7 +172,7 @@ class ShardedTable:
         if files is None:
             return None
         root, path, mode, overwrite = files
-        if self.hosts is not None:
+        if not self.hosts.is_alone:
             raise ValueError(
                 "`storage` of a table over several hosts must be 'device' or 'host'. "
                 f"Received: files in {path}, over {self.hosts.count} hosts"
@@ -220,7 +220,7 @@ class ShardedTable:
     @property
     def here(self) -> range:
         """The indices of the devices that this process has, among `devices`: a range."""
-        return range(len(self.devices)) if self.hosts is None else self.hosts.here
+        return range(len(self.devices)) if self.hosts.is_alone else self.hosts.here
 
     @property
     def is_whole(self) -> bool:
@@ -242,7 +242,7 @@ class ShardedTable:
 
     def check_move(self, placement: Placement) -> None:
         """Raises ValueError where rows cannot be moved to `placement`: parts of other sizes, or files."""
-        if self.hosts is not None:
+        if not self.hosts.is_alone:
             raise ValueError(
                 "Rows stay on their host. (Save the model, and load it where its layers get the other "
                 f"placement.) Received: a placement of {self.plan_name!r}, over {self.hosts.count} hosts"

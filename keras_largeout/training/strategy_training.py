@@ -61,11 +61,11 @@ class StrategyTraining(Saving, LoopHooks):
         if cluster is not None:
             return ChiefFedDataset(cluster, self._ahead_of_predict)
         strategy = super().distribute_strategy
-        return strategy if hosts_of(strategy) is None else SyncStrategy(strategy, self._predicts)
+        return strategy if hosts_of(strategy).is_alone else SyncStrategy(strategy, self._predicts)
 
     @property
     def _hosts(self):
-        """The `Hosts` that train the model synchronously; None where there are not several."""
+        """The `Hosts` that train the model."""
         return hosts_of(super().distribute_strategy)
 
     # Compiling.
@@ -118,7 +118,7 @@ class StrategyTraining(Saving, LoopHooks):
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         call = _bound(keras.Model.fit, self, args, kwargs)
         self.check_callbacks(call.get("callbacks"))
-        if self._hosts is not None:
+        if not self._hosts.is_alone:
             loops = {
                 name: call.get(name) for name in ("batch_size", "epochs", "initial_epoch", "steps_per_epoch")
             }
@@ -169,7 +169,7 @@ class StrategyTraining(Saving, LoopHooks):
 
     def _verbose(self, verbose):
         """Return the argument `verbose`: of synchronous hosts, only the first one shows progress."""
-        return 0 if self._hosts is not None and self._hosts.index else verbose
+        return verbose if self._hosts.is_first else 0
 
     def _submit_prediction(self, batch):
         self.make_predict_function()
@@ -180,7 +180,7 @@ class StrategyTraining(Saving, LoopHooks):
     @property
     def may_choose_steps(self):
         """True on one machine: workers take what the chief says, and hosts the same steps."""
-        return self._cluster_strategy is None and self._hosts is None
+        return self._cluster_strategy is None and self._hosts.is_alone
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:
@@ -266,7 +266,7 @@ class StrategyTraining(Saving, LoopHooks):
         function, count = call.get(data), call.get(steps)
         if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
-        if self._hosts is not None:
+        if not self._hosts.is_alone:
             return self._strategy.distribute_datasets_from_function(function), count
         if self._cluster_strategy is None:
             raise ValueError(
@@ -290,11 +290,8 @@ class StrategyTraining(Saving, LoopHooks):
         if self._strategy is not None:
             self.check_hooks()
         try:
-            lost = contextlib.nullcontext()
-            if self._cluster_strategy is not None:
-                lost = naming_lost_servers(self._cluster_strategy)
-            elif self._hosts is not None:
-                lost = self._hosts.naming_lost()
+            cluster = self._cluster_strategy
+            lost = self._hosts.naming_lost() if cluster is None else naming_lost_servers(cluster)
             with leaving_when_told(), lost:
                 yield
         except BaseException as error:

@@ -43,7 +43,7 @@ class LoadCounter(Counting):
         self._shards, self._replicas, self._sizes = _counts(devices), _counts(len(self._asked)), {}
         self.updated = False
         self._merged, self._steps, self._peak = _counts(), _counts(), _counts()
-        self._merged_here = None if self._hosts is None else _counts()
+        self._merged_here = None if self._hosts.is_alone else _counts()
         self._before = _counts(devices, devices + 1)
         self._recorded, self.records = {}, record
 
@@ -87,9 +87,7 @@ class LoadCounter(Counting):
                 step = work - self._before
                 self._before.assign(work)
                 done = tf.reduce_sum(step[:, 1:], axis=0) + step[:, 0]
-                self._peak.assign_add(
-                    tf.reduce_max(done if self._hosts is None else all_reduce_sum(self._hosts, done))
-                )
+                self._peak.assign_add(tf.reduce_max(all_reduce_sum(self._hosts, done)))
             self._steps.assign_add(1)
             if HOT in self._sizes:
                 sizes = tf.cast(tf.stack(self._sizes.pop(HOT)), tf.int64)
@@ -115,7 +113,7 @@ class LoadCounter(Counting):
             gradients, peak = gradients + replicated, self._peak.numpy()
             merged = int(self._merged.numpy())
             of_hosts = np.array([merged])
-            if self._hosts is not None:
+            if not self._hosts.is_alone:
                 of_hosts = all_gather_scalar(self._hosts, int(self._merged_here.numpy()))
             sent = self.bytes_between(asked, replicated, merged, of_hosts)
         return MeasuredLoad(
@@ -129,9 +127,7 @@ class LoadCounter(Counting):
         )
 
     def of_all_hosts(self, counts):
-        """Return the sums of an integer array over the hosts where there are several."""
-        if self._hosts is None:
-            return counts
+        """Return the sums of an integer array over the hosts."""
         flat = tf.constant(counts.astype(np.int64).reshape(-1))
         return all_reduce_sum(self._hosts, flat).numpy().reshape(counts.shape)
 

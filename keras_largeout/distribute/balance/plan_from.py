@@ -77,7 +77,7 @@ def plan_from(
     options.setdefault("batch_size", max(1, examples // batches))
     if not devices:
         devices, hosts = tf.distribute.get_strategy().num_replicas_in_sync, current_hosts()
-        options.setdefault("hosts", 1 if hosts is None else hosts.count)
+        options.setdefault("hosts", hosts.count)
     return plan(counted, devices, memory_per_device=memory_per_device, **options)
 
 

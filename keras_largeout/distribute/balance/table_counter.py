@@ -23,7 +23,7 @@ class TableCounter(LoadCounter):
     def __init__(self, table, record):
         super().__init__(table.plan_name, table.array, ("rows",), table.placement.devices + 2, record)
         self._table = table
-        over_hosts = table.hosts is not None and table.placement.columns is None
+        over_hosts = not table.hosts.is_alone and table.placement.columns is None
         self._carried = [counts_on(HOST, self.devices + 2) for _ in range(self.devices * over_hosts)]
         if record and table.placement.columns is None:
             for key, part in table.array.parts.items():

@@ -75,7 +75,7 @@ class SyncStrategy:
 
 
 def hosts_of_model(model):
-    """Return the `Hosts` that train a model synchronously; None where there are not several."""
+    """Return the `Hosts` that train a model."""
     strategy = model.distribute_strategy
     return hosts_of(strategy.all_hosts if isinstance(strategy, SyncStrategy) else strategy)
 
@@ -85,20 +85,19 @@ def written_by_first(hosts, path):
     """A context that gives the path to write to: `path` on the first host, None on the others.
 
     Args:
-        hosts: `Hosts`, or None where there are not several.
+        hosts: `Hosts`.
         path: path of a file or folder.
 
     Yields:
         A path. All hosts go on when what the first one wrote is there.
     """
-    if hosts is None or hosts.index == 0:
+    if hosts.is_first:
         yield path
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield os.path.join(folder, os.path.basename(path))
-    if hosts is not None:
-        with hosts.naming_lost():
-            barrier(hosts)
+    with hosts.naming_lost():
+        barrier(hosts)
 
 
 def callbacks_here(hosts, callbacks):

@@ -31,18 +31,15 @@ def shared_folder() -> Iterator[str]:
     ```
     """
     hosts = current_hosts()
-    makes = hosts is None or hosts.index == 0
-    with tempfile.TemporaryDirectory() if makes else contextlib.nullcontext("") as folder:
-        if hosts is not None:
-            with hosts.naming_lost():
-                folder = all_gather_texts(hosts, folder)[0]  # the others have an empty one
-                found = all_gather_scalar(hosts, os.path.isdir(folder))
-            if not found.all():
-                raise OSError(
-                    "Temporary files of several hosts must be in a folder that all of them share, as TMPDIR. "
-                    f"Received: {folder}, which is not there on every host"
-                )
+    with tempfile.TemporaryDirectory() if hosts.is_first else contextlib.nullcontext("") as folder:
+        with hosts.naming_lost():
+            folder = all_gather_texts(hosts, folder)[0]  # the others have an empty one
+            found = all_gather_scalar(hosts, os.path.isdir(folder))
+        if not found.all():
+            raise OSError(
+                "Temporary files of several hosts must be in a folder that all of them share, as TMPDIR. "
+                f"Received: {folder}, which is not there on every host"
+            )
         yield folder
-        if hosts is not None:
-            with hosts.naming_lost():
-                barrier(hosts)
+        with hosts.naming_lost():
+            barrier(hosts)

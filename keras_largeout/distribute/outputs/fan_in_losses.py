@@ -39,10 +39,10 @@ def fan_in_losses(weights, hidden, targets, loss, fused=None, trigger=None):
         )
 
     hosts = weights.kernel.hosts
-    if hosts is None:
+    if hosts.is_alone:
         return losses(hidden, targets)
     # Every host computes with its classes for the tokens of all, whose losses it then knows.
-    route = AllGather(hosts, tf.shape(hidden)[0])
+    route = AllGather(hosts, hidden)
     of_all = losses(route.forward(hidden), _lists_of_all(hosts, route, targets))
     # A token's gradient goes back to all hosts, from the one that asked.
     value = tf.stop_gradient(of_all)
@@ -72,7 +72,7 @@ class FanInLoss:
                 found.append(fan_in_forward(hidden, *self._arguments(part, targets), **self._options(part)))
         losses, lse, mass = self._together([(f.loss, f.lse, f.mass) for f in found])
         hosts = self.weights.kernel.hosts
-        if hosts is not None:
+        if not hosts.is_alone:
             losses, lse, mass = self._together(_of_all_hosts(hosts, losses, lse, mass))
         return losses, [f._replace(lse=lse, mass=mass) for f in found]
 
@@ -177,7 +177,7 @@ class FanInLoss:
 def _of_all_hosts(hosts, losses, lse, mass):
     """Return these of each host, all for the same tokens; `lse` and `mass` may be empty."""
     numbers = [losses] if lse.shape == [0] else [losses, lse, mass]
-    route = AllGather(hosts, tf.shape(losses)[0])
+    route = AllGather(hosts, losses)
     came = tf.reshape(route.forward(tf.stack(numbers, axis=1)), [hosts.count, -1, len(numbers)])
     of_hosts = [tf.unstack(of_host, len(numbers), axis=1) for of_host in tf.unstack(came)]
     return [(*of_host, lse, mass)[:3] for of_host in of_hosts]
@@ -185,7 +185,7 @@ def _of_all_hosts(hosts, losses, lse, mass):
 
 def _lists_of_all(hosts, route, targets):
     """Return the `LabelLists` of the tokens of all hosts; `route` is that of the tokens."""
-    of_labels = AllGather(hosts, tf.size(targets.labels))
+    of_labels = AllGather(hosts, targets.labels)
     lengths = route.forward(targets.row_splits[1:] - targets.row_splits[:-1])
     return LabelLists(
         of_labels.forward(targets.labels),

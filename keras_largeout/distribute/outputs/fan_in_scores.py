@@ -13,18 +13,16 @@ from keras_largeout.ops.fan_in.stock import stock_fan_in_logits_of, stock_fan_in
 from keras_largeout.ops.fan_in.wrapper import fan_in_forward, fan_in_loss, fan_in_top_k
 from keras_largeout.ops.top_k_in_chunks import best_of
 from keras_largeout.replicas.collectives import AllGather
+from keras_largeout.replicas.hosts import ALONE
 
 
 def top_scores(weights, hidden, k, loss):
     """Return the k best classes: float32 `[n, k]` scores, int32 `[n, k]` ids."""
-    hosts = None if is_exporting() else weights.kernel.hosts
-    if hosts is None:
-        logits, ids, total = _top_here(weights.parts(), hidden, k, loss)
-    else:
-        route = AllGather(hosts, tf.shape(hidden)[0])
-        logits, ids, total = _top_here(weights.parts(), route.forward(hidden), k, loss)
-        logits, ids = best_of_hosts(hosts, route, logits, ids, k)
-        total = None if total is None else logsumexp_of_hosts(route, total)
+    hosts = ALONE if is_exporting() else weights.kernel.hosts
+    route = AllGather(hosts, hidden)
+    logits, ids, total = _top_here(weights.parts(), route.forward(hidden), k, loss)
+    logits, ids = best_of_hosts(hosts, route, logits, ids, k)
+    total = None if total is None else logsumexp_of_hosts(hosts, route, total)
     if total is not None:
         logits -= total[:, None]
     return (tf.math.log_sigmoid(logits) if loss == "binary_crossentropy" else logits), ids
@@ -100,14 +98,14 @@ def log_probs(weights, hidden, classes, loss):
     ]
     with tf.control_dependencies([check for check in inside if check is not None]):
         classes = tf.cast(classes, tf.int64)
-    hosts = None if is_exporting() else weights.kernel.hosts
-    if hosts is None:
+    hosts = ALONE if is_exporting() else weights.kernel.hosts
+    if hosts.is_alone:
         logits, total = _logits_here(weights.parts(), hidden, classes, loss)
     else:
-        route = AllGather(hosts, tf.size(classes))
+        route = AllGather(hosts, classes)
         logits, total = _logits_here(weights.parts(), route.forward(hidden), route.forward(classes), loss)
         logits = without_gradient(tf.reduce_sum(route.reverse(logits), axis=0), hidden)
-        total = None if total is None else logsumexp_of_hosts(route, total)
+        total = None if total is None else logsumexp_of_hosts(hosts, route, total)
     return tf.math.log_sigmoid(logits) if total is None else logits - total
 
 

@@ -140,8 +140,7 @@ class FanInWeights:
         for part in self.parts():
             with part.on_its_device():
                 degrees += fan_in_degrees(part.connections, self.num_inputs).numpy()
-        hosts = self.kernel.hosts
-        return degrees if hosts is None else all_reduce_sum(hosts, tf.constant(degrees)).numpy()
+        return all_reduce_sum(self.kernel.hosts, tf.constant(degrees)).numpy()
 
     def save(self, store):
         for table in self.tables:

@@ -15,6 +15,8 @@ def best_of_hosts(hosts, route, scores, ids, k):
             vectors of all; m may be smaller than k.
         k: int or int32 scalar.
     """
+    if hosts.is_alone:
+        return scores, ids
     missing = [(0, 0), (0, k - tf.shape(scores)[1])]
     padded = tf.pad(scores, missing, constant_values=-float("inf")), tf.pad(ids, missing)
     if not tf.is_tensor(k):
@@ -22,10 +24,10 @@ def best_of_hosts(hosts, route, scores, ids, k):
     return best_of(*(tf.unstack(route.reverse(values), hosts.count) for values in padded), k)
 
 
-def logsumexp_of_hosts(route, lse):
+def logsumexp_of_hosts(hosts, route, lse):
     """Return the logsumexp over the classes of all hosts for the vectors of this one, `[n]`.
 
     Args:
         lse: float32 `[sum(route.receive)]`, over this host's classes, for the vectors of all.
     """
-    return tf.reduce_logsumexp(route.reverse(lse), axis=0)
+    return lse if hosts.is_alone else tf.reduce_logsumexp(route.reverse(lse), axis=0)

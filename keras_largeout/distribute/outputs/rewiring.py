@@ -18,6 +18,7 @@ from keras_largeout.ops.fan_in.rewire import (
 from keras_largeout.ops.labels import LabelLists, on_the_host
 from keras_largeout.replicas.collectives import all_gather, all_gather_scalar, all_reduce_sum
 from keras_largeout.replicas.devices import plain_variable, replica_index
+from keras_largeout.replicas.hosts import ALONE
 from keras_largeout.tables.chunks import chunk_ranges
 from keras_largeout.tables.shard import outside_tables
 
@@ -37,10 +38,10 @@ class BatchKeeper:
         dim: int, width of the hidden vectors.
         dtype: their dtype.
         devices: names of the devices, one per replica of this process.
-        hosts: the `Hosts` where there are several, else None.
+        hosts: the `Hosts`.
     """
 
-    def __init__(self, dim, dtype, devices=(None,), hosts=None):
+    def __init__(self, dim, dtype, devices=(None,), hosts=ALONE):
         self._kept, self._hosts = [], hosts
         for device in devices:
             with tf.init_scope(), tf.device(device):
@@ -79,8 +80,8 @@ class BatchKeeper:
         """Return the `Batch` that was kept last, of all replicas, or None."""
         parts = {key: [kept[key].numpy() for kept in self._kept] for key in self._kept[0] if key != "wanted"}
         whole = {key: tf.constant(np.concatenate(arrays)) for key, arrays in parts.items()}
-        if self._hosts is not None:  # in this order on all hosts
-            whole = {key: all_gather(self._hosts, whole[key])[0] for key in sorted(whole)}
+        # In this order on all hosts.
+        whole = {key: all_gather(self._hosts, whole[key])[0] for key in sorted(whole)}
         if not len(whole["lengths"]):
             return None
         splits = tf.concat([[0], tf.cumsum(whole["lengths"])], axis=0)
@@ -131,9 +132,10 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
     pruning = {"fraction": fraction}
     if not per_class:
         kernels, firsts = [part.kernel for part in parts], [part.first_class for part in parts]
-        all_of_them = {"connections": math.prod(weights.kernel.shape)}
-        if hosts is not None:
-            all_of_them["summed"] = functools.partial(all_reduce_sum, hosts)
+        all_of_them = {
+            "connections": math.prod(weights.kernel.shape),
+            "summed": functools.partial(all_reduce_sum, hosts),
+        }
         threshold = fan_in_prune_threshold(kernels, fraction, seed, first_class=firsts, **all_of_them)
         pruning = {"threshold": threshold}
     changed = 0
@@ -147,7 +149,7 @@ def rewire(weights, seed, fraction, per_class=True, slots=None, batch=None, cand
             for slot in moments:
                 if slot.dtype != tf.float32:  # Keras's own, of bfloat16 weights
                     slot.assign(tf.where(part.kernel == 0, tf.zeros([], slot.dtype), slot))
-    return changed if hosts is None else int(all_gather_scalar(hosts, changed).sum())
+    return int(all_gather_scalar(hosts, changed).sum())
 
 
 def _growth(weights, part, seed, batch, forward, candidates, loss):

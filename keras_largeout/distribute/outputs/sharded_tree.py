@@ -135,7 +135,7 @@ class ShardedTree:
         if counter is not None:
             counter.record(top_class, weights)
         hosts = self.kernel.hosts
-        if hosts is None:
+        if hosts.is_alone:
             below, of_parts, sizes = self._below(hidden, position)
             self._count(hidden, sizes, [pairs, *of_parts])
             return losses + below

@@ -19,6 +19,7 @@ from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of, marked_missing
 from keras_largeout.replicas.collectives import AllGather
 from keras_largeout.replicas.devices import device_scope, replica_copy
 from keras_largeout.replicas.exchange_dtype import send_narrowed
+from keras_largeout.replicas.hosts import ALONE
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.lookup import sharded_lookup
 
@@ -97,7 +98,7 @@ class SoftmaxWeights:
             tf.errors.InvalidArgumentError: a target that is no class.
         """
         hosts, parts, trainable = self.kernel.hosts, self.parts(), self.trainable
-        if hosts is not None and not self.kernel.is_whole:
+        if not (hosts.is_alone or self.kernel.is_whole):
             return self._terms_of_all_hosts(hosts, hidden, targets)
         if len(parts) == 1:
             (part,) = parts
@@ -116,7 +117,7 @@ class SoftmaxWeights:
         back.
         """
         targets = self.checked(tf.cast(targets, tf.int64))
-        route = AllGather(hosts, tf.shape(hidden)[0])
+        route = AllGather(hosts, hidden)
         terms, here = self._terms_here(route.forward(hidden), route.forward(targets))
         here = tf.unstack(route.reverse(tf.cast(here, tf.int32)) > 0, hosts.count)
         numbers = tf.unstack(route.reverse(tf.stack(terms, axis=1)), hosts.count)
@@ -159,8 +160,8 @@ class SoftmaxWeights:
 
     @property
     def hosts(self):
-        """The `Hosts` that have the classes together; None where this one has all."""
-        return None if is_exporting() or self.kernel.is_whole else self.kernel.hosts
+        """The `Hosts` that have the classes together; `ALONE` where this one has all."""
+        return ALONE if is_exporting() or self.kernel.is_whole else self.kernel.hosts
 
     def top_scores(self, hidden, k, normalized=True, excluded=None):
         """Return the k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids.
@@ -173,15 +174,12 @@ class SoftmaxWeights:
                 follow, and at last (-inf, -1).
         """
         hosts = self.hosts
-        if hosts is None:
-            best, chosen, total = self._top_here(hidden, k, excluded)
-            if excluded is not None:  # some tokens may have fewer classes left
-                best, chosen = marked_missing(best, chosen, best <= NO_CLASS)
-        else:
-            route = AllGather(hosts, tf.shape(hidden)[0])
-            best, chosen, total = self._top_here(route.forward(hidden), k)
-            best, chosen = best_of_hosts(hosts, route, best, chosen, k)
-            total = logsumexp_of_hosts(route, total)
+        route = AllGather(hosts, hidden)
+        best, chosen, total = self._top_here(route.forward(hidden), k, excluded)
+        best, chosen = best_of_hosts(hosts, route, best, chosen, k)
+        total = logsumexp_of_hosts(hosts, route, total)
+        if excluded is not None:  # some tokens may have fewer classes left
+            best, chosen = marked_missing(best, chosen, best <= NO_CLASS)
         best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
         return (best - total[:, None] if normalized else best), chosen
 

@@ -215,7 +215,7 @@ class TableHead(FusedHeadMixin, Head):
         return weights.top_scores(self.scaled(hidden), k, self.has_log_probs, excluded)
 
     def best_without(self, hidden, k, excluded):
-        if self.softmax_weights.hosts is not None:
+        if not self.softmax_weights.hosts.is_alone:
             return super().best_without(hidden, k, excluded)
         there = tf.where(excluded >= 0)
         pairs = tf.stack([there[:, 0], tf.cast(tf.gather_nd(excluded, there), tf.int64)], axis=1)

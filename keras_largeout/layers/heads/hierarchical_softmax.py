@@ -25,6 +25,7 @@ from keras_largeout.planning.plan import Plan
 from keras_largeout.planning.specs import TableSpec
 from keras_largeout.replicas.collectives import AllGather
 from keras_largeout.replicas.devices import table_devices
+from keras_largeout.replicas.hosts import ALONE
 from keras_largeout.tables.lookup import LogicalRows
 from keras_largeout.tables.placing import check_placement
 from keras_largeout.tables.row_range import saved_shape
@@ -255,11 +256,9 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
 
     def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         search = stock_top_k if is_exporting() or self._sharded is not None else tree_softmax_top_k
-        hosts = None if is_exporting() or self._sharded is None else self.kernel_table.hosts
-        if hosts is None:
-            return search(hidden, *self._parts(), k=k)
+        hosts = ALONE if is_exporting() or self._sharded is None else self.kernel_table.hosts
         # All hosts search for the tokens of all: so they ask one another for rows equally often.
-        route = AllGather(hosts, tf.shape(hidden)[0])
+        route = AllGather(hosts, hidden)
         return tuple(route.local(found) for found in search(route.forward(hidden), *self._parts(), k=k))
 
     def score_variables(self) -> list[tf.Variable]:

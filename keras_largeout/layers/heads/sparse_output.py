@@ -335,7 +335,7 @@ class SparseOutput(FusedHeadMixin, Head):
         return top_scores(self.fan_in_weights, hidden, k, self.loss_kind)
 
     def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
-        if self.fan_in_weights.kernel.hosts is not None:
+        if not self.fan_in_weights.kernel.hosts.is_alone:
             return without_gradient(tf.zeros(tf.shape(ids)), hidden)
         return scores_of(self.fan_in_weights, hidden, ids, self.loss_kind)
 

@@ -127,7 +127,7 @@ JOBS = [
     ),
     tests("whole grids of the unit tier", "--tier unit", *PACKAGE, *LIBRARY, "tests"),
     kernels("plain", *KERNELS),
-    kernels("emulated", *KERNELS),
+    kernels("emulated", *KERNELS, "benchmarks/gpu/run.py", "benchmarks/_table.py"),
     kernels("address,undefined", *KERNELS),
     kernels("thread", ":(glob)custom_ops/common/*"),
     kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/common/test/emulation"),

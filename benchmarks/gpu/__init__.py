@@ -1,1 +1,1 @@
-"""Tests and measures the CUDA kernels on a machine with a GPU: see README.md and run.sh."""
+"""Build, test and measure the CUDA kernels on a machine with a GPU: see README.md."""

@@ -3,6 +3,7 @@
 #
 #   cuda/*.cu                          -> library NAME_emulated
 #   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
+#   test/*_bench.cu of two families    -> a CTest each, x_bench_emulated: benchmarks/gpu/run.py runs it on tiny sizes
 set(LARGEOUT_EMULATED "" CACHE INTERNAL "")
 set(LARGEOUT_EMULATES OFF)
 option(LARGEOUT_EMULATE "The tests of the emulated kernels among the others" ON)
@@ -47,21 +48,33 @@ function(largeout_emulated_family family)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${family})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/cuda/*.cu)
   file(GLOB tests CONFIGURE_DEPENDS ${folder}/test/*_test.cu ${folder}/test/*_emulated.cu)
+  set(benches "")
+  if(family MATCHES "^(embedding|exchange)$")  # others take minutes here
+    file(GLOB benches CONFIGURE_DEPENDS ${folder}/test/*_bench.cu)
+  endif()
   if(sources)  # a facade may stand on the kernels of other families alone
     add_library(${family}_emulated STATIC)
     largeout_as_cpp(${family}_emulated ${sources})
     set(LARGEOUT_EMULATED ${family}_emulated ${LARGEOUT_EMULATED} CACHE INTERNAL "")
   endif()
-  foreach(test IN LISTS tests)
-    get_filename_component(name ${test} NAME_WE)
+  find_package(Threads REQUIRED)
+  foreach(program IN LISTS tests benches)
+    get_filename_component(name ${program} NAME_WE)
     string(REGEX REPLACE "_emulated$" "" name ${name})
     add_executable(${name}_emulated)
-    largeout_as_cpp(${name}_emulated ${test} ${CMAKE_CURRENT_SOURCE_DIR}/common/test/cuda_test_main.cu)
     # First, so that none of the kernels that nvcc compiled is looked for.
-    find_package(Threads REQUIRED)
     target_link_libraries(${name}_emulated PRIVATE ${LARGEOUT_EMULATED} largeout_emulation ${LARGEOUT_KERNELS}
                           Threads::Threads ${CMAKE_DL_LIBS})
-    add_test(NAME ${name}_emulated COMMAND ${name}_emulated)
+    if(program IN_LIST benches)
+      largeout_as_cpp(${name}_emulated ${program})
+      add_test(NAME ${name}_emulated
+               COMMAND python3 -m benchmarks.gpu.run bench --emulated --quick --only ${family}
+               --build ${CMAKE_CURRENT_BINARY_DIR} --out ${CMAKE_CURRENT_BINARY_DIR}/${name}
+               WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/..)
+    else()
+      largeout_as_cpp(${name}_emulated ${program} ${CMAKE_CURRENT_SOURCE_DIR}/common/test/cuda_test_main.cu)
+      add_test(NAME ${name}_emulated COMMAND ${name}_emulated)
+    endif()
     if(LARGEOUT_SANITIZE)
       # A launch that is stopped leaves its stacks as they are, with what they own.
       set_tests_properties(${name}_emulated PROPERTIES ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)

@@ -1,0 +1,89 @@
+"""`benchmarks.gpu.run`: what programs print becomes tables. (CTest runs it on benches in the emulation.)"""
+
+import sys
+import time
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.gpu import run
+
+CARD = '{"card": "A GPU, 132 multiprocessors", "copy_gb_per_s": 4277}'
+LINE = '{"bench": "embedding", "case": "16.8M x 128, bags of 8", "part": "lookup", "ms": 0.1, "low": 0.09, "high": 0.12, "note": "50% of copy"}'  # noqa: E501
+RECORDED = """
+| bench | case | part | ms | first run | at | note |
+|---|---|---|---:|---:|---|---|
+| embedding | 16.8M x 128, bags of 8 | lookup | 0.300 | 0.400 | ac54151 | |
+| embedding | 16.8M x 128, bags of 8 | lookup | 0.200 | 0.300 | bfd0457 | |
+"""
+
+
+def test_rows():
+    assert run.row_of(LINE + "\n")["ms"] == 0.1 and run.row_of(CARD)["copy_gb_per_s"] == 4277
+    for line in (LINE[:-9], "text\n", "[1]\n", '{"bench": "embedding", "ms": 1}\n', "{}"):
+        assert run.row_of(line) is None
+
+
+def test_times_beside_the_last_record():
+    peer = {"bench": "embedding", "case": "16.8M x 128, bags of 8", "part": "lookup, PyTorch", "ms": 0.36}
+    *_, ours, theirs = run.times([peer, run.row_of(CARD), run.row_of(LINE)], RECORDED).splitlines()
+    cells = (
+        "embedding | 16.8M x 128, bags of 8 | lookup | 0.100 | 0.200 (2.00x) | 0.090 .. 0.120 | 50% of copy"
+    )
+    assert ours == f"| {cells} |"
+    assert theirs == "| embedding | 16.8M x 128, bags of 8 | lookup, PyTorch | 0.360 |  |  |  |"
+
+
+def test_what_came_of_programs(tmp_path):
+    (tmp_path / "RESULTS.md").write_text("# Earlier\n")
+    of_programs = run.Run("A GPU, today", RECORDED, tmp_path)
+
+    def program(name, code, seconds=60, **more):
+        of_programs.program("bench", name, [sys.executable, "-c", code], time.monotonic() + seconds, **more)
+        return of_programs.programs[-1][3]
+
+    assert program("good", f"print('''{CARD}\\n{LINE}''')", sources="0a1b") == "ok"
+    assert program("bad", "import sys; sys.exit('no memory')") == "FAILED"
+    assert program("peer", "print('no PyTorch'); exit(77)") == "left out"
+    assert program("without a GPU", "exit(77)", sources="0a1b") == "FAILED"
+    slow = LINE.replace("lookup", "gradient")
+    assert program("slow", f"print('''{slow}''', flush=True); import time; time.sleep(600)", 3) == "stopped"
+    assert program("late", "", 0) == "not begun"
+    of_programs.stop()
+    assert program("after a signal", "") == "not begun"
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert text.startswith("# Earlier\n\n## A GPU, today\n\ncard: A GPU, 132 multiprocessors")
+    assert "| lookup | 0.100 | 0.200 (2.00x) |" in text and "| gradient | 0.100 |" in text
+    assert "| bench | good | 0a1b | ok |" in text and "| no memory |" in text and "| no PyTorch |" in text
+    assert "bench bad: no memory" in (tmp_path / "run.log").read_text()
+
+
+def test_a_missing_tool_is_left_out(tmp_path):
+    of_programs = run.Run("A GPU, today", "", tmp_path)
+    of_programs.program("ncu", "bench", ["no-such-tool", "bench"], time.monotonic() + 60, "0a1b")
+    assert of_programs.programs[-1][3] == "left out"
+
+
+def test_every_program_has_a_digest_of_its_sources():
+    sources = sorted(run.ROOT.glob("custom_ops/*/test/*_test.cu"))
+    assert len({run.digest(f"{path.stem}_cuda") for path in sources}) > 5
+
+
+def test_without_a_gpu_nothing_is_done(tmp_path, capsys):
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    assert run.main(["a", "--out", str(tmp_path / "out")]) == 77
+    assert "no GPU" in capsys.readouterr().out and not (tmp_path / "out").exists()
+
+
+def test_softmax_in_chunks():
+    """The peer that keeps no logits computes what the one that keeps them computes."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.gpu import torch_peers
+
+    hidden, weight = torch.randn(37, 20), torch.randn(101, 20)
+    leaves = [one.requires_grad_() for one in (hidden, weight, torch.randn(101))]
+    targets = torch.randint(101, (37,))
+    losses = torch_peers.whole(*leaves, targets), torch_peers.in_chunks(*leaves, targets, 16)
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, leaves) for loss in losses))

@@ -1,22 +1,25 @@
 """`benchmarks.gpu.tensorflow_steps`: it runs without a GPU, and reads what the profiler writes with one."""
 
+from benchmarks.gpu import run
 from benchmarks.gpu import tensorflow_steps as steps
 
 
 def test_it_runs(capsys, tmp_path):
-    options = ["--quick", "--rounds", "1", "--keep", str(tmp_path)]
+    options = ["--quick", "--rounds", "1", "--steps-per-execution", "1", "4", "--keep", str(tmp_path)]
     assert steps.main([*options, "--only", "10M rows, ShardedEmbedding"]) == 0
-    name, time, busy, waits, ops = capsys.readouterr().out.splitlines()
-    assert name == "10M rows, ShardedEmbedding" and time.endswith(" ms per step")
-    assert busy.strip().startswith("GPU busy 0.000 ms, 0 kernels") and waits.endswith(": none")
-    assert "Largeout>EmbeddingUpdate 1x" in ops
-    assert [path.name for path in tmp_path.iterdir()] == ["10M_rows_ShardedEmbedding.xplane.pb"]
+    lines = capsys.readouterr().out.splitlines()
+    one, four = filter(None, map(run.row_of, lines))
+    assert (one["part"], four["part"]) == ("step, 1 per call", "step, 4 per call")
+    assert one["case"] == "10M rows, ShardedEmbedding" and one["ms"] > 0
+    assert one["note"] == "GPU busy 0.000 ms, 0 kernels and copies, 0 waits of the host"
+    assert any("Largeout>EmbeddingUpdate 1x" in line for line in lines)
+    assert len(list(tmp_path.glob("10M_rows_ShardedEmbedding_*.xplane.pb"))) == 2
 
 
 def test_a_model_that_fails(capsys, monkeypatch):
-    monkeypatch.setattr(steps, "MODELS", {"none": lambda quick: 1 // 0})
+    monkeypatch.setattr(steps, "MODELS", {"none": lambda quick, per_call: 1 // 0})
     assert steps.main(["--quick"]) == 1
-    assert "ZeroDivisionError" in capsys.readouterr().out
+    assert "none, 8 steps per call: ZeroDivisionError" in capsys.readouterr().out
 
 
 def test_kernels_and_waits(tmp_path):
@@ -39,8 +42,9 @@ def test_kernels_and_waits(tmp_path):
     record("/host:CPU", "thread", "model/x:MatMul", 0.5)
     file = tmp_path / "made.xplane.pb"
     file.write_bytes(space.SerializeToString())
-    assert steps.told(file) == [
-        "GPU busy 6.000 ms, 2 kernels and copies: StepRows 2x 6.000 ms",
+    assert steps.told(file, 20) == [
+        "GPU busy 6.000 ms, 2 kernels and copies, 1 waits of the host",
+        "kernels and copies: StepRows 2x 6.000 ms",
         "calls in which the host may wait: cuStreamSynchronize 1x 2.000 ms",
         "ops on the host: MatMul 1x 0.500 ms",
     ]

@@ -46,7 +46,7 @@ class Cluster:
         return self.job in SERVER_JOBS and not self.is_synchronous
 
     @property
-    def in_step(self):
+    def is_synchronous(self):
         """True if there are no parameter servers: the processes are synchronous hosts."""
         return "ps" not in self.addresses
 

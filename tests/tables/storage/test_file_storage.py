@@ -152,7 +152,7 @@ def test_kinds_of_ids(combiner, tmp_path):
 
 def test_rows_of_coming_batches_are_asked_for(tmp_path, monkeypatch):
     layer, asked = embedding(tmp_path, rows=100), []
-    monkeypatch.setattr(mapped.MappedShard, "ask", lambda part, rows: asked.append(rows.tolist()))
+    monkeypatch.setattr(mapped.MappedShard, "prefetch", lambda part, rows: asked.append(rows.tolist()))
     model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
     model.build((None, 2))
     data = tf.data.Dataset.from_tensor_slices(np.array([[1, 2], [2, 3], [7, 7], [3, 99]])).batch(1)

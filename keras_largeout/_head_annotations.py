@@ -34,13 +34,13 @@ class ScoredOutput(NamedTuple):
 
 
 def annotate(hidden, head, inputs=None):
-    """Notes that `hidden` went through `head`, after what its `inputs` went through."""
+    """Record that `hidden` went through `head`, after the heads of `inputs`."""
     with contextlib.suppress(AttributeError):
         setattr(hidden, _HEADS, (*getattr(inputs, _HEADS, ()), weakref.ref(head)))
 
 
 def copy_annotations(hidden, copy):
-    """Notes on `copy`, a tensor of the same values, all that was noted on `hidden`."""
+    """Copy all annotations of `hidden` to `copy`, a tensor of the same values."""
     for attribute in (_HEADS, _SCORES, _TRAINING, _BEST):
         if hasattr(hidden, attribute):
             with contextlib.suppress(AttributeError):
@@ -54,7 +54,7 @@ def heads_of(hidden):
 
 
 def annotate_training(hidden, training):
-    """Notes whether a head returned `hidden` in training."""
+    """Record whether a head returned `hidden` in training."""
     with contextlib.suppress(AttributeError):
         setattr(hidden, _TRAINING, bool(training))
 
@@ -65,14 +65,14 @@ def in_training(hidden):
 
 
 def _annotate(hidden, attribute, head, *what):
-    """Notes `what`, in the place of what was noted of the same head before."""
+    """Record `what` of a head, in the place of an earlier record."""
     others = [entry for entry in getattr(hidden, attribute, ()) if entry[0]() is not head]
     with contextlib.suppress(AttributeError):
         setattr(hidden, attribute, (*others, (weakref.ref(head), *what)))
 
 
 def annotate_scores(hidden, head, y_true, scored):
-    """Notes what the loss of `head` made of `hidden`, its output, and `y_true`: the latest is kept."""
+    """Record the `ScoredOutput` of the loss of `head` for its output and `y_true`. The last one stays."""
     if head in heads_of(hidden):
         _annotate(hidden, _SCORES, head, y_true, scored)
 
@@ -86,7 +86,7 @@ def scores_of(hidden, head, y_true):
 
 
 def annotate_best(hidden, head, ids):
-    """Notes the best classes that `head` finds for `hidden`, `[..., k]`, the best first."""
+    """Record the best classes that `head` found for `hidden`, `[..., k]`, the best first."""
     _annotate(hidden, _BEST, head, ids)
 
 

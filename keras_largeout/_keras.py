@@ -155,7 +155,7 @@ def step_counter(optimizer):
 
 
 def forget(layer, inside):
-    """Has `layer` no longer own the layer `inside`, an attribute that is going to be another.
+    """Make `layer` disown the layer `inside`, an attribute that will be replaced.
 
     Why: Keras lets go of the layer of an attribute neither where it is set again nor where it is deleted.
     """
@@ -307,7 +307,7 @@ def while_loading(context):
 
 
 def move_variable(variable, moved):
-    """Has a `keras.Variable` keep its values in another `tf.Variable`.
+    """Make a `keras.Variable` keep its values in another `tf.Variable`.
 
     Why: the place of a variable is decided when it is made, and a layer that was built has made its own.
     """
@@ -345,7 +345,7 @@ def graph_calls(model):
 
 
 def compute_graph_by(model, compute):
-    """Has a functional model make its calls in another way: all else of a call of the model stays Keras's.
+    """Make a functional model call its layers in another way. All else of a call stays Keras's.
 
     Why: a subclass with its own `call` would also check inputs, hand on masks and `training`, and be
     saved in its own way.
@@ -541,7 +541,7 @@ class LoopHooks:
         return True
 
     def begin_loop(self, iterator):
-        """Takes note of what a loop will iterate over."""
+        """Called with the data that a loop will iterate over."""
 
     def before_first_step(self, iterator, data_batch, build):
         """Builds the model: by `build(iterator=.., data_batch=..)`, which is Keras's way, or otherwise."""

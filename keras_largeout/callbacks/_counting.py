@@ -28,11 +28,11 @@ class CountedTraining:
         self._plain = self._counting = None
 
     def add(self, counters):
-        """Has these count, too, from the next `ensure` on."""
+        """Add counters, which count from the next `ensure` on."""
         self._counters += [counter for counter in counters if counter not in self._counters]
 
     def remove(self, counters):
-        """Has these count no more."""
+        """Remove counters."""
         self._counters = [counter for counter in self._counters if counter not in counters]
         if not self._counters and self._model.train_function is self._counting:
             self._model.train_function = self._plain

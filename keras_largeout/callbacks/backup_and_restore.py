@@ -98,7 +98,7 @@ class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
             )
 
     def _save_elsewhere(self):
-        """Has this host, which is not the first one, make its files in its own folder.
+        """Make this host, which is not the first one, write its files to its own folder.
 
         It takes part in saving, as rows of tables are on all hosts.
         """

@@ -186,7 +186,7 @@ class _Csv(_Reader):
             self._check_end()
 
     def _wrong_count(self, row):
-        """Says of a row with too few or too many values what becomes of it."""
+        """Return the fate of a row with too few or too many values."""
         number = row.number - 1 - self._header
         self._left_out.append(number)
         try:

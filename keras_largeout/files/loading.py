@@ -158,7 +158,7 @@ def _weight_map(path):
 
 
 def files_of_groups(content):
-    """Return of the content of a `.weights.json`: group -> the names of the files that have a part of it."""
+    """Map each group of a `.weights.json` to the names of the files that have a part of it."""
     groups = content["weight_map"].items()
     return {group: {names} if isinstance(names, str) else set(names) for group, names in groups}
 

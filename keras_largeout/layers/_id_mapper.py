@@ -51,7 +51,7 @@ class IdMapper:
         self.in_op = in_op(out_of_range) if vocabulary is None else "zero"
 
     def reset_rows(self, table, initializer, start=0):
-        """Has the vocabulary reset rows of `table`, its own from `start` on, where other ids get them."""
+        """Make the vocabulary reset a row of `table` when another id gets it. Its rows begin at `start`."""
         if self.vocabulary is not None:
             self.vocabulary.build()
             self._reset = RowReset(table, initializer, start, start + self.rows)
@@ -82,7 +82,7 @@ class IdMapper:
         return (ids >= 0) & (ids < self.rows)
 
     def together(self, several, training=None):
-        """Return the same for ids of several features, which a vocabulary sees as one."""
+        """Map the ids of several features. A vocabulary counts them as those of one."""
         if self.vocabulary is None:
             return [self(ids, training) for ids in several]
         return self.vocabulary(tuple(several), training=training)

@@ -18,7 +18,7 @@ _EMBEDDINGS = weakref.WeakValueDictionary()  # name -> the newest embedding of t
 
 
 def register_embedding(layer):
-    """Lets a head find an embedding by its name."""
+    """Register an embedding, so that a head finds it by its name."""
     _EMBEDDINGS[layer.name] = layer
 
 

@@ -179,7 +179,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return self.built and all(weight.initialized for weight in self._state.values())
 
     def on_replaced(self, reset: Callable[[tf.Tensor], None]) -> None:
-        """Has `reset(rows)` called, in the graph of a step, for the rows that other ids have got.
+        """Register `reset(rows)`, called in the graph of a step for rows that are given to other ids.
 
         The vocabulary does not keep `reset` alive: it goes with the embedding that it belongs to.
         """

@@ -14,7 +14,7 @@ _graph = tf.compat.v1.get_default_graph  # looked up here: AutoGraph warns of th
 
 
 def watch(variable):
-    """Tells the gradient tape that `variable` is in use, without reading it.
+    """Make the gradient tape watch `variable`, without reading it.
 
     An op fed with `variable.handle` gets no gradient otherwise. Gathering zero rows is the public way to say
     so; reading the variable would copy the whole table after its first sparse update.

@@ -101,7 +101,7 @@ class CandidateSampler:
         return classes[:wanted], tf.cast(last_new, tf.float32)
 
     def _probability(self, classes):
-        """Return of one draw, float32."""
+        """Return the probability of each class in one draw, float32."""
         if self.distribution == "log_uniform":
             classes = tf.cast(classes, tf.float64)
             odds = tf.math.log1p(1.0 / (classes + 1.0))

@@ -26,7 +26,7 @@ class LabelLists(NamedTuple):
     weights: tf.Tensor = None
 
     def of_tokens(self, active):
-        """Return the same without the labels of tokens at which `active` (bool, n in all) is False."""
+        """Drop the labels of tokens at which `active` (bool, n in all) is False."""
         with on_the_host():
             kept = tf.repeat(tf.reshape(active, [-1]), self.row_splits[1:] - self.row_splits[:-1])
             return self._replace(labels=tf.where(kept, self.labels, -1))

@@ -83,5 +83,5 @@ class FanInOptimizer(FusedOptimizer):
         )
 
     def count(self):
-        """Says that a step was taken."""
+        """Count a step."""
         self.optimizer.iterations.assign_add(1)

@@ -87,7 +87,7 @@ class RowSlots:
         return {id(v): weight for weight in self.weights for v in (weight.native, *weight.copies)}
 
     def __getitem__(self, variable):
-        """Return the same. Raises ValueError for an unknown one."""
+        """Return the weight of `variable`. Raises ValueError for an unknown one."""
         weight = self.get(variable)
         if weight is None:
             raise ValueError(
@@ -223,9 +223,7 @@ def _join(accumulators):
 
 
 def _join_here(accumulators):
-    """Return the same of the parts of this process; rows whose columns are apart come once, zero
-    elsewhere.
-    """
+    """Join the rows of this process. Rows of a part with some of the columns are zero in the others."""
     weights = [a.weight for a in accumulators]
     rows = np.concatenate([a.weight.logical(a.indices.numpy()) for a in accumulators])
     values = [a.values.numpy() for a in accumulators]

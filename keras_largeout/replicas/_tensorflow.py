@@ -191,7 +191,7 @@ def abort_collectives(message):
 
 
 def never_wait_for_other_workers():
-    """Lets the workers of a `ClusterCoordinator` run when one of them stands still.
+    """Keep the workers of a `ClusterCoordinator` running when one of them stands still.
 
     Why: after every call a thread of the coordinator drops a Python handle of TensorFlow's default executor,
     and dropping it waits for everything under way there, such as the freeing of results on a worker that does

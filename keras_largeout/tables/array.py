@@ -88,7 +88,7 @@ class ShardedArray:
         return parts or ({here[0]: 0} if any(sizes) and not self._home.hosts.is_alone else {})
 
     def _agreed(self, initializer):
-        """Return the same with the seed that the first host has drawn where nobody gave one."""
+        """Return the initializer with the seed of the first host, which may be drawn at random."""
         if not self._home.hosts.is_alone and isinstance(getattr(initializer, "seed", None), int):
             initializer = copy.copy(initializer)
             with self._home.hosts.naming_lost():
@@ -245,7 +245,7 @@ class ShardedArray:
         return self.placement.rows_at(start + np.asarray(local))
 
     def logical_tensor(self, key, local):
-        """Return the same in a graph, for placements of which a formula tells."""
+        """Locate rows in a graph, for placements that are a formula."""
         if key == HOT:
             return local
         return self.placement.tensor_of_rows(key, local)

@@ -114,7 +114,7 @@ class Exchange:
         return self._rows_here(partition)
 
     def _rows_of_all_hosts(self, partition):
-        """Return the same where parts are on other hosts: positions go there, and the rows come back.
+        """Return the rows of parts that are on several hosts: send positions there, and receive the rows.
 
         A position travels once for all replicas of a host (`hierarchical_exchange.py`). A host deduplicates
         the positions that it receives of all hosts, so each row of its parts is read once.

@@ -43,7 +43,7 @@ class RowReset:
                 array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
 
     def move(self, source, target):
-        """Has the rows `target` hold what the rows `source` held; of these the others begin again. Eagerly.
+        """Copy the rows `source` to `target`, eagerly. The other rows of `source` are reinitialized.
 
         Gradients that are being accumulated are dropped.
 

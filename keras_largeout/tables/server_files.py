@@ -25,7 +25,7 @@ _active: contextvars.ContextVar["_Files | None"] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def server_files(folder: str | os.PathLike, keep: int = 1) -> Iterator[None]:
-    """Has tables on parameter servers written by their servers, not through the chief.
+    """Let parameter servers write their tables to files, not through the chief.
 
     What is saved inside (`model.save_weights`, `model.save`) holds everything but the rows of such tables and
     of their optimizer slots, and says where those are: in a new folder inside `folder`, a file of up to
@@ -80,7 +80,7 @@ def bytes_to_save(model):
 
 
 def save_there(span, store, key):
-    """Has the rows of a `RowRange` written by servers where that is wanted and possible: whether it was."""
+    """Let servers write the rows of a `RowRange`, inside `server_files`. Return whether they did."""
     files = _active.get()
     if files is None or not span.array.table.remote:
         return False
@@ -124,7 +124,7 @@ def check_there(span, said, read):
 
 
 def load_there(span, said):
-    """Has the servers read what `save_there` wrote, and `check_there` has found."""
+    """Let the servers read the files that `save_there` wrote and `check_there` found."""
     _on_each_server(list(_pieces(span, said["files"])), _read)
 
 

@@ -154,7 +154,7 @@ class ShardVariable(LazyTfVariable):
         update_by_lookup(rule, self.copies, [slot.copies for slot in slots], lookup, hyper)
 
     def prefetch(self, indices):
-        """Says which rows steps will use next, while those still use rows that were asked for before.
+        """Prefetch the rows that the next steps will use, while the current steps use those of the last call.
 
         Args:
             indices: int64 array, different ones, ascending.

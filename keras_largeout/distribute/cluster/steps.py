@@ -101,7 +101,7 @@ class Steps:
         return self._answer.pack((state, logs))
 
     def _run_each(self, batches):
-        """Return the same of batches that are not alike: the graph has all the steps."""
+        """Take steps on batches of different shapes: the graph holds every step."""
         state = nothing_added(self.totals.variables)
         for batch in batches:
             state, logs = self._one(batch, state)

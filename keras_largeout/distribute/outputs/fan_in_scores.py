@@ -58,7 +58,7 @@ def _top_of(part, hidden, k, with_total):
 
 
 def _logsumexp(part, hidden):
-    """Return of the logits of one part, float32 `[n]`."""
+    """Return the logsumexp of the logits of one part, float32 `[n]`."""
     tokens = tf.shape(hidden)[0]
     no_labels = tf.zeros([tokens + 1], tf.int64)
     value = fan_in_forward(hidden, tf.zeros([0], tf.int32), no_labels, *part.operands, loss="softmax").lse

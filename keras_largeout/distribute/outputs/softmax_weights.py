@@ -113,9 +113,7 @@ class SoftmaxWeights:
         return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)))[0]
 
     def _terms_of_all_hosts(self, hosts, hidden, targets):
-        """Return the same: hidden vectors go to all hosts, and from each come three numbers per token
-        back.
-        """
+        """Return the terms over all hosts: send hidden vectors to all, receive three numbers per token."""
         targets = self.checked(tf.cast(targets, tf.int64))
         route = AllGather(hosts, hidden)
         terms, here = self._terms_here(route.forward(hidden), route.forward(targets))
@@ -184,9 +182,7 @@ class SoftmaxWeights:
         return (best - total[:, None] if normalized else best), chosen
 
     def _top_here(self, hidden, k, excluded=None):
-        """Return of the classes of this process the k best logits (or all), their ids, and the logsumexp
-        of all.
-        """
+        """Return the k best logits of this process (or all), their class ids, and the logsumexp of all."""
         logits, ids, totals = [], [], []
         parts = self.parts()
         classes = sum(part.count for part in parts)

@@ -25,7 +25,7 @@ def clone_of(model, copied=None):
 
 
 def empty_clone(model, copied=None):
-    """Return the same, with first values of its own."""
+    """Return a copy with its own initial values."""
     copied = copied or (lambda layer: type(layer).from_config(layer.get_config()))
     clone = keras.models.clone_model(model, input_tensors=inputs_like(model), clone_function=copied)
     return new_model(clone.input, clone.output, model.name)

@@ -11,7 +11,7 @@ from keras_largeout.distribute.parallel.recording import compute_there
 
 
 def compute_loss_there(model, device):
-    """Has `model.compute_loss` compute on a device what it computes.
+    """Make `model.compute_loss` compute on a device.
 
     The loss of a head computes where its table is, and so is left alone; so are steps without a graph.
 

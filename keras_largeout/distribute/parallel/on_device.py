@@ -173,7 +173,7 @@ def _move(weight, device):
 
 
 def _penalise_there(weight, device):
-    """Has the penalty of a weight, and its gradient, computed on the device."""
+    """Compute the penalty of a weight, and its gradient, on the device."""
     regularizer = getattr(weight, "regularizer", None)
     if regularizer is None or isinstance(regularizer, _Penalty):
         return
@@ -279,7 +279,7 @@ def _noted(wrapped, value):
 
 
 def update_beside(optimizer):
-    """Has a Keras optimizer make its slots, and update weights, on the devices of the weights."""
+    """Make a Keras optimizer create its slots, and update weights, on the devices of the weights."""
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         for inside in optimizer.optimizers:
             update_beside(inside)

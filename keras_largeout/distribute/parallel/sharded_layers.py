@@ -97,7 +97,7 @@ def can_be_cut(layer, devices, by="columns"):
 
 
 def cut(layer, devices, by):
-    """Has a layer that is not built yet make its weights in parts.
+    """Make a layer that is not built yet create its weights in parts.
 
     Args:
         layer: `Dense` or `Embedding`; it is changed.

@@ -66,7 +66,7 @@ def note_slot(slot, reference):
 
 
 def check_and_save_whole(optimizer, variables):
-    """Has an optimizer save and load its slots as those of whole weights.
+    """Make an optimizer save and load its slots as those of whole weights.
 
     Args:
         optimizer: Keras optimizer, the outermost one of a model.

@@ -33,7 +33,7 @@ from keras_largeout.ops import export_mode
 
 
 def run_in_stages(model, plan, microbatches=1, remat=False):
-    """Has a functional model compute its outputs in the stages of a plan; its weights move to their devices.
+    """Make a functional model compute its outputs in the stages of a plan. Its weights move to their devices.
 
     Args:
         model: functional model; it is changed.

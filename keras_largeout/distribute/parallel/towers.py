@@ -135,7 +135,7 @@ class MixedTowers(keras.layers.Layer):
 
 
 def _learn_by_towers(model, mixing, devices):
-    """Has the loss of the model be that of its towers, each computed where its tower is."""
+    """Make the loss of the model the loss of its towers, each computed on its tower's device."""
     as_keras = model.compute_loss
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):

@@ -21,12 +21,12 @@ _HEADS = weakref.WeakSet()
 
 
 def register(head):
-    """Lets a deserialised loss find `head` by its name."""
+    """Register `head`, so that a deserialized loss finds it by its name."""
     _HEADS.add(head)
 
 
 def match_losses(model, head):
-    """Has the losses and metrics that a model is compiled with find `head`, which is being called in it.
+    """Make the losses and metrics of the calling model find `head`.
 
     Raises:
         ValueError: the loss of a head of that name in another model.

@@ -186,7 +186,7 @@ class _BestFirst:
         return tf.where(valid, logits, tf.float32.min), tf.gather(self.tree.row_child, rows), valid
 
     def _open_ragged(self, hidden, node):
-        """Return the same, `[pairs, the widest of these nodes]`, without gathering the padding."""
+        """Compute the same logits, `[pairs, the widest of these nodes]`, without gathering the padding."""
         start = tf.gather(self.tree.node_start, node)
         size = tf.gather(self.tree.node_start, node + 1) - start
         pair = tf.repeat(tf.range(tf.shape(node)[0]), size)

@@ -229,7 +229,7 @@ class TableFolder:
             return tf.identity(tensor)
 
     def closes(self, part):
-        """Has `part.close()` called before the folder is closed."""
+        """Register a part: `part.close()` is called before the folder is closed."""
         self._parts.add(part)
 
     def close(self):

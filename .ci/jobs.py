@@ -96,14 +96,17 @@ def versions(which):
     return Job(f"versions: {which}", command, ("pyproject.toml", ".ci/versions", *private))
 
 
-def example(name, arguments="", private=()):
+def example(name, arguments=""):
     command = f"python examples/{name}.py --quick {arguments}".strip()
-    if arguments == "--compare" and name != "click_through":
-        command += ' --plots "$(mktemp -d)"'
-    shared = (":(glob)examples/_*.py", "examples/_plots")
     brings = TRAINING if "--devices" in arguments else ("keras_largeout/layers", "keras_largeout/metrics")
-    paths = (f"examples/{name}.py", *private, *shared, *brings)
+    paths = (f"examples/{name}.py", "examples/_common.py", "examples/serve.py", *brings)
     return Job(f"example: {name} {arguments}".strip(), command, paths)
+
+
+def quality(table):
+    command = f'python -m benchmarks.quality {table} --quick --plots "$(mktemp -d)"'
+    paths = ("benchmarks/quality", f"examples/{table}.py", "examples/_common.py")
+    return Job(f"quality: {table}", command, (*paths, "keras_largeout/layers", "keras_largeout/metrics"))
 
 
 def benchmark(name, arguments=""):
@@ -145,21 +148,23 @@ JOBS = [
         "tests/layers",
         "tests/optimizers",
     ),
-    example("extreme_classification", "--compare"),
-    example("next_item", "--compare", ["examples/_next_item"]),
-    example("ranking", "--compare", ["examples/_ranking"]),
-    example("click_through", "--compare", ["examples/_click_through"]),
+    quality("extreme_classification"),
+    quality("next_item"),
+    quality("ranking"),
+    quality("click_through"),
+    quality("collaborative_filtering"),
+    quality("language_model"),
     example("towers"),
     example("language_model", "--devices 4"),
     example("language_model", "--devices 2 --parallel stages"),
     example("language_model", "--devices 2 --parallel sections"),
     example("extreme_classification", "--devices 2"),
-    example("ranking", "--devices 2", ["examples/_ranking"]),
-    example("collaborative_filtering", "--devices 2", ["examples/_filtering"]),
+    example("ranking", "--devices 2"),
+    example("collaborative_filtering", "--devices 2"),
     Job(
         "example: extreme_classification on a cluster",
         f'{ON_A_CLUSTER} "$(mktemp -d)" examples/extreme_classification.py --quick',
-        ("examples/extreme_classification.py", "keras_largeout/distribute"),
+        ("examples/extreme_classification.py", "examples/_common.py", "keras_largeout/distribute"),
     ),
     benchmark("parameter_server"),
     benchmark("hosts"),

@@ -1,242 +1,194 @@
-"""Users and products whose tables do not fit a GPU: neural collaborative filtering, and what a step costs.
+"""Users and products whose tables do not fit a GPU: a matrix factorisation, or a neural model.
 
-python examples/collaborative_filtering.py              # which names do functions of Python's library call?
+python examples/collaborative_filtering.py                  # which names do functions in Python use?
 python examples/collaborative_filtering.py --storage host   # where the rows are: device, host, cached, file
-python examples/collaborative_filtering.py --compare    # the same losses, to the last bit, wherever they are?
-python examples/collaborative_filtering.py --table      # steps per second, beside Keras and PyTorch
-python examples/collaborative_filtering.py --devices 8  # over 8 GPUs; 8 logical CPUs where there are none
-python examples/collaborative_filtering.py --data FOLDER    # lines `user item item ...` in train.txt[.gz] ...
+python examples/collaborative_filtering.py --model neural   # two hidden layers over the vectors
+python examples/collaborative_filtering.py --data FOLDER    # lines `user item item ...` in train.txt[.gz],
+                                                            # valid.txt[.gz] if it is there, test.txt[.gz]
+python examples/collaborative_filtering.py --devices 8      # over 8 GPUs; 8 logical CPUs where there are none
 """
 
-import argparse
-import contextlib
-import json
+import itertools
 import pathlib
-import sys
 import tempfile
-import time
 
-import _quiet  # noqa: F401  (first: it imports TensorFlow)
-
-# isort: split
+import _common
 import keras
 import numpy as np
-from _filtering import measures, models, report
-from _filtering.negatives import Batches
-from _filtering.pairs import read
-from _report import Course, compare, peak_memory, size, stage
+import tensorflow as tf
 
 import keras_largeout as kl
+
+#: Classes of optimizers, with a learning rate for the tables.
+OPTIMIZERS = {
+    "lazy_adam": (kl.optimizers.LazyAdam, 5e-3),
+    "adagrad": (kl.optimizers.Adagrad, 5e-2),
+    "rowwise_adagrad": (kl.optimizers.RowWiseAdagrad, 5e-2),
+    "sgd": (kl.optimizers.SGD, 1.0),
+    "ftrl": (kl.optimizers.Ftrl, 5e-2),
+}
+
+
+def arguments(argv=None):
+    parser = _common.parser(__doc__, export=False)
+    add = parser.add_argument
+    add("--data", metavar="FOLDER", help="lines `user item item ...`; default: Python's functions")
+    add("--model", choices=("factorisation", "neural"), default="factorisation")
+    add("--storage", choices=("device", "host", "cached", "file"), default="device", help="of the rows")
+    add("--folder", metavar="DIR", help="of --storage file, empty or new; default: made, then removed")
+    add("--ahead", type=int, default=100, help="cached: batches whose rows are brought together")
+    add("--optimizer", choices=tuple(OPTIMIZERS), default="lazy_adam")
+    add("--two-optimizers", action="store_true", help="Adagrad for the tables, Adam for the other layers")
+    add("--learning-rate", type=float, help="of the tables; default: one for each optimizer")
+    add("--epochs", type=int, default=10)
+    add("--batch", type=int, default=1024, help="pairs of a user and an item that it has, in a step")
+    add("--negatives", type=int, default=8, help="items drawn for each of these")
+    add("--dim", type=int, default=64, help="length of the rows")
+    args = parser.parse_args(argv)
+    if args.folder and pathlib.Path(args.folder).is_dir() and any(pathlib.Path(args.folder).iterdir()):
+        parser.error(f"--folder must be empty or new: its rows would be trained on. Received: {args.folder}")
+    args.share = 0.04 if args.quick else 1.0
+    if args.quick:
+        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 64, 4
+        args.learning_rate = args.learning_rate or 0.02
+    return args
+
+
+def read(args):
+    """Return lists of arrays, the items of each user to train and to test on; and the number of items."""
+    if args.data:
+        parts = {file.name.split(".")[0]: _common.lists(file) for file in _common.lists_in(args.data)}
+        tests = parts.pop("test")
+        users = sorted(set(tests).union(*parts.values()))
+        train = [np.int32([i for part in parts.values() for i in part.get(user, ())]) for user in users]
+        test = [np.setdiff1d(np.int32(tests.get(user, ())), own) for user, own in zip(users, train)]
+        return train, test, 1 + max(int(items.max(initial=0)) for items in [*train, *test])
+    data, rng = _common.interactions(share=args.share, least=5), np.random.default_rng(args.seed)
+    users = [rng.permutation(items) for items in data.users]
+    return [u[len(u) // 5 :] for u in users], [u[: len(u) // 5] for u in users], len(data.names)
+
+
+class Batches:
+    """Pairs of the training, shuffled in each epoch, and items drawn for them that the user does not have.
+
+    Attributes:
+        steps: int, batches in an epoch; size: int, pairs in a batch.
+    """
+
+    def __init__(self, args, users, items):
+        self.user = np.repeat(np.arange(len(users), dtype=np.int32), list(map(len, users)))
+        self.item, self.items, self.seed = np.concatenate(users), items, args.seed
+        self.keys = np.sort(self.user * np.int64(items) + self.item)
+        self.positive = min(args.batch, len(self.user))
+        self.steps, self.size = len(self.user) // self.positive, self.positive * (1 + args.negatives)
+
+    def epoch(self, number):
+        rng = np.random.default_rng([self.seed, number])
+        for chosen in rng.permutation(len(self.user))[: self.steps * self.positive].reshape(self.steps, -1):
+            user = np.tile(self.user[chosen], self.size // self.positive)
+            item = np.concatenate([self.item[chosen], np.zeros(self.size - self.positive, np.int32)])
+            wrong = np.arange(self.positive, self.size)
+            while len(wrong):  # again where the user has the item
+                item[wrong] = rng.integers(0, self.items, len(wrong))
+                keys = user[wrong] * np.int64(self.items) + item[wrong]
+                places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+                wrong = wrong[self.keys[places] == keys]
+            yield (
+                {"user": user, "item": item},
+                (np.arange(self.size) < self.positive)[:, None].astype("float32"),
+            )
+
+    def dataset(self):
+        """Return a `tf.data.Dataset` without an end."""
+        ids = tf.TensorSpec([self.size], tf.int32)
+        return tf.data.Dataset.from_generator(
+            lambda: itertools.chain.from_iterable(map(self.epoch, itertools.count())),
+            output_signature=({"user": ids, "item": ids}, tf.TensorSpec([self.size, 1])),
+        ).prefetch(4)
+
+
+def place(args, folder, ids):
+    """Return what a table is told of where its rows are. `ids`: rows of a step, at most."""
+    if args.storage == "cached":  # room for two chunks: one is used while the next one is brought
+        return {"storage": "host", "cache_rows": ids}
+    return {"storage": f"file:{folder}" if args.storage == "file" else args.storage}
+
+
+def build(args, users, items, size, folder):
+    """Return a compiled model from `{"user", "item"}` to the log odds that the user has the item."""
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in ("user", "item")}
+    vectors = []
+    for name, rows in ("user", users), ("item", items):
+        first = 0.1 * np.random.default_rng(args.seed).standard_normal((rows, args.dim), np.float32)
+        own = place(args, folder, min(rows, 2 * args.ahead * size))
+        table = kl.layers.ShardedEmbedding(rows, args.dim, weights=first, name=f"{name}s", **own)
+        vectors.append(table(ids[name]))
+    if args.model == "factorisation":
+        score = keras.layers.Dot(axes=-1)(vectors)
+    else:  # the sum is that of a dense layer on both vectors joined
+        hidden = [keras.layers.Dense(args.dim, name=f"of_{name}")(x) for name, x in zip(ids, vectors)]
+        rest = [keras.layers.ReLU(), keras.layers.Dense(args.dim // 2, "relu"), keras.layers.Dense(1)]
+        score = keras.Sequential(rest, name="rest")(keras.layers.Add()(hidden))
+    model = kl.Model(ids, score, name=args.model)
+    made, rate = OPTIMIZERS["adagrad" if args.two_optimizers else args.optimizer]
+    optimizer = made(args.learning_rate or rate)
+    if args.two_optimizers and args.model == "neural":  # a factorisation has nothing but tables
+        parts = keras.optimizers.OptimizerMap(keras.optimizers.Adam(5e-3), {".*embeddings.*": optimizer})
+        optimizer = keras.optimizers.MultiOptimizer(parts)
+    model.compile(optimizer, keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def measure(model, train, test, most=None, k=20):
+    """Return recall and NDCG among all items that a user does not have, of so many users, drawn."""
+    metrics = [kl.metrics.RecallAtK(k, name=f"Recall@{k}"), kl.metrics.NDCGAtK(k, name=f"NDCG@{k}")]
+    chosen = [u for u in np.random.default_rng(0).permutation(len(train)) if len(train[u]) and len(test[u])]
+    items = model.get_layer("items")(tf.range(model.get_layer("items").input_dim))
+    if model.name == "neural":
+        items = model.get_layer("of_item")(items)
+    for begin in range(0, len(chosen[:most]), 16):
+        some = chosen[:most][begin : begin + 16]
+        users = model.get_layer("users")(tf.constant(some, tf.int32))
+        if model.name == "neural":
+            hidden = model.get_layer("of_user")(users)[:, None] + items[None]
+            scores = model.get_layer("rest")(tf.reshape(hidden, [-1, items.shape[1]]))
+            scores = tf.reshape(scores, hidden.shape[:2]).numpy()
+        else:
+            scores = tf.matmul(users, items, transpose_b=True).numpy()
+        for row, user in zip(scores, some):
+            row[train[user]] = -np.inf
+        best = {"ids": tf.math.top_k(scores, k).indices}
+        for metric in metrics:
+            metric.update_state(_common.padded([test[user] for user in some]), best)
+    return {metric.name: float(metric.result()) for metric in metrics}
 
 
 def main():
     args = arguments()
-    started = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    with rows_folder(args.folder) as folder:
-        if args.table:
-            from _filtering import speed
-
-            speed.print_table(args, strategy, folder)
-            return
-        pairs = read(args)
-        if args.compare or args.quick:
-            compare_storages(args, strategy, pairs, folder / "compare")
-        if args.compare:
-            return
-        results = run(args, strategy, pairs, folder / "trained")
-    draw(args, results)
-    results["peak"] = peak_memory()
-    minutes = (time.perf_counter() - started) / 60
-    print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
-    if args.results:
-        pathlib.Path(args.results).write_text(json.dumps(results))
-
-
-def run(args, strategy, pairs, folder):
-    """Trains and tests the two models, beside the most popular items; returns all numbers."""
-    validation = measures.Measure(pairs, "valid", args.validation_users, args.seed)
-    test = measures.Measure(pairs, "test", args.test_users, args.seed)
-    popular = measures.of_counts(pairs)
-    results = {"course": {}, "popular": validation(popular), "test": {report.POPULAR: test(popular)}}
-    for kind, name in models.NAMES.items():
+    train, test, items = read(args)
+    batches = Batches(args, train, items)
+    with tempfile.TemporaryDirectory() as scratch:
         with strategy.scope():
-            model = make_model(args, pairs, kind, args.storage, folder / kind)
-        results["course"][kind], milliseconds = fit(args, pairs, model, validation)
-        scores = measures.of_model(model, pairs)
-        results["test"][name] = test(scores) | {"milliseconds": milliseconds}
-    report.show_recommendations(pairs, scores, args.seed)
-    save_and_reload(args, strategy, pairs, model)
-    report.print_scores(results["test"], len(test.users), pairs.items)
-    return results
-
-
-def make_model(args, pairs, kind, storage, folder):
-    batches = Batches.of(pairs, args)
-    # Room for the rows of two chunks: one is used while the next one is brought.
-    room = [2 * args.ahead * ids for ids in (batches.positive, batches.size)]
-    rows = pairs.users, pairs.items
-    places = [models.place(storage, folder, min(most, count)) for most, count in zip(room, rows)]
-    model = models.build(kind, rows, args.dim, places, first=args.seed)
-    return models.compiled(
-        model, models.optimizer(args.optimizer, args.learning_rate, args.two_optimizers, kind)
-    )
-
-
-def fit(args, pairs, model, validation):
-    """Trains, measures some users after each epoch, and goes back to the weights of the best epoch.
-
-    Returns:
-        What was measured, a list of dicts, and the milliseconds of a step.
-    """
-    batches, name = Batches.of(pairs, args), models.NAMES[model.name]
-    title = f"Training the {name}: {args.epochs} epochs of {batches.steps:,} steps"
-    with stage(title), tempfile.TemporaryDirectory() as scratch:
-        best = pathlib.Path(scratch) / "best.weights.h5"
-
-        def measure():
-            found = validation(measures.of_model(model, pairs))
-            if all(found[measures.RECALL] > before[measures.RECALL] for before in course.scores):
-                model.save_weights(best)
-            return found
-
-        course = Course(measure)
-        print(
-            f"   {model.count_params():,} weights, storage: {args.storage}; {batches.size:,} pairs in a step"
-        )
+            model = build(args, len(train), items, batches.size, args.folder or f"{scratch}/rows")
+        print(f"{model.count_params():,} weights, storage: {args.storage}; {batches.size:,} pairs in a step")
+        clock = _common.Clock(measure=lambda: measure(model, train, test, most=500))
         data = kl.distribute.prefetch_rows(batches.dataset(), model, args.ahead)
-        model.fit(
-            data,
-            epochs=args.epochs,
-            steps_per_epoch=batches.steps,
-            callbacks=[course],
-            shuffle=False,
-            verbose=0,
-        )
-        model.load_weights(best)
-        recalls = [found[measures.RECALL] for found in course.scores]
-        print(f"   its weights are those of its best epoch, {1 + int(np.argmax(recalls))}")
-    return course.scores, 1000 * min(course.seconds) / batches.steps
+        fit = {"epochs": args.epochs, "steps_per_epoch": batches.steps, "callbacks": [clock]}
+        model.fit(data, **fit, shuffle=False, verbose=2)
+        print(", ".join(f"{name} {value:.2%}" for name, value in measure(model, train, test).items()))
 
-
-def compare_storages(args, strategy, pairs, folder):
-    """Take the first steps with the rows in each memory: the losses must be the same to the last bit."""
-    steps = 8 if args.quick else 20
-    with stage(f"The losses of the first {steps} steps, by where the rows are"):
-        losses = {}
-        for storage in models.STORAGES:
-            keras.utils.set_random_seed(args.seed)
-            with strategy.scope():
-                model = make_model(args, pairs, "neural", storage, folder)
-            data = kl.distribute.prefetch_rows(Batches.of(pairs, args).dataset(), model, args.ahead)
-            each = Losses()
-            model.fit(data, steps_per_epoch=steps, callbacks=[each], shuffle=False, verbose=0)
-            losses[storage] = each.losses
-        if not report.print_losses(losses):
-            sys.exit(1)
-
-
-class Losses(keras.callbacks.Callback):
-    """The loss of every step. (Keras's logs have the mean of an epoch so far.)
-
-    Attributes:
-        losses: list of float.
-    """
-
-    def on_train_begin(self, logs=None):
-        self.losses = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.losses.append(float(logs["loss"]))
-        self.model.reset_metrics()
-
-
-def save_and_reload(args, strategy, pairs, model):
-    """Saves the model and loads it: the copy must answer the same."""
-    with stage("Saving, loading back"), tempfile.TemporaryDirectory() as scratch:
-        path = args.save or pathlib.Path(scratch) / "model.keras"
+        asked, _ = next(batches.epoch(0))
+        answers = model(asked, training=False).numpy()
+        path = args.save or f"{scratch}/model.keras"
         model.save(path)
-        print(f"   {path}: {size(path)}")
-        user, item = pairs.test[:1000].T
-        asked = {"user": user, "item": item}
-        answers = [{"score": model(asked, training=False).numpy()}]
-        if args.storage == "file":  # a folder belongs to one model at a time
-            for name in ("users", "items"):
-                model.get_layer(name).table.folder.close()
+        kl.close_files(model)  # a folder belongs to one model at a time
         with strategy.scope():
             loaded = keras.models.load_model(path)
-        answers.append({"score": loaded(asked, training=False).numpy()})
-        compare("answers of the loaded model", *answers)
-
-
-@contextlib.contextmanager
-def rows_folder(path):
-    """The folder of `--folder`, made if need be, or one that is removed at the end."""
-    if path is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            yield pathlib.Path(scratch)
-        return
-    pathlib.Path(path).mkdir(parents=True, exist_ok=True)
-    yield pathlib.Path(path)
-
-
-def draw(args, results):
-    if args.plots:
-        with stage(f"Plot, in {args.plots}"):
-            from _plots import collaborative_filtering as plots
-
-            plots.course(args.plots, results["course"], results["popular"])
-
-
-def arguments():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    add = parser.add_argument
-    add("--data", metavar="FOLDER", help="lines `user item item ...`; default: Python's own functions")
-    add("--storage", choices=models.STORAGES, default="device", help="whose memory the rows are in")
-    add("--folder", metavar="DIR", help="of --storage file, empty or new; default: made, then removed")
-    add("--ahead", type=int, default=100, help="cached: batches whose rows are brought together")
-    add("--optimizer", choices=tuple(models.OPTIMIZERS), default="lazy_adam")
-    add("--two-optimizers", action="store_true", help="Adagrad for tables, Adam for the other layers")
-    add("--learning-rate", type=float, help="of the tables; default: one for each optimizer")
-    add("--compare", action="store_true", help="only the first steps, with every storage: the same losses?")
-    add("--table", action="store_true", help="only steps per second, by storage, beside Keras and PyTorch")
-    add("--rows", type=int, default=1_000_000, help="of --table: rows of either table")
-    add("--rounds", type=int, default=5, help="of --table: medians of so many")
-    add("--epochs", type=int, default=40)
-    add("--batch", type=int, default=1024, help="pairs of a user and an item that it has, in a step")
-    add("--negatives", type=int, default=8, help="items drawn for each of these, which the user has not")
-    add("--dim", type=int, default=64, help="length of the rows")
-    add("--validation-users", type=int, default=1000, help="measure at most so many after each epoch")
-    add("--test-users", type=int, default=5000, help="test at most so many")
-    add("--devices", type=int, help="how many GPUs, or logical CPUs in their place; default: all GPUs")
-    add("--seed", type=int, default=0)
-    add(
-        "--quick", action="store_true", help="few functions, short rows, and --compare: does everything work?"
-    )
-    add("--plots", metavar="DIR", help="a PNG of the validation by epoch")
-    add(
-        "--save", metavar="FILE.keras", help="keep the factorisation; default: saved for a test, then removed"
-    )
-    add("--results", metavar="FILE.json", help="write the numbers to a file")
-    args = parser.parse_args()
-    least = {"rows": 10, "seed": 0}
-    for name, given in vars(args).items():
-        if type(given) is int and given < least.get(name, 1):
-            parser.error(
-                f"--{name.replace('_', '-')} must be {least.get(name, 1)} or more. Received: {given}"
-            )
-    if args.folder and pathlib.Path(args.folder).is_dir() and any(pathlib.Path(args.folder).iterdir()):
-        parser.error(
-            f"--folder must be empty or new: rows in it would be trained on. Received: {args.folder}"
-        )
-    args.share = 0.04 if args.quick else 1.0
-    if args.quick:
-        args.epochs, args.dim, args.batch, args.ahead = 2, 8, 32, 1
-        args.rows = min(args.rows, 2000)
-        args.learning_rate = args.learning_rate or 0.02
-    return args
+        np.testing.assert_allclose(loaded(asked, training=False), answers, atol=1e-5)
+        kl.close_files(loaded)
+    print(f"at most {_common.peak_memory():.1f} GB of memory")
 
 
 if __name__ == "__main__":

@@ -1,229 +1,174 @@
 """What comes next? A sequential recommender (SASRec) over thousands of items, with one of eight heads.
 
 python examples/next_item.py                # which name does a function of Python's library use next?
-python examples/next_item.py --compare --plots plots    # every head for the same time, a table, a picture
-python examples/next_item.py --head sampled             # one head
+python examples/next_item.py --head tree    # another head
 python examples/next_item.py --int8         # also: what does an export in int8 cost?
-python examples/next_item.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 python examples/next_item.py --data FOLDER  # lines `user item item ...` in train.txt[.gz], ...
+python examples/next_item.py --devices 8    # over 8 GPUs; 8 logical CPUs where there are none
 """
 
-import argparse
-import json
 import pathlib
-import subprocess
-import sys
-import tempfile
-import time
 
-import _quiet  # noqa: F401  (first: it imports TensorFlow)
-
-# isort: split
+import _common
 import keras
 import numpy as np
 import tensorflow as tf
-from _next_item import sasrec
-from _next_item.callbacks import NDCG, RECALL, Course, K, LeaveOneOut
-from _next_item.sequences import batches, read, show_best
-from _report import compare, peak_memory, size, stage
 
 import keras_largeout as kl
 
-
-def main():
-    args = arguments()
-    if args.compare:
-        results = {kind: run_apart(args, kind) for kind in sasrec.NAMES}
-        print_table(results)
-        save_results(args, results)
-        return
-    started = time.perf_counter()
-    keras.utils.set_random_seed(args.seed)
-    strategy = kl.distribute.strategy(args.devices)
-    sequences = read(args)
-    with strategy.scope():
-        model, head = make_model(args, sequences)
-        seen = keras.Input((None,), dtype="int32", name="seen")
-        predictor = head.predictor(model, k=K, position="last", exclude=seen)
-    results, test = fit(args, sequences, model, predictor)
-    show_predictions(args, sequences, predictor, test)
-    with strategy.scope():
-        save_and_reload(args, predictor, test)
-    if args.int8:
-        export_in_int8(predictor, test)
-    draw(args, results)
-    minutes = (time.perf_counter() - started) / 60
-    print(f"\nDone in {minutes:.1f} minutes, with at most {peak_memory() / 2**30:.1f} GB of memory")
-    save_results(args, results)
+layers = kl.layers
+#: Makers of heads, from the counts of the items and the number of negatives that a step draws.
+HEADS = {
+    "tree": lambda counts, n: layers.HierarchicalSoftmax(len(counts), counts),
+    "huffman": lambda counts, n: layers.HierarchicalSoftmax(len(counts), counts, tree=kl.trees.huffman),
+    "full": lambda counts, n: layers.FullSoftmax(len(counts), counts),
+    "sampled": lambda counts, n: layers.SampledSoftmax(len(counts), n, counts=counts),
+    "in_batch": lambda counts, n: layers.SampledSoftmax(len(counts), 0, "in_batch", counts),
+    "mixed": lambda counts, n: layers.SampledSoftmax(len(counts), n, "mixed", counts),
+    "bpr": lambda counts, n: layers.SampledSoftmax(len(counts), n, "uniform", loss="bpr"),
+    "bce": lambda counts, n: layers.SampledSoftmax(len(counts), n, "uniform", loss="binary_crossentropy"),
+}
 
 
-def make_model(args, sequences):
-    with stage(f"Building the model, its head: {sasrec.NAMES[args.head]}"):
-        head = sasrec.make_head(args.head, sequences.counts, args.samples)
-        items = len(sequences.counts)
-        model = sasrec.build(
-            head, items, args.length, args.dim, args.blocks, dropout=args.dropout, seed=args.seed
-        )
-        sasrec.begin_with(head, sequences.counts)
-        model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
-        if args.head in ("tree", "huffman"):
-            print(f"   {head.tree}")
-        print(f"   {model.count_params():,} weights: {items:,} items, {args.dim} wide, {args.blocks} blocks")
-    return model, head
-
-
-def fit(args, sequences, model, predictor):
-    """Trains, measures on the way, and tests twice: at the end, and with the best weights of the way."""
-    rows = sequences.rows(args.length)
-    steps = max(1, len(rows) // args.batch)
-    predicted = np.count_nonzero(rows[:, 1:] >= 0)
-    limit = f"{args.minutes:g} minutes" + (f" or {args.epochs:g} epochs" if args.epochs else "")
-    title = f"Training for {limit}; an epoch has {steps} steps, and predicts {predicted:,} items"
-    with tempfile.TemporaryDirectory() as scratch:
-        best = str(pathlib.Path(scratch) / "best.weights.h5")
-        with stage(title):
-            held_out = sequences.held_out(2, args.validation_users, args.seed)
-            measure = LeaveOneOut(predictor, held_out, args.length)
-            every = args.every or 5 * args.minutes
-            clock = time.process_time if args.processor_time else time.perf_counter
-            course = Course(measure, steps, args.minutes, args.epochs, every, best, clock)
-            data = batches(rows, args.batch, args.seed)
-            # The callback ends it; the dataset shuffles.
-            model.fit(data, epochs=10**6, steps_per_epoch=steps, callbacks=[course], shuffle=False, verbose=0)
-            peak = peak_memory()
-            print(f"   {course.milliseconds:.1f} ms for a step of {args.batch} rows")
-        with stage(f"Testing: the last item of each of {len(sequences.users):,} sequences"):
-            test = LeaveOneOut(predictor, sequences.held_out(1), args.length)
-            last = test()
-            model.load_weights(best)
-            results = {
-                "last": last,
-                "best": test(),
-                "points": course.points,
-                "best_point": course.best_point,
-                "milliseconds": course.milliseconds,
-                "peak": peak,
-            }
-            for which, when in (("last", course.points[-1]), ("best", course.best_point)):
-                said = ", ".join(f"{name} {value:.1%}" for name, value in results[which].items())
-                print(f"   {which} weights, of epoch {when['epochs']:.1f}: {said}")
-    return results, test
-
-
-def show_predictions(args, sequences, predictor, test):
-    """Prints what the model recommends to some users of the test."""
-
-    def best(held_out):
-        _, histories, _ = held_out
-        return predictor(test.inputs(histories), training=False)["ids"].numpy()
-
-    show_best("What comes next?", sequences, best, args.seed)
-
-
-def save_and_reload(args, predictor, test):
-    """Saves the recommender and loads it: the copy must answer the same."""
-    with stage("Saving, loading back"), tempfile.TemporaryDirectory() as scratch:
-        path = args.save or pathlib.Path(scratch) / "recommender.keras"
-        predictor.save(path)
-        loaded = keras.models.load_model(path)
-        print(f"   {path}: {size(path)}")
-        inputs, _ = test.batches[-1]
-        answers = [model(inputs, training=False) for model in (predictor, loaded)]
-        arrays = ({key: part.numpy() for key, part in answer.items()} for answer in answers)
-        compare("answers of the loaded model", *arrays)
-
-
-def export_in_int8(predictor, test, batches=8):
-    """Exports the recommender with its tables as they are and in int8, and asks both."""
-    with stage("Exporting in float32 and in int8"), tempfile.TemporaryDirectory() as scratch:
-        for dtype in (None, "int8"):
-            path = pathlib.Path(scratch) / (dtype or "float32")
-            kl.export_saved_model(predictor, path, table_dtype=dtype)
-            served = tf.saved_model.load(str(path))
-            scores = test(served.serve, batches).items()
-            said = ", ".join(f"{name} {value:.2%}" for name, value in scores)
-            print(f"   {path.name:8} {size(path):>8}: {said}")
-        print(f"   of the first {sum(len(items) for _, items in test.batches[:batches]):,} sequences")
-
-
-def run_apart(args, kind):
-    """Return the same with one head, in its own process so that its memory is its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        path = pathlib.Path(scratch) / "results.json"
-        given = [a for a in sys.argv[1:] if a != "--compare"]
-        own = ["--head", kind, "--results", str(path), "--save", str(pathlib.Path(scratch) / "model.keras")]
-        print(f"\n{'=' * 20} {sasrec.NAMES[kind]} {'=' * 20}", flush=True)
-        subprocess.run([sys.executable, __file__, *given, *own], check=True)
-        return json.loads(path.read_text())
-
-
-def print_table(results):
-    print("\nWhat the columns say (scores in percent, of the test: the last item of each sequence):")
-    print("   epochs    done in the time that every head had")
-    print("   end       with the weights at the end of that time")
-    print("   best      with the weights that were best on the validation items, and after how many epochs")
-    print("   ms/step   milliseconds for a step of training (with --processor-time: of the processor)")
-    print("   process   the most memory that the process had up to the end of the training")
-    print(f"\n{'':32}{'end':>16}{'best':>16}")
-    short = f"{'R@' + str(K):>8}{'NDCG':>8}"
-    print(f"{'head':24}{'epochs':>8}{short}{short}{'at':>7}{'ms/step':>9}{'process':>10}")
-    for kind, row in results.items():
-        scores = [f"{100 * row[which][name]:>8.2f}" for which in ("last", "best") for name in (RECALL, NDCG)]
-        epochs, best = row["points"][-1]["epochs"], row["best_point"]["epochs"]
-        speed = f"{row['milliseconds']:>9.1f}{row['peak'] / 2**30:>7.1f} GB"
-        print(f"{sasrec.NAMES[kind]:24}{epochs:>8.1f}{''.join(scores)}{best:>7.1f}{speed}")
-
-
-def draw(args, results):
-    if args.plots:
-        with stage(f"Plot, in {args.plots}"):
-            from _plots import next_item as plots
-
-            clock = "processor time in training" if args.processor_time else "training"
-            plots.course(args.plots, args.head, results["points"], clock)
-
-
-def save_results(args, results):
-    if args.results:
-        pathlib.Path(args.results).write_text(json.dumps(results))
-
-
-def arguments():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+def arguments(argv=None):
+    parser = _common.parser(__doc__, export=False)
     add = parser.add_argument
-    add(
-        "--data",
-        metavar="PATH",
-        help="a file or folder of `user item item ...`; default: Python's own functions",
-    )
-    add("--head", choices=tuple(sasrec.NAMES), default="tree", help="the output layer")
-    add("--compare", action="store_true", help="every head, each for --minutes: a table")
-    add("--minutes", type=float, default=2, help="of training, measuring not counted")
-    add("--processor-time", action="store_true", help="minutes of the processor, of all its cores together")
-    add("--epochs", type=float, help="end the training after so many epochs, if time is left")
-    add("--every", type=float, metavar="SECONDS", help="measure so often; default: a twelfth of the time")
+    add("--data", metavar="PATH", help="lines `user item item ...`; default: Python's functions")
+    add("--head", choices=tuple(HEADS), default="sampled", help="the output layer")
+    add("--epochs", type=int, default=4)
+    add("--minutes", type=float, default=30, help="training stops after so many minutes")
     add("--batch", type=int, default=128, help="sequences in a batch")
     add("--length", type=int, default=50, help="the most items that the model reads")
-    add("--least", type=int, default=2, help="default data: names that fewer functions use are left out")
     add("--dim", type=int, default=64, help="width of all vectors")
     add("--blocks", type=int, default=2, help="blocks of self-attention")
     add("--samples", type=int, default=1024, help="negatives of the heads that draw some, per step")
     add("--dropout", type=float, default=0.2, help="share of values left out in training")
     add("--learning-rate", type=float, default=2e-3)
-    add("--validation-users", type=int, default=2000, help="measure at most so many on the way")
-    add("--devices", type=int, help="how many GPUs, or logical CPUs in their place; default: all GPUs")
-    add("--seed", type=int, default=0)
-    add("--quick", action="store_true", help="few sequences, few steps, narrow layers: does everything work?")
-    add("--plots", metavar="DIR", help="a PNG of the validation by time; heads drawn before stay in it")
-    add("--save", metavar="FILE.keras", help="keep the recommender; default: saved for a test, then removed")
-    add("--int8", action="store_true", help="export it in float32 and in int8, and say what int8 costs")
-    add("--results", metavar="FILE.json", help="write the numbers to a file")
-    args = parser.parse_args()
+    add("--int8", action="store_true", help="export in float32 and in int8, and say what int8 costs")
+    args = parser.parse_args(argv)
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
-        args.epochs, args.every, args.dim, args.blocks, args.samples = 3, 1.0, 16, 1, 64
+        args.epochs, args.dim, args.blocks, args.samples = 3, 16, 1, 64
     return args
+
+
+def rows_of(users, length):
+    """Return training rows without what is held out, int32 `[rows, length + 1]`, padded with -1.
+
+    A row begins with the item that the row before it ends with: it is predicted there, and read here.
+    """
+    known = [user[:-2] for user in users]
+    ends = ((user, end) for user in known for end in range(len(user), 1, -length))
+    return _common.padded([user[max(0, end - length - 1) : end] for user, end in ends], length + 1)
+
+
+def batches(rows, batch, seed):
+    """Return a dataset of (items, next items), each batch as long as its longest row."""
+
+    def split(rows):
+        rows = rows[:, : tf.reduce_max(tf.reduce_sum(tf.cast(rows >= 0, tf.int32), axis=1))]
+        # Nothing follows the last item of a row, so it is not read either.
+        return {"items": tf.where(rows[:, 1:] < 0, -1, rows[:, :-1])}, rows[:, 1:]
+
+    data = tf.data.Dataset.from_tensor_slices(rows).shuffle(len(rows), seed=seed)
+    return data.batch(batch, drop_remainder=len(rows) >= batch).map(split).prefetch(4)
+
+
+def held_out(users, length, last, most=None, batch=256):
+    """Return batches of `({"items", "seen"}, the item to predict)`: the last item of each user, or another.
+
+    Args:
+        users: list of arrays.
+        length: int, of the items to read.
+        last: int, which item from the end on is predicted: 1 for the test, 2 for the validation.
+        most: int, so many users, drawn at random. None: all.
+        batch: int, users at a time.
+    """
+    users = [users[i] for i in np.random.default_rng(0).permutation(len(users))[:most]]
+    users.sort(key=len)
+    found = []
+    for begin in range(0, len(users), batch):
+        seen = [user[:-last] for user in users[begin : begin + batch]]
+        inputs = {"items": _common.padded([user[-length:] for user in seen]), "seen": _common.padded(seen)}
+        found.append((inputs, np.array([user[-last] for user in users[begin : begin + batch]])))
+    return found
+
+
+def build(args, head, items):
+    """Return a model from items, int `[batch, time]` padded with -1, to what `head` scores.
+
+    It is that of Kang and McAuley, 2018 (https://arxiv.org/abs/1808.09781), but for the weights of the items
+    to predict, which the head has, and the normalisation, which comes before attention.
+    """
+    tokens = keras.Input((None,), dtype="int32", name="items")
+    x = layers.ShardedEmbedding(items + 1, args.dim, mask_zero=True)(tokens + 1)  # row 0 is padding
+    x = layers.Positions(args.length)(keras.layers.Rescaling(args.dim**0.5)(x))
+    x = keras.layers.Dropout(args.dropout, seed=args.seed)(x)
+    for _ in range(args.blocks):
+        y = keras.layers.LayerNormalization()(x)
+        attention = keras.layers.MultiHeadAttention(2, args.dim // 2, dropout=args.dropout, seed=args.seed)
+        y = attention(y, y, use_causal_mask=True)
+        x = keras.layers.Add()([x, keras.layers.Dropout(args.dropout, seed=args.seed)(y)])  # `+` has no mask
+        y = keras.layers.Dense(args.dim, activation="relu")(keras.layers.LayerNormalization()(x))
+        y = keras.layers.Dense(args.dim)(keras.layers.Dropout(args.dropout, seed=args.seed)(y))
+        x = keras.layers.Add()([x, keras.layers.Dropout(args.dropout, seed=args.seed)(y)])
+    return kl.Model({"items": tokens}, head(keras.layers.LayerNormalization()(x)))
+
+
+def compiled(args, counts):
+    """Return a compiled model, and a predictor of the 10 best items of those that a user does not have."""
+    counts = np.maximum(counts, 1)  # an item may occur in what is held out alone
+    head = HEADS[args.head](counts, min(args.samples, len(counts) // 2))
+    model = build(args, head, len(counts))
+    if isinstance(head, layers.SampledSoftmax):  # begin with the frequencies, as a tree does by itself
+        # Where BPR and binary cross-entropy are least for uniform negatives; for BPR any constant will do.
+        constant = 0.0 if head.has_log_probs else np.log(len(counts) / head.num_sampled)
+        head.bias.assign(np.log(counts / counts.sum()) + constant)
+    model.compile(kl.optimizers.LazyAdam(args.learning_rate), loss=head.loss)
+    seen = keras.Input((None,), dtype="int32", name="seen")
+    return model, head.predictor(model, k=10, position="last", exclude=seen)
+
+
+def metrics():
+    """Return the metrics. With one item to find, recall is the share of the users whose item is found."""
+    return [kl.metrics.RecallAtK(10, name="Recall@10"), kl.metrics.NDCGAtK(10, name="NDCG@10")]
+
+
+def main():
+    args = arguments()
+    keras.utils.set_random_seed(args.seed)
+    strategy = kl.distribute.strategy(args.devices)
+    data = _common.interactions(args.data, args.share)
+    with strategy.scope():
+        model, predictor = compiled(args, data.counts)
+    ask = tf.function(predictor, reduce_retracing=True)
+    validation = held_out(data.users, args.length, last=2, most=2000)
+    clock = _common.Clock(args.minutes, lambda: _common.measure(metrics(), ask, validation))
+    train = batches(rows_of(data.users, args.length), args.batch, args.seed)
+    model.fit(train, epochs=args.epochs, callbacks=[clock], shuffle=False, verbose=2)
+    test = held_out(data.users, args.length, last=1)
+    found = _common.measure(metrics(), ask, test)
+    print("the last item of each user:", ", ".join(f"{name} {value:.2%}" for name, value in found.items()))
+
+    inputs, items = ({name: rows[:5] for name, rows in test[-1][0].items()}, test[-1][1][:5])
+    answers = predictor(inputs, training=False)
+    for history, item, ids in zip(inputs["seen"], items, answers["ids"].numpy()):
+        print("...", *(data.names[i] for i in history[history >= 0][-6:]), f"[{data.names[item]}]")
+        print("    ->", *(f"{data.names[i]}{'*' * int(i == item)}" for i in ids[:5]))
+
+    with strategy.scope(), kl.distribute.shared_folder() as scratch:
+        path = args.save or pathlib.Path(scratch) / "recommender.keras"
+        predictor.save(path)
+        again = keras.models.load_model(path)(inputs)
+        np.testing.assert_allclose(again["scores"], answers["scores"], atol=1e-4)
+        for dtype in (None, "int8") if args.int8 else ():
+            path = pathlib.Path(scratch) / (dtype or "float32")
+            kl.export_saved_model(predictor, path, table_dtype=dtype)
+            served = tf.saved_model.load(str(path))
+            answers = _common.measure(metrics(), lambda inputs, training: served.serve(inputs), test[:8])  # noqa: B023
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20
+            print(path.name, f"{size:.1f} MB", ", ".join(f"{n} {v:.2%}" for n, v in answers.items()))
+    print(f"at most {_common.peak_memory():.1f} GB of memory")
 
 
 if __name__ == "__main__":

@@ -1,207 +1,199 @@
-"""Who clicks? A ranking model, DCN-v2 or DLRM, on 26 categorical features of up to five million rows.
+"""Who clicks? DCN-v2 or DLRM on 13 numbers and 26 categorical features of up to five million rows.
 
-python examples/ranking.py                  # a made log: the best possible AUC is known
-python examples/ranking.py --compare --plots plots      # both models, tables stacked and not: a table
-python examples/ranking.py --model dlrm     # one model
+python examples/ranking.py                  # on a generated log, of which the best possible AUC is known
+python examples/ranking.py --model dlrm     # the other model
+python examples/ranking.py --data FILE      # Criteo's lines (plain or .gz): a label, 13 integers, 26 strings
 python examples/ranking.py --devices 8      # over 8 GPUs; 8 logical CPUs where there are none
-python examples/ranking.py --data FOLDER    # Criteo's lines in train.txt[.gz], or in several files
 """
 
-import argparse
-import json
 import pathlib
-import subprocess
-import sys
-import tempfile
-import time
 
-import _quiet  # noqa: F401  (first: it imports TensorFlow)
-
-# isort: split
+import _common
 import keras
 import numpy as np
-from _ranking import click_logs, criteo, models, report
-from _ranking.course import Course, Predictions
-from _report import compare, export_and_serve, peak_memory, size, stage
+import tensorflow as tf
+from keras import ops
 
 import keras_largeout as kl
 
-RUNS = [(model, stacking) for model in models.NAMES for stacking in ("auto", "none")]
+NUMBERS, FEATURES, BLOCK = 13, 26, 4096
+BAGS = {8: 5, 15: 4, 22: 5}  # generated features of several ids: how many at most. Their id 0 is padding
+#: Different strings in each column of Criteo's train.txt (Kaggle, 2014). A table has four times as many rows.
+CRITEO = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194)
+CRITEO += (27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
 
 
-def main():
-    args = arguments()
-    if args.compare:
-        results = [run_apart(args, *run) for run in RUNS]
-        report.print_runs(results)
-        save_results(args, results)
-        return
-    started = time.perf_counter()
-    keras.utils.set_random_seed(args.seed)
-    strategy = kl.distribute.strategy(args.devices)
-    features, train, test, sample, rows = open_data(args)
-    results = {"model": args.model, "stacking": args.stacking}
-    with strategy.scope():
-        model, results["build"] = make_model(args, features)
-    use = kl.callbacks.FeatureReport()
-    predictions = Predictions(model)
-    course = Course(predictions, sample.cache(), args.batch, rows, 10_000 if args.quick else 50_000)
-    results |= fit(model, train, course, use)
-    results |= measure(predictions, test)
-    with stage("Which rows were used"):
-        report.print_row_use(use.features)
-    if not args.skip_saving:
-        with strategy.scope():
-            save_and_reload(args, model, train, sample)
-        export(args, model, sample)
-    draw(args, results)
-    results["peak"] = peak_memory()
-    minutes = (time.perf_counter() - started) / 60
-    print(f"\nDone in {minutes:.1f} minutes, with at most {results['peak'] / 2**30:.1f} GB of memory")
-    save_results(args, results)
-
-
-def open_data(args):
-    """Return the features; what to train on, to test on and to measure on the way; how many rows to train
-    on.
-    """
-    with stage("Opening the data"):
-        truth = {}
-        if args.data:
-            data = criteo.Criteo(args.data, args.most_rows)
-            counted = [n for n in (data.rows["train"], args.rows) if n is not None]
-            rows, name = min(counted, default=None), data.name
-        else:
-            data = click_logs.ClickLogs(click_logs.default_features(args.most_rows), args.seed)
-            rows, name, truth = args.rows, f"a made log, seed {args.seed}", {"truth": True}
-        train = data.dataset(rows, args.batch)
-        test = data.dataset(args.test_rows, 4096, "test", **truth)
-        sample = data.dataset(min(20_000, args.test_rows or 20_000), 4096, "test", **truth)
-        sizes = [f.rows for f in data.features]
-        bags = sum(f.ids > 1 for f in data.features)
-        print(f"   {name}: {f'{rows:,}' if rows else 'all'} rows to train on, once")
-        print(
-            f"   {len(sizes)} categorical features, {bags} of them bags of ids; "
-            f"{min(sizes):,} to {max(sizes):,} rows each, {sum(sizes):,} together"
-        )
-    return data.features, train, test, sample, rows
-
-
-def make_model(args, features):
-    with stage(f"Building the model: {models.NAMES[args.model]}"):
-        started = time.process_time()
-        stacking = "auto" if args.stacking == "auto" else None
-        model = models.build(args.model, features, click_logs.DENSE, args.dim, args.learning_rate, stacking)
-        seconds = time.process_time() - started
-        tables = model.get_layer("tables")
-        in_tables = args.dim * sum(f.rows for f in features)
-        print(f"   {in_tables:,} weights in {len(features)} tables, which are in {len(tables.fused_tables)}")
-        print(f"   {model.count_params() - in_tables:,} weights in dense layers")
-        print(f"   {seconds:.1f} s of the processor")
-    return model, seconds
-
-
-def fit(model, train, course, use):
-    with stage("Training: one pass, as the rows come"):
-        model.fit(train, callbacks=[course, use], shuffle=False, verbose=0)
-        clock, processor = course.speed
-        print(f"   {clock:,.0f} rows per second; {processor:,.0f} per second of the processor")
-    return {"points": course.points, "clock": clock, "processor": processor, "training": peak_memory()}
-
-
-def measure(predictions, test):
-    with stage("Testing"):
-        labels, found, truth = predictions(test)
-        results = {"scores": report.scores(labels, found)}
-        rows = {"this model": results["scores"]}
-        if truth is not None:
-            rows["the best possible"] = results["best"] = report.scores(labels, truth)
-        rows["the mean for every row"] = report.scores(labels, np.full(len(labels), labels.mean()))
-        report.print_scores(rows, len(labels))
-        results["bins"] = report.print_calibration(labels, found)
-    return results
-
-
-def save_and_reload(args, model, train, sample):
-    """Saves the model and loads it: the copy must predict the same, and learn on in the same way."""
-    with stage("Saving, loading back, training on"), tempfile.TemporaryDirectory() as scratch:
-        path = args.save or pathlib.Path(scratch) / "model.keras"
-        model.save(path)
-        loaded = keras.models.load_model(path)
-        print(f"   {path}: {size(path)}")
-        inputs = next(iter(sample))[0]
-        answers = [{"click": m(inputs, training=False).numpy()} for m in (model, loaded)]
-        compare("answers of the loaded model", *answers)
-        following = list(train.take(3))
-        losses = [{"loss": np.array([m.train_on_batch(*b) for b in following])} for m in (model, loaded)]
-        compare("losses of the next 3 steps", *losses)
-
-
-def export(args, model, sample, asked=256):
-    inputs = {name: array.numpy()[:asked] for name, array in next(iter(sample))[0].items()}
-    answers = {"output_0": model(inputs, training=False).numpy()}
-    export_and_serve(args.export, model, inputs, answers)
-
-
-def run_apart(args, model, stacking):
-    """Return the same with another model, in its own process so that its memory is its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        path = pathlib.Path(scratch) / "results.json"
-        given = [a for a in sys.argv[1:] if a != "--compare"]
-        own = ["--model", model, "--stacking", stacking, "--results", str(path), "--skip-saving"]
-        print(f"\n{'=' * 20} {report.run_name(model, stacking)} {'=' * 20}", flush=True)
-        subprocess.run([sys.executable, __file__, *given, *own], check=True)
-        return json.loads(path.read_text())
-
-
-def draw(args, results):
-    if args.plots:
-        with stage(f"Plot, in {args.plots}"):
-            from _plots import ranking as plots
-
-            plots.ranking(args.plots, args.model, results)
-
-
-def save_results(args, results):
-    if args.results:
-        pathlib.Path(args.results).write_text(json.dumps(results))
-
-
-def arguments():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+def arguments(argv=None):
+    parser = _common.parser(__doc__)
     add = parser.add_argument
-    add("--data", metavar="PATH", help="a file or folder of Criteo's lines; default: a made log")
-    add("--model", choices=tuple(models.NAMES), default="dcn")
-    add("--compare", action="store_true", help="both models, with stacked and with separate tables: a table")
+    add("--data", metavar="FILE", help="Criteo's lines, of which a tenth is held out; default: a log")
+    add("--model", choices=("dcn", "dlrm"), default="dcn")
     add("--stacking", choices=("auto", "none"), default="auto", help="tables in one variable, or separate")
-    add("--rows", type=int, help="train on at most so many; default: 2 million, of --data all")
-    add("--test-rows", type=int, help="test on at most so many; default: 200 thousand, of --data all")
+    add("--rows", type=int, default=2_000_000, help="train on at most so many; test on a tenth of them")
     add("--most-rows", type=int, default=5_000_000, help="of the largest table")
     add("--dim", type=int, default=16, help="width of the tables")
     add("--batch", type=int, default=2048)
     add("--learning-rate", type=float, default=0.02, help="of the tables; Adam's own for the dense layers")
-    add("--devices", type=int, help="how many GPUs, or logical CPUs in their place; default: all GPUs")
-    add("--seed", type=int, default=0)
-    add("--quick", action="store_true", help="few rows, small tables: does everything work?")
-    add("--plots", metavar="DIR", help="a PNG of calibration and AUC; models drawn before stay in it")
-    add("--save", metavar="FILE.keras", help="keep the model; default: saved for a test, then removed")
-    add("--export", metavar="DIR", help="keep the exported model; default: likewise")
-    add("--skip-saving", action="store_true", help="neither save nor export; so do the runs of --compare")
-    add("--results", metavar="FILE.json", help="write the numbers to a file")
-    args = parser.parse_args()
-    for name in ("rows", "test_rows", "most_rows", "dim", "batch"):
-        given = getattr(args, name)
-        if given is not None and given < 1:
-            parser.error(f"--{name.replace('_', '-')} must be a positive integer. Received: {given}")
-    if args.most_rows < 10:
-        parser.error(f"--most-rows must be 10 or more. Received: {args.most_rows}")
+    args = parser.parse_args(argv)
     if args.quick:
-        args.most_rows, args.batch = min(args.most_rows, 20_000), 512
-    if args.quick or not args.data:
-        args.rows = args.rows or (60_000 if args.quick else 2_000_000)
-        args.test_rows = args.test_rows or (10_000 if args.quick else 200_000)
+        args.rows, args.most_rows, args.batch = 60_000, min(args.most_rows, 20_000), 512
     return args
+
+
+def generate(rows, seed, blocks):
+    """Yield blocks of `(inputs, labels, probabilities)`. Ids follow Zipf's law, clicks a hidden model.
+
+    That model is a factorisation machine whose weights are hashes of the ids: nothing is stored, and a log
+    of any length follows from its seed.
+    """
+    rng = np.random.default_rng(seed)
+    effect, strength = rng.normal(0, 0.14, (FEATURES, 4)), rng.uniform(0.08, 0.26, FEATURES)
+    of_numbers = rng.normal(0, 0.17, NUMBERS)
+    for block in blocks:
+        rng = np.random.default_rng([seed, block])
+        numbers = rng.normal(0, 1, (BLOCK, NUMBERS)).astype("float32")
+        inputs, logit, total, squares = {"numbers": numbers}, numbers @ of_numbers - 1.9, 0, 0
+        for i, count in enumerate(rows):
+            width, first = BAGS.get(i, 1), int(i in BAGS)
+            ranks = (count - first) ** rng.random((BLOCK, width)) - 1  # log-uniform: Zipf's law
+            ids = first + ranks.astype(np.int64) * 7919 % (count - first)  # frequent rows are anywhere
+            taken = np.arange(width) < rng.geometric(0.3, (BLOCK, 1)) if first else np.ones((1, 1))
+            vectors = np.sin(ids[..., None] * np.array([12.9898, 78.233, 37.719, 93.989]) + i) * 2**0.5
+            vector = (vectors * taken[..., None]).sum(1) / taken.sum(1, keepdims=True)
+            logit = logit + vector @ effect[i]
+            vector = vector * strength[i]
+            total, squares = total + vector, squares + vector**2
+            inputs[f"c{i + 1}"] = (ids * taken).astype("int32") if first else ids[:, 0].astype("int32")
+        probability = 1 / (1 + np.exp(-logit - 0.5 * (total**2 - squares).sum(1)))
+        yield inputs, (rng.random(BLOCK) < probability).astype("float32"), probability.astype("float32")
+
+
+def read(args):
+    """Return the rows of the tables, datasets to train and to test on, and the best AUC, if it is known."""
+    if args.data:
+        return *read_criteo(args), None
+    rows = np.geomspace(10, args.most_rows, FEATURES).round().astype(int).tolist()
+    train, test = range(-(-args.rows // BLOCK)), range(10**6, 10**6 - (-args.rows // (10 * BLOCK)))
+    best = keras.metrics.AUC(num_thresholds=1000)
+    for _, labels, probabilities in generate(rows, args.seed, test):
+        best.update_state(labels, probabilities)
+    ids = {f"c{i + 1}": (BLOCK, BAGS[i]) if i in BAGS else (BLOCK,) for i in range(FEATURES)}
+    signature = {name: tf.TensorSpec(shape, tf.int32) for name, shape in ids.items()}
+    signature = {"numbers": tf.TensorSpec((BLOCK, NUMBERS)), **signature}, tf.TensorSpec((BLOCK,))
+
+    def dataset(blocks):
+        data = tf.data.Dataset.from_generator(
+            lambda: (block[:2] for block in generate(rows, args.seed, blocks)), output_signature=signature
+        )
+        return data.rebatch(args.batch).prefetch(4)
+
+    return rows, dataset(train), dataset(test), float(best.result())
+
+
+def read_criteo(args):
+    """Return the rows of the tables, and the two datasets. Strings are hashed; none is kept in memory."""
+    rows = [min(args.most_rows, max(64, 4 * different)) for different in CRITEO]
+    lines = tf.data.TextLineDataset(args.data, "GZIP" if args.data.endswith(".gz") else "").enumerate()
+
+    def parse(lines):
+        defaults = [tf.zeros([0])] + [[0.0]] * NUMBERS + [[""]] * FEATURES  # a label must be there
+        label, *fields = tf.io.decode_csv(lines, defaults, "\t", use_quote_delim=False)
+        inputs = {"numbers": tf.math.log1p(tf.maximum(tf.stack(fields[:NUMBERS], -1), 0.0))}
+        for i, strings in enumerate(fields[NUMBERS:]):
+            inputs[f"c{i + 1}"] = tf.cast(tf.strings.to_hash_bucket_fast(strings, rows[i]), tf.int32)
+        return inputs, label
+
+    def side(test, most):
+        chosen = lines.filter(lambda i, _: (i % 10 == 0) == test).map(lambda _, line: line).take(most)
+        return chosen.batch(args.batch).map(parse, num_parallel_calls=2).prefetch(4)
+
+    return rows, side(False, args.rows), side(True, args.rows // 10)
+
+
+def build(args, rows):
+    """Return a compiled model. Row-wise Adagrad trains the tables, in the backward pass of their layer."""
+    bags = {} if args.data else BAGS
+    rate, exact = args.learning_rate, {"initial_accumulator_value": 0.0, "epsilon": 1e-16}
+    own = {"combiner": "mean", "optimizer": kl.optimizers.RowWiseAdagrad(rate, **exact)}
+    features, inputs = {}, {"numbers": keras.Input((NUMBERS,), name="numbers")}
+    for i, count in enumerate(rows):
+        name, bound = f"c{i + 1}", count**-0.5
+        own["initializer"] = keras.initializers.RandomUniform(-bound, bound)
+        table = kl.layers.TableConfig(name, count, args.dim, mask_zero=i in bags, **own)
+        features[name] = kl.layers.FeatureConfig(name, table)
+        inputs[name] = keras.Input((bags[i],) if i in bags else (), dtype="int32", name=name)
+    stacking = None if args.stacking == "none" else args.stacking
+    tables = kl.layers.DistributedEmbedding(features, table_stacking=stacking, name="tables")
+    vectors = tables({name: inputs[name] for name in features})
+    last = (dcn if args.model == "dcn" else dlrm)(inputs["numbers"], [vectors[name] for name in features])
+    model = kl.Model(inputs, keras.layers.Dense(1, activation="sigmoid", name="click")(last))
+    # Adam is for the dense layers.
+    model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(num_thresholds=1000, name="auc")])
+    return model
+
+
+def tower(x, *widths):
+    for width in widths:
+        x = keras.layers.Dense(width, activation="relu")(x)
+    return x
+
+
+def dcn(numbers, vectors, layers=2, rank=32):
+    """Return cross layers of low rank beside a deep tower (Wang et al., 2021, "DCN V2", figure 1 b)."""
+    crossed = first = keras.layers.Concatenate()([numbers, *vectors])
+    for _ in range(layers):
+        narrow = keras.layers.Dense(rank, use_bias=False)(crossed)
+        crossed = first * keras.layers.Dense(first.shape[-1])(narrow) + crossed
+    return keras.layers.Concatenate()([crossed, tower(first, 128, 64)])
+
+
+def dlrm(numbers, vectors):
+    """Return a tower of the dot products of all pairs of features (Naumov et al., 2019, "DLRM")."""
+    below = tower(numbers, 64, vectors[0].shape[-1])
+    x = ops.stack([below, *vectors], axis=1)
+    count = 1 + len(vectors)
+    rows, columns = np.tril_indices(count, -1)
+    dots = ops.reshape(ops.matmul(x, ops.transpose(x, (0, 2, 1))), (-1, count**2))
+    return tower(keras.layers.Concatenate()([below, ops.take(dots, rows * count + columns, axis=1)]), 128, 64)
+
+
+def measure(model, test, best=None):
+    """Return a dict of numbers of the test."""
+    found = model.evaluate(test, return_dict=True, verbose=0)
+    labels = np.concatenate([labels for _, labels in test])
+    mean = labels.mean()
+    base = -(mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
+    found["entropy"] = found["loss"] / base  # normalised
+    predictions = model.predict(test, verbose=0)[:, 0]
+    found["calibration"] = float(predictions.mean() / mean)
+    for part in np.array_split(np.argsort(predictions), 10):
+        print(f"predicted {predictions[part].mean():.4f}, observed {labels[part].mean():.4f}")
+    return found if best is None else {**found, "best AUC": best}
+
+
+def main():
+    args = arguments()
+    keras.utils.set_random_seed(args.seed)
+    strategy = kl.distribute.strategy(args.devices)
+    rows, train, test, best = read(args)
+    with strategy.scope():
+        model = build(args, rows)
+    print(f"{sum(rows):,} rows in {len(rows)} tables, {model.count_params():,} weights")
+    use, clock = kl.callbacks.FeatureReport(), _common.Clock()
+    model.fit(train, callbacks=[use, clock], shuffle=False, verbose=2)  # one pass: the dataset is a stream
+    print(f"{clock.steps * args.batch / clock.seconds:,.0f} rows per second")
+    print(", ".join(f"{name} {value:.4f}" for name, value in measure(model, test, best).items()))
+    print(f"of the largest table {use.features['c26'].untouched:.1%} were never used")
+
+    with strategy.scope(), kl.distribute.shared_folder() as scratch:
+        path = args.save or pathlib.Path(scratch) / "model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        inputs = {name: array[:256] for name, array in next(iter(test))[0].items()}
+        np.testing.assert_allclose(loaded(inputs), model(inputs), atol=1e-5)
+        named = keras.Model(model.input, {"click": model.output})
+        _common.check_export(args.export, named, {name: array.numpy() for name, array in inputs.items()})
+    print(f"at most {_common.peak_memory():.1f} GB of memory")
 
 
 if __name__ == "__main__":

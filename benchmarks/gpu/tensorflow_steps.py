@@ -21,7 +21,7 @@ try:
     import tensorflow as tf
 
     import keras_largeout as kl
-    from examples._profile.recording import OP, events
+    from benchmarks.profile.recording import OP, events
 except ImportError as error:
     print(error)
     sys.exit(77)

@@ -39,8 +39,8 @@ def step(config, data):
     tree = kl.trees.head_tail(counts, dim=UNITS, tokens=tokens)
     head = kl.layers.HierarchicalSoftmax(words, counts=counts, tree=tree)
     inputs = keras.Input((None,), dtype="int32")
-    x = kl.layers.ShardedEmbedding(words, DIM, mask_zero=True)(inputs)
-    model = kl.Model(inputs, head(keras.layers.GRU(UNITS, return_sequences=True)(x)))
+    embedding, gru = kl.layers.ShardedEmbedding(words, DIM, mask_zero=True), keras.layers.GRU
+    model = kl.Model(inputs, head(gru(UNITS, return_sequences=True, name="gru")(embedding(inputs))))
     model.compile(kl.optimizers.LazyAdam(1e-3), loss=head.loss)
     model.make_train_function()
     rows = _data.load(data, "words")
@@ -50,7 +50,9 @@ def step(config, data):
     def run(i):
         return float(model.train_function(iterator)["loss"])
 
-    return Step(run, _notes(rows, tree.cost(counts, UNITS, tokens), tokens))
+    layers = {embedding.name: "embedding", "gru": "GRU", head.name: "head", "compile_loss": "head"}
+    layers[model.optimizer.name] = "optimizer"
+    return Step(run, {**_notes(rows, tree.cost(counts, UNITS, tokens), tokens), "layers": layers})
 
 
 def _notes(rows, cost, tokens):

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from benchmarks import _table
-from examples._profile.shares import BETWEEN, PYTHON, shares
+from benchmarks.profile.shares import BETWEEN, PYTHON, by_scope, shares
 
 OURS, INPUT, SORTING = "ours: ", "input (tf.data)", "TensorFlow: sorting, unique, segments"
 PRODUCTS, MOVING, OTHER = "TensorFlow: matrix products", "TensorFlow: moving values", "TensorFlow: other ops"
@@ -27,14 +27,18 @@ def part_of(kind):
     return OTHER
 
 
-def summary(recording):
+def summary(recording, layers=None):
     """Return what is kept of a recording: JSON-able.
 
     The slower half of its steps is left out: other processes disturb these more.
 
+    Args:
+        recording: a `Recording`.
+        layers: `{name of a layer: part of the model}`, or None.
+
     Returns:
         `steps`, `milliseconds` (of a step) and `parts`: for each its name, the milliseconds and the ops of a
-        step, and the kinds of ops that take most of it.
+        step, and the kinds of ops that take most of it. `layers`: the share of each part of the model.
     """
     by_length = sorted(recording.steps, key=lambda step: step[1] - step[0])
     recording = recording._replace(steps=by_length[: (len(by_length) + 1) // 2])
@@ -53,7 +57,14 @@ def summary(recording):
     found = sorted(parts.values(), key=lambda part: -part["milliseconds"])
     for part in found:
         part["kinds"] = list(dict.fromkeys(part["kinds"]))[:_SHOWN_KINDS]
-    return {"steps": steps, "milliseconds": 1e3 * sum(seconds.values()) / steps, "parts": found}
+    total = sum(seconds.values())
+    by_layer = shares(recording, by_scope(layers, "other ops")) if layers else Counter()
+    return {
+        "steps": steps,
+        "milliseconds": 1e3 * total / steps,
+        "parts": found,
+        "layers": {name: spent / total for name, spent in by_layer.most_common()},
+    }
 
 
 def table(found):
@@ -81,6 +92,10 @@ def lines(found, floors):
         f"{found['page_faults']:.0f} page faults; above are the means of {found['steps']} recorded steps",
         f"our kernels together {_table.milliseconds(1e-3 * own)} ms",
     ]
+    if found["layers"]:
+        said.append(
+            "by layers: " + ", ".join(f"{name} {share:.1%}" for name, share in found["layers"].items())
+        )
     for name, seconds in floors.items():
         step, kernels = (_table.ratio(1e-3 * spent / seconds) for spent in (found["plain_ms"], own))
         bound = f"bound by {name} {_table.milliseconds(seconds)} ms"

@@ -7,7 +7,7 @@ import statistics
 from benchmarks._step import Step
 from benchmarks._worker import measure
 from benchmarks.profile.parts import summary
-from examples._profile.recording import Recorder
+from benchmarks.profile.recording import Recorder
 
 _MOST_STEPS = 100
 
@@ -28,14 +28,15 @@ def record(config, data):
     for i in range(count):
         recorder.step()
         step.run(3 + i)
-    found = summary(recorder.stop())
+    notes = dict(step.notes)
+    found = summary(recorder.stop(), notes.pop("layers", None))
     found |= {
         "plain_ms": 1e3 * median,
         "plain_steps": len(plain["times"]),
         "cpu_ms": 1e3 * plain["cpu_seconds"],
     }
     found |= {"page_faults": faults / 3}
-    return Step(lambda i: 0.0, {**step.notes, "profile": found})
+    return Step(lambda i: 0.0, {**notes, "profile": found})
 
 
 def _page_faults():

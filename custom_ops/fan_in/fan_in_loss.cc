@@ -159,25 +159,25 @@ template FanInLabelStatus SortLabels<int32_t>(const FanInLabels<int32_t>&, const
 template FanInLabelStatus SortLabels<int64_t>(const FanInLabels<int64_t>&, const FanInBatch&, int64_t,
                                               FanInPositives*, int64_t*);
 
+template <>
 template <typename T, typename Id>
-int64_t FanInLossForward(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                         FanInLoss loss, const FanInPositives& positives, const FanInLossOutputs& out,
-                         Parallel* parallel) {
+int FanInCpu::LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const FanInPositives& positives,
+                          const FanInLossOutputs& out, int64_t* bad) {
   const FanInRanges ranges = ForwardRanges(layer.classes);
-  std::vector<RangeSums> sums(batch.blocks * ranges.count);
-  const Forward<T, Id> forward(layer, batch, blocks, loss, positives, out.active);
-  FirstBadRow bad;
-  parallel->For(static_cast<int64_t>(sums.size()), FanInCost(ranges.rows, layer.fan_in, batch.width),
-                [&](int64_t begin, int64_t end) {
-                  for (int64_t task = begin; task < end; ++task) {
-                    const int64_t range = task % ranges.count;
-                    forward.Range(task / ranges.count, ranges.begin(range), ranges.end(range), &sums[task],
-                                  &bad);
-                  }
-                });
-  for (int64_t example = 0; example < batch.size; ++example) {
-    const int64_t lane = example % batch.width;
-    const RangeSums* of = sums.data() + example / batch.width * ranges.count;
+  std::vector<RangeSums> sums(batch_.blocks * ranges.count);
+  const Forward<T, Id> forward(layer, batch_, blocks_, loss, positives, out.active);
+  FirstBadRow bad_rows;
+  call_.parallel->For(static_cast<int64_t>(sums.size()), FanInCost(ranges.rows, layer.fan_in, batch_.width),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t task = begin; task < end; ++task) {
+                          const int64_t range = task % ranges.count;
+                          forward.Range(task / ranges.count, ranges.begin(range), ranges.end(range),
+                                        &sums[task], &bad_rows);
+                        }
+                      });
+  for (int64_t example = 0; example < batch_.size; ++example) {
+    const int64_t lane = example % batch_.width;
+    const RangeSums* of = sums.data() + example / batch_.width * ranges.count;
     double total = 0, mass = 0, exponentials = 0;
     float high = kNoTerm;
     for (int64_t r = 0; r < ranges.count; ++r) {
@@ -198,13 +198,13 @@ int64_t FanInLossForward(const FanInLayer<T, Id>& layer, const FanInBatch& batch
     }
     out.loss[example] = static_cast<float>(total);
   }
-  return bad.get();
+  *bad = bad_rows.get();
+  return 0;
 }
 
-#define LARGEOUT_FORWARD(T, Id)                                                                       \
-  template int64_t FanInLossForward<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
-                                           FanInLoss, const FanInPositives&, const FanInLossOutputs&, \
-                                           Parallel*);
+#define LARGEOUT_FORWARD(T, Id)                                                                         \
+  template int FanInCpu::LossForward<T, Id>(const FanInLayer<T, Id>&, FanInLoss, const FanInPositives&, \
+                                            const FanInLossOutputs&, int64_t*);
 LARGEOUT_FORWARD(float, uint16_t)
 LARGEOUT_FORWARD(float, uint32_t)
 LARGEOUT_FORWARD(bfloat16, uint16_t)

@@ -119,26 +119,29 @@ class Rewiring {
 
 }  // namespace
 
+template <>
 template <typename Id>
-void FanInConnections(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                      Id* indices, Parallel* parallel) {
-  parallel->For(rows, 20 * fan_in, [&](int64_t begin, int64_t end) {
+int FanInRewireCpu::Connections(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key,
+                                int64_t first_class, Id* indices) {
+  call_.parallel->For(rows, 20 * fan_in, [&](int64_t begin, int64_t end) {
     InputSet taken(inputs);
     for (int64_t row = begin; row < end; ++row) {
       taken.Draw(FanInStream(key, first_class + row), fan_in, indices + row * fan_in);
       taken.Clear();
     }
   });
+  return 0;
 }
 
+template <>
 template <typename Id>
-int64_t FanInCandidates(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                        int64_t first_row, int64_t rows, int64_t count, int32_t* candidates,
-                        Parallel* parallel) {
-  const int64_t bad = FirstBad(indices + first_row * fan_in, rows, fan_in, inputs, parallel);
-  if (bad >= 0) return first_row + bad;
-  if (count == 0) return -1;  // for how many rows ever
-  parallel->For(rows, 10 * fan_in + 20 * count, [&](int64_t begin, int64_t end) {
+int FanInRewireCpu::Candidates(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key,
+                               int64_t first_class, int64_t first_row, int64_t rows, int64_t count,
+                               int32_t* candidates, int64_t* bad) {
+  *bad = FirstBad(indices + first_row * fan_in, rows, fan_in, inputs, call_.parallel);
+  if (*bad >= 0) *bad += first_row;
+  if (*bad >= 0 || count == 0) return 0;  // for how many rows ever
+  call_.parallel->For(rows, 10 * fan_in + 20 * count, [&](int64_t begin, int64_t end) {
     InputSet taken(inputs);
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t k = 0; k < fan_in; ++k) taken.Add(indices[(first_row + row) * fan_in + k]);
@@ -146,17 +149,18 @@ int64_t FanInCandidates(const Id* indices, int64_t fan_in, int64_t inputs, uint6
       taken.Clear();
     }
   });
-  return -1;
+  return 0;
 }
 
+template <>
 template <typename T>
-void FanInKeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key, int64_t first_class,
-                    uint64_t prefix, int digit, int64_t* counts, Parallel* parallel) {
+int FanInRewireCpu::KeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key,
+                              int64_t first_class, uint64_t prefix, int digit, int64_t* counts) {
   constexpr int64_t kDigits = int64_t{1} << kFanInDigitBits;
   const int shift = kFanInDigitBits * (kFanInKeyDigits - 1 - digit);  // of the digit within the key
   const uint64_t first = static_cast<uint64_t>(first_class) * fan_in;
   std::atomic<int64_t> totals[kDigits] = {};
-  parallel->For(rows * fan_in, 4, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(rows * fan_in, 4, [&](int64_t begin, int64_t end) {
     std::vector<int64_t> own(kDigits);
     for (int64_t i = begin; i < end; ++i) {
       const uint32_t bits = FloatBits(weights[i]) & 0x7fffffffu;
@@ -174,45 +178,49 @@ void FanInKeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key
     }
   });
   for (int64_t d = 0; d < kDigits; ++d) counts[d] = totals[d].load();
+  return 0;
 }
 
+template <>
 template <typename T, typename Id>
-int64_t FanInRewire(const FanInRewiring<T, Id>& r, int64_t* changes, bool* bad_candidate,
-                    Parallel* parallel) {
+int FanInRewireCpu::Rewire(const FanInRewiring<T, Id>& r, int64_t* changes, int64_t* bad,
+                           bool* bad_candidate) {
   *changes = 0;
-  const int64_t bad = FirstBad(r.indices + r.first_row * r.fan_in, r.rows, r.fan_in, r.inputs, parallel);
+  *bad = FirstBad(r.indices + r.first_row * r.fan_in, r.rows, r.fan_in, r.inputs, call_.parallel);
   *bad_candidate = false;
-  if (bad >= 0) return r.first_row + bad;
-  const int64_t unknown = FirstBad(AsIndices(r.candidates), r.rows, r.num_candidates, r.inputs, parallel);
-  *bad_candidate = unknown >= 0;
-  if (unknown >= 0) return unknown;
-  if (r.fan_in == 0) return -1;  // nothing to prune, in how many rows ever
+  if (*bad >= 0) *bad += r.first_row;
+  if (*bad >= 0) return 0;
+  *bad = FirstBad(AsIndices(r.candidates), r.rows, r.num_candidates, r.inputs, call_.parallel);
+  *bad_candidate = *bad >= 0;
+  if (*bad >= 0) return 0;
+  if (r.fan_in == 0) return 0;  // nothing to prune, in how many rows ever
   std::atomic<int64_t> total(0);
-  parallel->For(r.rows, 30 * r.fan_in + 40 * r.num_candidates, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(r.rows, 30 * r.fan_in + 40 * r.num_candidates, [&](int64_t begin, int64_t end) {
     Rewiring<T, Id> rewiring(r);
     int64_t own = 0;
     for (int64_t i = begin; i < end; ++i) own += rewiring.Class(i);
     total.fetch_add(own, std::memory_order_relaxed);
   });
   *changes = total.load();
-  return -1;
+  return 0;
 }
 
+template <>
 template <typename Id>
-int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
-                     Parallel* parallel) {
-  const int64_t bad = FirstBad(indices, rows, fan_in, inputs, parallel);
-  if (bad >= 0) return bad;
+int FanInRewireCpu::Degrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
+                            int64_t* bad) {
+  *bad = FirstBad(indices, rows, fan_in, inputs, call_.parallel);
+  if (*bad >= 0) return 0;
   // Each range counts for itself, where the counts are less memory than what is counted.
   const bool together = inputs > rows * fan_in;
   const FanInRanges ranges(rows, together ? 1 : 8, 1024);
   std::fill_n(degrees, inputs, 0);
   if (ranges.count <= 1) {
     for (int64_t i = 0; i < rows * fan_in; ++i) ++degrees[indices[i]];
-    return -1;
+    return 0;
   }
   std::vector<std::vector<int64_t>> own(ranges.count);
-  parallel->For(ranges.count, ranges.rows * fan_in * 2, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(ranges.count, ranges.rows * fan_in * 2, [&](int64_t begin, int64_t end) {
     for (int64_t range = begin; range < end; ++range) {
       own[range].resize(inputs);
       for (int64_t i = ranges.begin(range) * fan_in; i < ranges.end(range) * fan_in; ++i)
@@ -222,22 +230,24 @@ int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t in
   for (const std::vector<int64_t>& part : own) {
     for (int64_t i = 0; i < inputs; ++i) degrees[i] += part[i];
   }
-  return -1;
+  return 0;
 }
 
-#define LARGEOUT_OF_INDICES(Id)                                                                          \
-  template void FanInConnections<Id>(int64_t, int64_t, int64_t, uint64_t, int64_t, Id*, Parallel*);      \
-  template int64_t FanInCandidates<Id>(const Id*, int64_t, int64_t, uint64_t, int64_t, int64_t, int64_t, \
-                                       int64_t, int32_t*, Parallel*);                                    \
-  template int64_t FanInDegrees<Id>(const Id*, int64_t, int64_t, int64_t, int64_t*, Parallel*);          \
-  template int64_t FanInRewire<float, Id>(const FanInRewiring<float, Id>&, int64_t*, bool*, Parallel*);  \
-  template int64_t FanInRewire<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, bool*, Parallel*);
+#define LARGEOUT_OF_INDICES(Id)                                                                             \
+  template int FanInRewireCpu::Connections<Id>(int64_t, int64_t, int64_t, uint64_t, int64_t, Id*);          \
+  template int FanInRewireCpu::Candidates<Id>(const Id*, int64_t, int64_t, uint64_t, int64_t, int64_t,      \
+                                              int64_t, int64_t, int32_t*, int64_t*);                        \
+  template int FanInRewireCpu::Degrees<Id>(const Id*, int64_t, int64_t, int64_t, int64_t*, int64_t*);       \
+  template int FanInRewireCpu::Rewire<float, Id>(const FanInRewiring<float, Id>&, int64_t*, int64_t*,       \
+                                                 bool*);                                                    \
+  template int FanInRewireCpu::Rewire<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, int64_t*, \
+                                                    bool*);
 LARGEOUT_OF_INDICES(uint16_t)
 LARGEOUT_OF_INDICES(uint32_t)
 #undef LARGEOUT_OF_INDICES
-template void FanInKeyCounts<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
-                                    int64_t*, Parallel*);
-template void FanInKeyCounts<bfloat16>(const bfloat16*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
-                                       int64_t*, Parallel*);
+template int FanInRewireCpu::KeyCounts<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t,
+                                              int, int64_t*);
+template int FanInRewireCpu::KeyCounts<bfloat16>(const bfloat16*, int64_t, int64_t, uint64_t, int64_t,
+                                                 uint64_t, int, int64_t*);
 
 }  // namespace largeout

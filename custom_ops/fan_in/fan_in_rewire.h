@@ -2,39 +2,21 @@
 //
 // Every random number is a function of (key, class, draw): fan_in_random.h. So connections are the same on
 // any device, for any number of threads, and however the classes are cut into parts: `first_class` is the
-// class of row 0. `key` comes from FanInKey(seed, step). All memory belongs to the caller.
+// class of row 0. `key` comes from FanInKey(seed, step). On a GPU one thread draws, prunes and regrows a
+// class: classes are many, and this is done once in hundreds of steps.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_REWIRE_H_
 #define LARGEOUT_FAN_IN_FAN_IN_REWIRE_H_
 
 #include <cstdint>
 
 #include "common/bfloat16.h"
-#include "common/parallel.h"
+#include "common/scratch.h"
 
 namespace largeout {
-
-// indices [rows, fan_in]: different inputs for every class, uniform. fan_in <= inputs < 2^31.
-template <typename Id>
-void FanInConnections(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                      Id* indices, Parallel* parallel);
-
-// candidates [rows, count]: different inputs for every class of the rows [first_row, first_row + rows) of
-// indices, none of those that it has; fan_in + count <= inputs. Returns -1, or a row with an index outside
-// [0, inputs).
-template <typename Id>
-int64_t FanInCandidates(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                        int64_t first_row, int64_t rows, int64_t count, int32_t* candidates,
-                        Parallel* parallel);
 
 // Connections are pruned in the order of FanInPruneKey: by |weight|, equal ones at random. 63 bits, in 7
 // digits of 9.
 constexpr int kFanInKeyDigits = 7, kFanInDigitBits = 9;
-
-// counts[512]: of the connections whose keys begin with the digits in `prefix` (`digit` of them), how many
-// continue with which digit. With these counts, digit by digit, one finds the key of any rank.
-template <typename T>
-void FanInKeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key, int64_t first_class,
-                    uint64_t prefix, int digit, int64_t* counts, Parallel* parallel);
 
 template <typename T, typename Id>
 struct FanInRewiring {
@@ -52,18 +34,50 @@ struct FanInRewiring {
   int64_t num_candidates;     // 0: regrow at random
 };
 
-// A regrown connection has weight 0 and slots 0. It goes to the candidate of the largest |score| (the first
-// of equal ones) that the class has not, else to a random input that the class had not; where too few are
-// left, to one that it does not keep. *changes: the number of regrown connections. Returns -1, or a row with
-// an index outside [0, inputs), or (with *bad_candidate set) one whose candidates have: nothing is changed
-// then.
-template <typename T, typename Id>
-int64_t FanInRewire(const FanInRewiring<T, Id>& r, int64_t* changes, bool* bad_candidate, Parallel* parallel);
+// C: CpuCall (fan_in_rewire.cc) or GpuCall (cuda/fan_in_rewire.cu). Arrays are in the memory of the device,
+// except FanInRewiring's list of slots. Methods return 0 or an error (common/scratch.h). *bad: -1, or a row
+// with an index outside [0, inputs); a GPU waits for the stream to learn it, and for nothing else.
+template <typename C>
+class FanInRewire {
+ public:
+  using Call = C;
+  explicit FanInRewire(const Call& call) : call_(call) {}
 
-// degrees[inputs]: how many connections an input has. Returns -1, or a row with an index outside [0, inputs).
-template <typename Id>
-int64_t FanInDegrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
-                     Parallel* parallel);
+  // indices [rows, fan_in]: different inputs for every class, uniform. fan_in <= inputs < 2^31.
+  template <typename Id>
+  int Connections(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
+                  Id* indices);
+
+  // candidates [rows, count]: different inputs for every class of the rows [first_row, first_row + rows) of
+  // indices, none of those that it has; fan_in + count <= inputs.
+  template <typename Id>
+  int Candidates(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
+                 int64_t first_row, int64_t rows, int64_t count, int32_t* candidates, int64_t* bad);
+
+  // counts[512]: of the connections whose keys begin with the digits in `prefix` (`digit` of them), how many
+  // continue with which digit. With these counts, digit by digit, one finds the key of any rank.
+  template <typename T>
+  int KeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key, int64_t first_class,
+                uint64_t prefix, int digit, int64_t* counts);
+
+  // A regrown connection has weight 0 and slots 0. It goes to the candidate of the largest |score| (the first
+  // of equal ones) that the class has not, else to a random input that the class had not; where too few are
+  // left, to one that it does not keep. *changes: the number of regrown connections. Nothing is changed where
+  // a row is bad, or (with *bad_candidate set) the candidates of a row are.
+  template <typename T, typename Id>
+  int Rewire(const FanInRewiring<T, Id>& r, int64_t* changes, int64_t* bad, bool* bad_candidate);
+
+  // degrees[inputs]: how many connections an input has.
+  template <typename Id>
+  int Degrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
+              int64_t* bad);
+
+ private:
+  const Call call_;
+};
+
+using FanInRewireCpu = FanInRewire<CpuCall>;
+using FanInRewireGpu = FanInRewire<GpuCall>;
 
 }  // namespace largeout
 

@@ -48,9 +48,9 @@ struct Best {
 };
 
 template <typename T, typename Id>
-class TopK {
+class Search {
  public:
-  TopK(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks, int64_t k)
+  Search(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks, int64_t k)
       : layer_(layer), batch_(batch), blocks_(blocks), k_(k) {}
 
   // The best of rows [begin, end) for the examples of a block: best[lane], in no order.
@@ -92,23 +92,26 @@ class TopK {
 
 }  // namespace
 
+template <>
 template <typename T, typename Id, typename Out>
-int64_t FanInTopK(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks, int64_t k,
-                  float* scores, Out* rows, Parallel* parallel) {
+int FanInCpu::TopK(const FanInLayer<T, Id>& layer, int64_t k, float* scores, Out* rows, int64_t* bad) {
   // A block at a time: what its ranges keep is all the memory it takes.
   const FanInRanges ranges = ForwardRanges(layer.classes);
-  const TopK<T, Id> top(layer, batch, blocks, k);
-  const int width = batch.width;
-  FirstBadRow bad;
-  for (int64_t block = 0; k > 0 && block < batch.blocks; ++block) {
+  const Search<T, Id> top(layer, batch_, blocks_, k);
+  const int width = batch_.width;
+  *bad = -1;
+  FirstBadRow bad_rows;
+  for (int64_t block = 0; k > 0 && block < batch_.blocks; ++block) {
     std::vector<Best> best(ranges.count * width);
-    parallel->For(ranges.count, FanInCost(ranges.rows, layer.fan_in, width), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        top.Range(block, ranges.begin(r), ranges.end(r), &best[r * width], &bad);
-    });
-    if (bad.get() >= 0) return bad.get();
-    const int64_t lanes = std::min<int64_t>(width, batch.size - block * width);
-    parallel->For(lanes, ranges.count * k * 20, [&](int64_t begin, int64_t end) {
+    call_.parallel->For(ranges.count, FanInCost(ranges.rows, layer.fan_in, width),
+                        [&](int64_t begin, int64_t end) {
+                          for (int64_t r = begin; r < end; ++r)
+                            top.Range(block, ranges.begin(r), ranges.end(r), &best[r * width], &bad_rows);
+                        });
+    *bad = bad_rows.get();
+    if (*bad >= 0) return 0;
+    const int64_t lanes = std::min<int64_t>(width, batch_.size - block * width);
+    call_.parallel->For(lanes, ranges.count * k * 20, [&](int64_t begin, int64_t end) {
       std::vector<Scored> all;
       for (int64_t lane = begin; lane < end; ++lane) {
         all.clear();
@@ -125,14 +128,13 @@ int64_t FanInTopK(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const
       }
     });
   }
-  return -1;
+  return 0;
 }
 
-#define LARGEOUT_TOPK(T, Id)                                                                            \
-  template int64_t FanInTopK<T, Id, int32_t>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
-                                             int64_t, float*, int32_t*, Parallel*);                     \
-  template int64_t FanInTopK<T, Id, int64_t>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
-                                             int64_t, float*, int64_t*, Parallel*);
+#define LARGEOUT_TOPK(T, Id)                                                                       \
+  template int FanInCpu::TopK<T, Id, int32_t>(const FanInLayer<T, Id>&, int64_t, float*, int32_t*, \
+                                              int64_t*);                                           \
+  template int FanInCpu::TopK<T, Id, int64_t>(const FanInLayer<T, Id>&, int64_t, float*, int64_t*, int64_t*);
 LARGEOUT_TOPK(float, uint16_t)
 LARGEOUT_TOPK(float, uint32_t)
 LARGEOUT_TOPK(bfloat16, uint16_t)

@@ -70,7 +70,7 @@ class Softmax {
       if (out.hidden != nullptr) partial_ = arena.Take<float>(blocks_.ranges * n * dim_);
       return arena.bytes();
     };
-    char* memory = scratch_->Take<char>(lay_out(Arena(nullptr)));
+    char* memory = scratch_->Take<char>(lay_out(Arena()));
     if (memory == nullptr) return kNoMemory;
     lay_out(Arena(memory));
     return 0;

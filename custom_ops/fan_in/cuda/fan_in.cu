@@ -91,41 +91,47 @@ int EndWithVerdict(const Verdict* verdict, int64_t limit, GpuStream stream, Late
 
 using namespace fan_in_gpu;
 
+template <>
 template <typename X>
-int FanInLayOutCuda(const FanInBatch& batch, const X* x, float* blocks, GpuStream stream) {
-  if (batch.floats() == 0) return 0;
-  return Launch(LayOut<X>, Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream, batch, x, blocks);
+int FanInGpu::LayOut(const X* inputs) {
+  blocks_ = call_.scratch->Take<float>(batch_.floats());
+  if (blocks_ == nullptr) return kNoMemory;
+  if (batch_.floats() == 0) return 0;
+  return Launch(fan_in_gpu::LayOut<X>, Grid(Blocks(batch_.inputs, kTile), batch_), kThreads, 0, call_.stream,
+                batch_, inputs, blocks_);
 }
 
+template <>
 template <typename X>
-int FanInLayBackCuda(const FanInBatch& batch, const float* blocks, X* x, GpuStream stream) {
-  if (batch.floats() == 0) return 0;
-  return Launch(LayBack<X>, Grid(Blocks(batch.inputs, kTile), batch), kThreads, 0, stream, batch, blocks, x);
+int FanInGpu::LayBack(X* d_inputs) {
+  if (batch_.floats() == 0) return 0;
+  return Launch(fan_in_gpu::LayBack<X>, Grid(Blocks(batch_.inputs, kTile), batch_), kThreads, 0, call_.stream,
+                batch_, d_blocks_, d_inputs);
 }
 
+template <>
 template <typename T, typename Id>
-int FanInLogitsCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                    float* logits, void* workspace, GpuStream stream, int64_t* bad, LateReport* late) {
+int FanInGpu::Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad) {
+  if (FoundBefore(call_.late, bad)) return 0;
   *bad = -1;
-  if (batch.size == 0 || layer.classes == 0) return 0;
-  Verdict* verdict = static_cast<Verdict*>(workspace);
-  const int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
-  LARGEOUT_RETURN_IF_ERROR(Launch(Logits<T, Id>, Grid(Blocks(layer.classes, kTile), batch), kThreads, 0,
-                                  stream, layer, batch, blocks, logits, verdict));
-  return EndWithVerdict(verdict, layer.inputs, stream, late, bad);
+  if (batch_.size == 0 || layer.classes == 0) return 0;
+  Verdict* verdict = call_.scratch->Take<Verdict>(1);
+  if (verdict == nullptr) return kNoMemory;
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(Launch(fan_in_gpu::Logits<T, Id>, Grid(Blocks(layer.classes, kTile), batch_),
+                                  kThreads, 0, call_.stream, layer, batch_, blocks_, logits, verdict));
+  return EndWithVerdict(verdict, layer.inputs, call_.stream, call_.late, bad);
 }
 
-#define LARGEOUT_LAYOUT(X)                                                         \
-  template int FanInLayOutCuda<X>(const FanInBatch&, const X*, float*, GpuStream); \
-  template int FanInLayBackCuda<X>(const FanInBatch&, const float*, X*, GpuStream);
+#define LARGEOUT_LAYOUT(X)                    \
+  template int FanInGpu::LayOut<X>(const X*); \
+  template int FanInGpu::LayBack<X>(X*);
 LARGEOUT_LAYOUT(float)
 LARGEOUT_LAYOUT(bfloat16)
 #undef LARGEOUT_LAYOUT
 
-#define LARGEOUT_LOGITS(T, Id)                                                                           \
-  template int FanInLogitsCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, float*, \
-                                      void*, GpuStream, int64_t*, LateReport*);
+#define LARGEOUT_LOGITS(T, Id) \
+  template int FanInGpu::Logits<T, Id>(const FanInLayer<T, Id>&, float*, int64_t*);
 LARGEOUT_LOGITS(float, uint16_t)
 LARGEOUT_LOGITS(float, uint32_t)
 LARGEOUT_LOGITS(bfloat16, uint16_t)

@@ -29,7 +29,7 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
 
 template <typename T, typename Id>
 int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-               const FanInGradientsCuda& gradients, const FanInStep<T>& step, const FusedKept<T>& kept,
+               const GradientsOnGpu& gradients, const FanInStep<T>& step, const FusedKept<T>& kept,
                Verdict* verdict, GpuStream stream) {
   const int rows = FusedRowsOfWarp(kept.chunk.rows);
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
@@ -42,7 +42,7 @@ int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const fl
 
 template <typename T, typename Id>
 int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                       const FanInGradientsCuda& gradients, const FanInStep<T>& step, const RangeSums& sums,
+                       const GradientsOnGpu& gradients, const FanInStep<T>& step, const RangeSums& sums,
                        int sum_bytes, Verdict* verdict, GpuStream stream) {
   const FusedRanges ranges(layer.classes);
   LARGEOUT_RETURN_IF_ERROR(WithApply(step, layer.fan_in, [&](const auto& apply) {
@@ -58,109 +58,99 @@ int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, 
 
 using namespace fan_in_gpu;
 
-int64_t FanInBackwardWorkspaceCuda(int64_t classes, int64_t fan_in, const FanInBatch& batch,
-                                   bool input_gradient) {
-  Arena arena(nullptr), fused(nullptr);
-  arena.Take<Verdict>(1), fused.Take<Verdict>(1);
-  const ChunkMemory memory(classes, input_gradient ? fan_in : 0, batch, &arena);
-  if (input_gradient) InputSums(memory.rows, fan_in, batch, &arena);
-  if (IsFused(fan_in, batch) && input_gradient && !ConnectionWords(batch.inputs, fan_in).Whole())
-    arena.Take<float>(memory.rows * fan_in);
-  if (IsFused(fan_in, batch) && input_gradient && FusedSumBytes(FanInLoss::kSquaredHinge, batch) > 0)
-    fused.Take<float>(FusedRanges(classes).count * batch.floats());
-  return std::max(arena.bytes(), fused.bytes());
-}
-
+template <>
 template <typename T, typename Id>
-int FanInBackwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                      const FanInGradientsCuda& gradients, const FanInStep<T>& step, float** d_blocks,
-                      void* workspace, GpuStream stream, int64_t* bad) {
-  Arena arena(workspace);
+int FanInGpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                       const FanInStep<T>& step, bool input_gradient, int64_t* bad) {
+  *bad = -1;
+  GradientsOnGpu from;
+  LARGEOUT_RETURN_IF_ERROR(ToGpu(gradients, call_, &from));
+  Arena arena(call_.scratch);
   Verdict* verdict = arena.Take<Verdict>(1);
-  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, stream));
-  const auto end = [&] { return bad == nullptr ? 0 : ReadVerdict(verdict, stream, bad); };
-  const bool input_gradient = d_blocks != nullptr && batch.floats() > 0;
-  const bool fused = gradients.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch);
-  const int sum_bytes = fused && input_gradient ? FusedSumBytes(gradients.loss, batch) : 0;
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
+  const auto end = [&] { return call_.late != nullptr ? 0 : ReadVerdict(verdict, call_.stream, bad); };
+  input_gradient = input_gradient && batch_.floats() > 0;
+  const bool fused = from.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch_);
+  const int sum_bytes = fused && input_gradient ? FusedSumBytes(from.loss, batch_) : 0;
   if (sum_bytes > 0) {
-    RangeSums sums{nullptr, batch.floats(), FusedRanges(layer.classes).count};
-    sums.sums = arena.Take<float>(sums.ranges * sums.floats);
+    RangeSums sums{nullptr, batch_.floats(), FusedRanges(layer.classes).count};
+    d_blocks_ = sums.sums = arena.Take<float>(sums.ranges * sums.floats);
+    LARGEOUT_RETURN_IF_ERROR(arena.error());
     LARGEOUT_RETURN_IF_ERROR(
-        ApplyFusedWithSums(layer, batch, blocks, gradients, step, sums, sum_bytes, verdict, stream));
-    *d_blocks = sums.sums;
+        ApplyFusedWithSums(layer, batch_, blocks_, from, step, sums, sum_bytes, verdict, call_.stream));
     return end();
   }
   if (fused && !input_gradient) {
     const FusedKept<T> all{
-        {nullptr, nullptr, 0, layer.classes}, {batch.inputs, layer.fan_in}, nullptr, false, nullptr};
-    LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step, all, verdict, stream));
-    if (d_blocks != nullptr) *d_blocks = nullptr;
+        {nullptr, nullptr, 0, layer.classes}, {batch_.inputs, layer.fan_in}, nullptr, false, nullptr};
+    LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, blocks_, from, step, all, verdict, call_.stream));
     return end();
   }
-  const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch, &arena);
-  Arena nothing(nullptr);
-  const InputSums sums(memory.rows, layer.fan_in, batch, input_gradient ? &arena : &nothing);
+  const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch_, &arena);
+  Arena nothing;
+  const InputSums sums(memory.rows, layer.fan_in, batch_, input_gradient ? &arena : &nothing);
   T* old_weights = fused && !sums.kind.Whole() ? arena.Take<T>(memory.rows * layer.fan_in) : nullptr;
-  if (d_blocks != nullptr) *d_blocks = sums.sums;
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  d_blocks_ = sums.sums;
   if (input_gradient)
-    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.floats * sizeof(float), stream));
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(sums.sums, 0, sums.floats * sizeof(float), call_.stream));
   for (int64_t first = 0; first < layer.classes; first += memory.rows) {
     const GradientChunk chunk = memory.At(first, layer.classes);
     if (fused) {
-      const bool sparse = gradients.active != nullptr;
+      const bool sparse = from.active != nullptr;
       if (sparse) {
-        LARGEOUT_CUDA_RETURN(cudaMemsetAsync(chunk.state, kNoGradient, chunk.rows * batch.blocks, stream));
-        LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch, chunk, sums, stream));
+        LARGEOUT_CUDA_RETURN(
+            cudaMemsetAsync(chunk.state, kNoGradient, chunk.rows * batch_.blocks, call_.stream));
+        LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch_, chunk, sums, call_.stream));
       }
-      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch, blocks, gradients, step,
+      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, blocks_, from, step,
                                           {chunk, sums.kind, sums.sort.words, sparse, old_weights}, verdict,
-                                          stream));
-      LARGEOUT_RETURN_IF_ERROR(AddToInputs(old_weights, layer.fan_in, batch, chunk, sums, stream));
+                                          call_.stream));
+      LARGEOUT_RETURN_IF_ERROR(AddToInputs(old_weights, layer.fan_in, batch_, chunk, sums, call_.stream));
       continue;
     }
-    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream));
+    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, blocks_, from, chunk, verdict, call_.stream));
     // The inputs' gradient first: it takes the weights as they were.
     if (input_gradient) {
-      LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch, chunk, sums, stream));
+      LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch_, chunk, sums, call_.stream));
       LARGEOUT_RETURN_IF_ERROR(
-          AddToInputs(layer.weights + first * layer.fan_in, layer.fan_in, batch, chunk, sums, stream));
+          AddToInputs(layer.weights + first * layer.fan_in, layer.fan_in, batch_, chunk, sums, call_.stream));
     }
-    LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch, blocks, chunk, step, verdict, stream));
+    LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch_, blocks_, chunk, step, verdict, call_.stream));
   }
   return end();
 }
 
+template <>
 template <typename T, typename Id>
-int FanInCandidateGradientCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                               const FanInGradientsCuda& gradients, const int32_t* candidates,
-                               int64_t first_row, int64_t rows, int64_t count, float* d_weights,
-                               void* workspace, GpuStream stream, int64_t* bad, int64_t* bad_candidate) {
+int FanInGpu::CandidateGradient(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
+                                const int32_t* candidates, int64_t first_row, int64_t rows, int64_t count,
+                                float* d_weights, int64_t* bad, int64_t* bad_candidate) {
   *bad = *bad_candidate = -1;
-  Arena arena(workspace);
+  GradientsOnGpu from;
+  LARGEOUT_RETURN_IF_ERROR(ToGpu(gradients, call_, &from));
+  Arena arena(call_.scratch);
   Verdict* verdict = arena.Take<Verdict>(1);
-  const ChunkMemory memory(rows, 0, batch, &arena);
-  int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
+  const ChunkMemory memory(rows, 0, batch_, &arena);
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
   for (int64_t at = 0; at < rows; at += memory.rows) {
     GradientChunk chunk = memory.At(first_row + at, first_row + rows);
-    error = ChunkGradients(layer, batch, blocks, gradients, chunk, verdict, stream);
+    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, blocks_, from, chunk, verdict, call_.stream));
     chunk.first = at;  // of candidates and d_weights
-    if (error == 0) {
-      error = ApplyRows(Indices(candidates + at * count), count, false, batch, blocks, chunk,
-                        Write<float>{d_weights, nullptr}, verdict, stream);
-    }
-    if (error != 0) return error;
+    LARGEOUT_RETURN_IF_ERROR(ApplyRows(Indices(candidates + at * count), count, false, batch_, blocks_, chunk,
+                                       Write<float>{d_weights, nullptr}, verdict, call_.stream));
   }
-  return ReadVerdict(verdict, stream, bad, bad_candidate);
+  return ReadVerdict(verdict, call_.stream, bad, bad_candidate);
 }
 
-#define LARGEOUT_BACKWARD(T, Id)                                                                            \
-  template int FanInBackwardCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*,          \
-                                        const FanInGradientsCuda&, const FanInStep<T>&, float**, void*,     \
-                                        GpuStream, int64_t*);                                               \
-  template int FanInCandidateGradientCuda<T, Id>(                                                           \
-      const FanInLayer<T, Id>&, const FanInBatch&, const float*, const FanInGradientsCuda&, const int32_t*, \
-      int64_t, int64_t, int64_t, float*, void*, GpuStream, int64_t*, int64_t*);
+#define LARGEOUT_BACKWARD(T, Id)                                                                     \
+  template int FanInGpu::Backward<T, Id>(const FanInLayer<T, Id>&, const FanInGradients&,            \
+                                         const FanInStep<T>&, bool, int64_t*);                       \
+  template int FanInGpu::CandidateGradient<T, Id>(const FanInLayer<T, Id>&, const FanInGradients&,   \
+                                                  const int32_t*, int64_t, int64_t, int64_t, float*, \
+                                                  int64_t*, int64_t*);
 LARGEOUT_BACKWARD(float, uint16_t)
 LARGEOUT_BACKWARD(float, uint32_t)
 LARGEOUT_BACKWARD(bfloat16, uint16_t)

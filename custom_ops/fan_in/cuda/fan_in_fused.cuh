@@ -72,7 +72,7 @@ struct FusedStep {
   FusedLayer<T> layer;
   FanInBatch batch;
   const float* inputs;
-  FanInGradientsCuda from;
+  GradientsOnGpu from;
   Apply apply;
   Verdict* verdict;
 

@@ -41,13 +41,13 @@ struct ChunkMemory {
 // fan_in_gradients.cu: launches what fills the chunk; indices are checked there.
 template <typename T, typename Id>
 int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                   const FanInGradientsCuda& from, const GradientChunk& chunk, Verdict* verdict,
+                   const GradientsOnGpu& from, const GradientChunk& chunk, Verdict* verdict,
                    GpuStream stream);
 
 // The gradients of a loss by the logits of one example, that of this lane.
 class LossGradient {
  public:
-  __device__ LossGradient(const FanInGradientsCuda& from, bool used, int64_t example)
+  __device__ LossGradient(const GradientsOnGpu& from, bool used, int64_t example)
       : loss_(from.loss), used_(used) {
     if (!used) return;
     grad_loss_ = scale_ = from.grad_loss[example];

@@ -8,6 +8,39 @@
 namespace largeout {
 namespace fan_in_gpu {
 
+template <typename X>
+int ToGpu(const std::vector<X>& from, const GpuCall& call, const X** to) {
+  X* copy = call.scratch->Take<X>(static_cast<int64_t>(from.size()));
+  *to = copy;
+  return copy == nullptr ? kNoMemory
+                         : CopyToDeviceCuda(from.data(), from.size() * sizeof(X), copy, call.stream);
+}
+
+// FanInPositives, which are sorted on the host, in device memory.
+struct PositivesOnGpu {
+  const FanInPositive* sorted = nullptr;
+  const int64_t* block_start = nullptr;  // [blocks + 1]; null: there are no labels
+};
+
+inline int ToGpu(const FanInPositives& from, const GpuCall& call, PositivesOnGpu* to) {
+  LARGEOUT_RETURN_IF_ERROR(ToGpu(from.sorted, call, &to->sorted));
+  return ToGpu(from.block_start, call, &to->block_start);
+}
+
+// FanInGradients in device memory.
+struct GradientsOnGpu {
+  const float* logits = nullptr;  // [size, classes]; null: of a loss
+  FanInLoss loss = FanInLoss::kSquaredHinge;
+  PositivesOnGpu positives;
+  const float *grad_loss = nullptr, *lse = nullptr, *mass = nullptr;
+  const uint8_t* active = nullptr;
+};
+
+inline int ToGpu(const FanInGradients& from, const GpuCall& call, GradientsOnGpu* to) {
+  *to = {from.logits, from.loss, {}, from.grad_loss, from.lse, from.mass, from.active};
+  return from.positives == nullptr ? 0 : ToGpu(*from.positives, call, &to->positives);
+}
+
 // Where a cursor is: at a label, whose row is known.
 struct LabelPlace {
   int64_t at, row;  // kNoLabel: there are no more
@@ -17,7 +50,7 @@ constexpr int64_t kNoLabel = int64_t{1} << 62;
 // The labels of a block from row `row` on. The same for all lanes of a warp.
 class LabelCursor {
  public:
-  __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, int64_t row)
+  __device__ LabelCursor(const PositivesOnGpu& positives, int64_t block, int64_t row)
       : positives_(positives), block_(block) {
     if (positives.block_start == nullptr) return;
     place_.at = positives.block_start[block];
@@ -33,7 +66,7 @@ class LabelCursor {
     ReadRow();
   }
   // Goes on where another one, of the same block, was.
-  __device__ LabelCursor(const FanInPositivesCuda& positives, int64_t block, const LabelPlace& place)
+  __device__ LabelCursor(const PositivesOnGpu& positives, int64_t block, const LabelPlace& place)
       : positives_(positives), block_(block), place_(place) {}
 
   __device__ const LabelPlace& Place() const { return place_; }
@@ -55,7 +88,7 @@ class LabelCursor {
     place_.row = any ? positives_.sorted[place_.at].row : kNoLabel;
   }
 
-  const FanInPositivesCuda& positives_;
+  const PositivesOnGpu& positives_;
   const int64_t block_;
   LabelPlace place_{0, kNoLabel};
 };

@@ -84,7 +84,7 @@ __device__ __forceinline__ LaneSums JoinWarps(LaneSums own, LaneSums (*all)[32])
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads, 3)
     ForwardRanges(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, FanInLoss loss,
-                  FanInPositivesCuda positives, uint8_t* active, Ranges ranges, LaneSums* sums,
+                  PositivesOnGpu positives, uint8_t* active, Ranges ranges, LaneSums* sums,
                   Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   __shared__ LaneSums of_warps[kWarps][32];
@@ -152,39 +152,35 @@ __global__ void __launch_bounds__(kAddThreads)
 
 using namespace fan_in_gpu;
 
-int64_t FanInLossWorkspaceCuda(int64_t classes, const FanInBatch& batch) {
-  Arena arena(nullptr);
-  arena.Take<Verdict>(1);
-  arena.Take<LaneSums>(Blocks(Ranges(classes).count, kWarps) * batch.padded());
-  return arena.bytes();
-}
-
+template <>
 template <typename T, typename Id>
-int FanInLossForwardCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
-                         FanInLoss loss, const FanInPositivesCuda& positives, const FanInLossOutputs& out,
-                         void* workspace, GpuStream stream, int64_t* bad, LateReport* late) {
+int FanInGpu::LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const FanInPositives& positives,
+                          const FanInLossOutputs& out, int64_t* bad) {
+  if (FoundBefore(call_.late, bad)) return 0;
   *bad = -1;
-  if (batch.size == 0) return 0;
-  Arena arena(workspace);
+  if (batch_.size == 0) return 0;
+  Arena arena(call_.scratch);
   Verdict* verdict = arena.Take<Verdict>(1);
   const Ranges ranges(layer.classes);
   const unsigned of_ranges = Blocks(ranges.count, kWarps);
-  LaneSums* sums = arena.Take<LaneSums>(of_ranges * batch.padded());
-  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, stream));
+  LaneSums* sums = arena.Take<LaneSums>(of_ranges * batch_.padded());
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  PositivesOnGpu on_gpu;
+  LARGEOUT_RETURN_IF_ERROR(ToGpu(positives, call_, &on_gpu));
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
   if (ranges.count > 0) {
-    LARGEOUT_RETURN_IF_ERROR(
-        Launch(ForwardRanges<T, Id>, Grid(of_ranges, batch), kThreads, 0, stream, layer, batch, blocks, loss,
-               positives, loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums, verdict));
+    LARGEOUT_RETURN_IF_ERROR(Launch(
+        ForwardRanges<T, Id>, Grid(of_ranges, batch_), kThreads, 0, call_.stream, layer, batch_, blocks_,
+        loss, on_gpu, loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums, verdict));
   }
-  LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, TurnBlocks(batch.blocks, 65535), kAddThreads, 0, stream, batch,
-                                  loss, of_ranges, sums, out));
-  return EndWithVerdict(verdict, layer.inputs, stream, late, bad);
+  LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, TurnBlocks(batch_.blocks, 65535), kAddThreads, 0, call_.stream,
+                                  batch_, loss, of_ranges, sums, out));
+  return EndWithVerdict(verdict, layer.inputs, call_.stream, call_.late, bad);
 }
 
-#define LARGEOUT_FORWARD(T, Id)                                                                           \
-  template int FanInLossForwardCuda<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*,     \
-                                           FanInLoss, const FanInPositivesCuda&, const FanInLossOutputs&, \
-                                           void*, GpuStream, int64_t*, LateReport*);
+#define LARGEOUT_FORWARD(T, Id)                                                                         \
+  template int FanInGpu::LossForward<T, Id>(const FanInLayer<T, Id>&, FanInLoss, const FanInPositives&, \
+                                            const FanInLossOutputs&, int64_t*);
 LARGEOUT_FORWARD(float, uint16_t)
 LARGEOUT_FORWARD(float, uint32_t)
 LARGEOUT_FORWARD(bfloat16, uint16_t)

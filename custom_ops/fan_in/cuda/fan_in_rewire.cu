@@ -1,7 +1,7 @@
 // Random connections, pruning and regrowth.
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_draw.cuh"
-#include "fan_in/cuda/fan_in_rewire_cuda.h"
+#include "fan_in/fan_in_rewire.h"
 
 namespace largeout {
 namespace fan_in_gpu {
@@ -180,109 +180,106 @@ int Check(const Id* indices, int64_t rows, int64_t count, int64_t inputs, unsign
 
 using namespace fan_in_gpu;
 
-int64_t FanInDrawWorkspaceCuda(int64_t rows, int64_t fan_in, int64_t count, int64_t inputs, int num_slots) {
-  Arena arena(nullptr);
-  DrawMemory(rows, fan_in, count, inputs, num_slots, &arena);
-  return arena.bytes();
-}
-
+template <>
 template <typename Id>
-int FanInConnectionsCuda(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                         Id* indices, void* workspace, GpuStream stream) {
+int FanInRewireGpu::Connections(int64_t rows, int64_t fan_in, int64_t inputs, uint64_t key,
+                                int64_t first_class, Id* indices) {
   if (rows * fan_in == 0) return 0;
-  Arena arena(workspace);
+  Arena arena(call_.scratch);
   const DrawMemory memory(rows, 0, fan_in, inputs, 0, &arena);
-  return Launch(DrawRows<Id, Id>, Blocks(memory.threads, kThreads), kThreads, 0, stream, nullptr, 0, inputs,
-                key, first_class, rows, fan_in, indices, memory);
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  return Launch(DrawRows<Id, Id>, Blocks(memory.threads, kThreads), kThreads, 0, call_.stream, nullptr, 0,
+                inputs, key, first_class, rows, fan_in, indices, memory);
 }
 
+template <>
 template <typename Id>
-int FanInCandidatesCuda(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key, int64_t first_class,
-                        int64_t first_row, int64_t rows, int64_t count, int32_t* candidates, void* workspace,
-                        GpuStream stream, int64_t* bad) {
-  Arena arena(workspace);
+int FanInRewireGpu::Candidates(const Id* indices, int64_t fan_in, int64_t inputs, uint64_t key,
+                               int64_t first_class, int64_t first_row, int64_t rows, int64_t count,
+                               int32_t* candidates, int64_t* bad) {
+  Arena arena(call_.scratch);
   const DrawMemory memory(rows, fan_in, count, inputs, 0, &arena);
   const Id* own = indices + first_row * fan_in;
-  int error = ClearVerdict(memory.verdict, stream);
-  if (error == 0) error = Check(own, rows, fan_in, inputs, &memory.verdict->row, stream);
-  if (error == 0) error = ReadVerdict(memory.verdict, stream, bad);
-  if (error != 0) return error;
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(memory.verdict, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(Check(own, rows, fan_in, inputs, &memory.verdict->row, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(ReadVerdict(memory.verdict, call_.stream, bad));
   if (*bad >= 0) *bad += first_row;
   if (*bad >= 0 || rows * count == 0) return 0;
-  return Launch(DrawRows<Id, int32_t>, Blocks(memory.threads, kThreads), kThreads, 0, stream, own, fan_in,
-                inputs, key, first_class + first_row, rows, count, candidates, memory);
+  return Launch(DrawRows<Id, int32_t>, Blocks(memory.threads, kThreads), kThreads, 0, call_.stream, own,
+                fan_in, inputs, key, first_class + first_row, rows, count, candidates, memory);
 }
 
+template <>
 template <typename T>
-int FanInKeyCountsCuda(const T* weights, int64_t rows, int64_t fan_in, uint64_t key, int64_t first_class,
-                       uint64_t prefix, int digit, int64_t* counts, GpuStream stream) {
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(counts, 0, sizeof(int64_t) << kFanInDigitBits, stream));
+int FanInRewireGpu::KeyCounts(const T* weights, int64_t rows, int64_t fan_in, uint64_t key,
+                              int64_t first_class, uint64_t prefix, int digit, int64_t* counts) {
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(counts, 0, sizeof(int64_t) << kFanInDigitBits, call_.stream));
   const int64_t n = rows * fan_in;
   if (n == 0) return 0;
-  return Launch(KeyCounts<T>, Strided(n), kThreads, 0, stream, weights, n, key,
+  return Launch(fan_in_gpu::KeyCounts<T>, Strided(n), kThreads, 0, call_.stream, weights, n, key,
                 static_cast<uint64_t>(first_class) * fan_in, prefix,
                 kFanInDigitBits * (kFanInKeyDigits - 1 - digit),
                 reinterpret_cast<unsigned long long*>(counts));
 }
 
+template <>
 template <typename T, typename Id>
-int FanInRewireCuda(const FanInRewiring<T, Id>& r, int64_t* changes, void* workspace, GpuStream stream,
-                    int64_t* bad, bool* bad_candidate) {
-  Arena arena(workspace);
+int FanInRewireGpu::Rewire(const FanInRewiring<T, Id>& r, int64_t* changes, int64_t* bad,
+                           bool* bad_candidate) {
+  Arena arena(call_.scratch);
   const DrawMemory memory(r.rows, r.fan_in, 2 * r.fan_in, r.inputs, r.num_slots, &arena);
   int64_t unknown = -1;
-  int error = ClearVerdict(memory.verdict, stream);
-  if (error == 0) {
-    error =
-        Check(r.indices + r.first_row * r.fan_in, r.rows, r.fan_in, r.inputs, &memory.verdict->row, stream);
-  }
-  if (error == 0)
-    error = Check(r.candidates, r.rows, r.num_candidates, r.inputs, &memory.verdict->candidate, stream);
-  if (error == 0) error = ReadVerdict(memory.verdict, stream, bad, &unknown);
-  if (error != 0) return error;
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(memory.verdict, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(Check(r.indices + r.first_row * r.fan_in, r.rows, r.fan_in, r.inputs,
+                                 &memory.verdict->row, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(
+      Check(r.candidates, r.rows, r.num_candidates, r.inputs, &memory.verdict->candidate, call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(ReadVerdict(memory.verdict, call_.stream, bad, &unknown));
   *bad_candidate = *bad < 0 && unknown >= 0;
   *bad = *bad >= 0 ? *bad + r.first_row : unknown;
   if (*bad >= 0) return 0;
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(changes, 0, sizeof(int64_t), stream));
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(changes, 0, sizeof(int64_t), call_.stream));
   if (r.rows * r.fan_in == 0) return 0;
-  error = CopyToDeviceCuda(r.slots, r.num_slots * sizeof(float*), memory.slots, stream);
-  if (error != 0) return error;
-  return Launch(RewireRows<T, Id>, Blocks(memory.threads, kThreads), kThreads, 0, stream, r, memory,
+  LARGEOUT_RETURN_IF_ERROR(
+      CopyToDeviceCuda(r.slots, r.num_slots * sizeof(float*), memory.slots, call_.stream));
+  return Launch(RewireRows<T, Id>, Blocks(memory.threads, kThreads), kThreads, 0, call_.stream, r, memory,
                 reinterpret_cast<unsigned long long*>(changes));
 }
 
+template <>
 template <typename Id>
-int FanInDegreesCuda(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
-                     void* workspace, GpuStream stream, int64_t* bad) {
-  Verdict* verdict = static_cast<Verdict*>(workspace);
-  const int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
-  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(degrees, 0, inputs * sizeof(int64_t), stream));
+int FanInRewireGpu::Degrees(const Id* indices, int64_t rows, int64_t fan_in, int64_t inputs, int64_t* degrees,
+                            int64_t* bad) {
+  Verdict* verdict = call_.scratch->Take<Verdict>(1);
+  if (verdict == nullptr) return kNoMemory;
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(degrees, 0, inputs * sizeof(int64_t), call_.stream));
   const int64_t n = rows * fan_in;
   if (n > 0) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(CountInputs<Id>, Strided(n), kThreads, 0, stream, indices, n, fan_in,
-                                    inputs, reinterpret_cast<unsigned long long*>(degrees), &verdict->row));
+    LARGEOUT_RETURN_IF_ERROR(Launch(CountInputs<Id>, Strided(n), kThreads, 0, call_.stream, indices, n,
+                                    fan_in, inputs, reinterpret_cast<unsigned long long*>(degrees),
+                                    &verdict->row));
   }
-  return ReadVerdict(verdict, stream, bad);
+  return ReadVerdict(verdict, call_.stream, bad);
 }
 
-#define LARGEOUT_OF_INDICES(Id)                                                                              \
-  template int FanInConnectionsCuda<Id>(int64_t, int64_t, int64_t, uint64_t, int64_t, Id*, void*,            \
-                                        GpuStream);                                                          \
-  template int FanInCandidatesCuda<Id>(const Id*, int64_t, int64_t, uint64_t, int64_t, int64_t, int64_t,     \
-                                       int64_t, int32_t*, void*, GpuStream, int64_t*);                       \
-  template int FanInDegreesCuda<Id>(const Id*, int64_t, int64_t, int64_t, int64_t*, void*, GpuStream,        \
-                                    int64_t*);                                                               \
-  template int FanInRewireCuda<float, Id>(const FanInRewiring<float, Id>&, int64_t*, void*, GpuStream,       \
-                                          int64_t*, bool*);                                                  \
-  template int FanInRewireCuda<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, void*, GpuStream, \
-                                             int64_t*, bool*);
+#define LARGEOUT_OF_INDICES(Id)                                                                             \
+  template int FanInRewireGpu::Connections<Id>(int64_t, int64_t, int64_t, uint64_t, int64_t, Id*);          \
+  template int FanInRewireGpu::Candidates<Id>(const Id*, int64_t, int64_t, uint64_t, int64_t, int64_t,      \
+                                              int64_t, int64_t, int32_t*, int64_t*);                        \
+  template int FanInRewireGpu::Degrees<Id>(const Id*, int64_t, int64_t, int64_t, int64_t*, int64_t*);       \
+  template int FanInRewireGpu::Rewire<float, Id>(const FanInRewiring<float, Id>&, int64_t*, int64_t*,       \
+                                                 bool*);                                                    \
+  template int FanInRewireGpu::Rewire<bfloat16, Id>(const FanInRewiring<bfloat16, Id>&, int64_t*, int64_t*, \
+                                                    bool*);
 LARGEOUT_OF_INDICES(uint16_t)
 LARGEOUT_OF_INDICES(uint32_t)
 #undef LARGEOUT_OF_INDICES
-template int FanInKeyCountsCuda<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
-                                       int64_t*, GpuStream);
-template int FanInKeyCountsCuda<bfloat16>(const bfloat16*, int64_t, int64_t, uint64_t, int64_t, uint64_t, int,
-                                          int64_t*, GpuStream);
+template int FanInRewireGpu::KeyCounts<float>(const float*, int64_t, int64_t, uint64_t, int64_t, uint64_t,
+                                              int, int64_t*);
+template int FanInRewireGpu::KeyCounts<bfloat16>(const bfloat16*, int64_t, int64_t, uint64_t, int64_t,
+                                                 uint64_t, int, int64_t*);
 
 }  // namespace largeout

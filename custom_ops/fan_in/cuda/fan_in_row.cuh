@@ -7,9 +7,10 @@
 #include <algorithm>
 
 #include "common/cuda/cuda_warp.cuh"
+#include "common/cuda/late_report.h"
 #include "common/cuda/launch.cuh"
-#include "fan_in/cuda/fan_in_cuda.h"
 #include "fan_in/cuda/fan_in_quads.cuh"
+#include "fan_in/fan_in.h"
 
 namespace largeout {
 namespace fan_in_gpu {
@@ -25,7 +26,6 @@ inline dim3 Grid(unsigned x, const FanInBatch& batch) { return dim3(x, TurnBlock
 struct Verdict {
   unsigned long long row, candidate;
 };
-static_assert(sizeof(Verdict) <= kFanInLogitsWorkspaceCuda, "a Verdict is all the memory logits need");
 
 inline int ClearVerdict(Verdict* verdict, GpuStream stream) {
   return static_cast<int>(cudaMemsetAsync(verdict, 0xff, sizeof(Verdict), stream));
@@ -38,6 +38,14 @@ inline int ReadVerdict(const Verdict* verdict, GpuStream stream, int64_t* row, i
   *row = static_cast<int64_t>(found.row);  // all ones is -1
   if (candidate != nullptr) *candidate = static_cast<int64_t>(found.candidate);
   return 0;
+}
+
+// Whether an earlier call has left a finding: its row.
+inline bool FoundBefore(LateReport* late, int64_t* row) {
+  LateFinding found;
+  if (late == nullptr || !late->Take(&found)) return false;
+  *row = found.position;
+  return true;
 }
 
 // The end of a launcher whose index of a class was bad or not: `late` null, it waits for the verdict. Else

@@ -164,39 +164,32 @@ __global__ void __launch_bounds__(kThreads)
 
 using namespace fan_in_gpu;
 
-int64_t FanInTopKWorkspaceCuda(int64_t classes, const FanInBatch& batch, int64_t k) {
-  Arena arena(nullptr);
-  arena.Take<Verdict>(1);
-  Best(classes, k, batch, &arena);
-  return arena.bytes();
-}
-
+template <>
 template <typename T, typename Id, typename Out>
-int FanInTopKCuda(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks, int64_t k,
-                  float* scores, Out* rows, void* workspace, GpuStream stream, int64_t* bad) {
+int FanInGpu::TopK(const FanInLayer<T, Id>& layer, int64_t k, float* scores, Out* rows, int64_t* bad) {
   *bad = -1;
-  if (batch.size == 0 || k == 0) return 0;
-  Arena arena(workspace);
+  if (batch_.size == 0 || k == 0) return 0;
+  Arena arena(call_.scratch);
   Verdict* verdict = arena.Take<Verdict>(1);
-  const Best best(layer.classes, k, batch, &arena);
-  const int error = ClearVerdict(verdict, stream);
-  if (error != 0) return error;
-  for (int64_t block = 0; block < batch.blocks; ++block) {
-    const int64_t example = block * batch.width, lanes = std::min<int64_t>(batch.width, batch.size - example);
-    const float* inputs = blocks + block * batch.inputs * batch.width;
-    LARGEOUT_RETURN_IF_ERROR(Launch(BestOfRanges<T, Id>, Blocks(best.ranges, kWarps), kThreads, 0, stream,
-                                    layer, batch, inputs, best, verdict));
-    LARGEOUT_RETURN_IF_ERROR(Launch(Merge<Out>, static_cast<unsigned>(lanes), kThreads, 0, stream, best,
-                                    batch.width, example, k, scores, rows));
+  const Best best(layer.classes, k, batch_, &arena);
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
+  for (int64_t block = 0; block < batch_.blocks; ++block) {
+    const int64_t example = block * batch_.width,
+                  lanes = std::min<int64_t>(batch_.width, batch_.size - example);
+    const float* inputs = blocks_ + block * batch_.inputs * batch_.width;
+    LARGEOUT_RETURN_IF_ERROR(Launch(BestOfRanges<T, Id>, Blocks(best.ranges, kWarps), kThreads, 0,
+                                    call_.stream, layer, batch_, inputs, best, verdict));
+    LARGEOUT_RETURN_IF_ERROR(Launch(Merge<Out>, static_cast<unsigned>(lanes), kThreads, 0, call_.stream, best,
+                                    batch_.width, example, k, scores, rows));
   }
-  return ReadVerdict(verdict, stream, bad);
+  return ReadVerdict(verdict, call_.stream, bad);
 }
 
-#define LARGEOUT_TOPK(T, Id)                                                                            \
-  template int FanInTopKCuda<T, Id, int32_t>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
-                                             int64_t, float*, int32_t*, void*, GpuStream, int64_t*);    \
-  template int FanInTopKCuda<T, Id, int64_t>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
-                                             int64_t, float*, int64_t*, void*, GpuStream, int64_t*);
+#define LARGEOUT_TOPK(T, Id)                                                                       \
+  template int FanInGpu::TopK<T, Id, int32_t>(const FanInLayer<T, Id>&, int64_t, float*, int32_t*, \
+                                              int64_t*);                                           \
+  template int FanInGpu::TopK<T, Id, int64_t>(const FanInLayer<T, Id>&, int64_t, float*, int64_t*, int64_t*);
 LARGEOUT_TOPK(float, uint16_t)
 LARGEOUT_TOPK(float, uint32_t)
 LARGEOUT_TOPK(bfloat16, uint16_t)

@@ -1,5 +1,5 @@
 // The CPU kernels of logits, top-k, losses and their gradients.
-#include "fan_in/fan_in_cpu.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/op/fan_in_candidate_op.h"
 #include "fan_in/op/fan_in_logits_op.h"
 #include "fan_in/op/fan_in_loss_op.h"

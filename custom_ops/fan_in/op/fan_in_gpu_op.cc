@@ -2,7 +2,7 @@
 // by the glue, lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "fan_in/cuda/fan_in_gpu.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/op/fan_in_candidate_op.h"
 #include "fan_in/op/fan_in_logits_op.h"
 #include "fan_in/op/fan_in_loss_op.h"

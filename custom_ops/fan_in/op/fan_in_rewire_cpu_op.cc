@@ -1,5 +1,5 @@
 // The CPU kernels of connections, pruning and regrowth.
-#include "fan_in/fan_in_cpu.h"
+#include "fan_in/fan_in_rewire.h"
 #include "fan_in/op/fan_in_regrow_op.h"
 
 namespace largeout {

@@ -1,7 +1,7 @@
 // The GPU kernels of connections, pruning and regrowth. Numbers and pairs lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "fan_in/cuda/fan_in_gpu.h"
+#include "fan_in/fan_in_rewire.h"
 #include "fan_in/op/fan_in_regrow_op.h"
 
 namespace largeout {

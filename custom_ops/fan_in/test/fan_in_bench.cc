@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <vector>
 
-#include "common/test/check.h"
 #include "common/huge_pages.h"
 #include "common/isa.h"
+#include "common/test/check.h"
 #include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
 #include "fan_in/fan_in_rewire.h"
@@ -69,18 +71,36 @@ double CopyRate(Parallel* parallel) {
          });
 }
 
+// The memory of a call: large pieces, each touched once and handed out again after Reset.
+class BenchScratch final : public Scratch {
+ public:
+  void* Allocate(int64_t bytes) override {
+    if (used_ == pieces_.size() || pieces_[used_]->bytes < static_cast<size_t>(bytes)) {
+      pieces_.resize(used_);
+      pieces_.push_back(std::make_unique<Pages<char>>(bytes));
+    }
+    return pieces_[used_++]->data;
+  }
+  size_t used() const { return used_; }
+  void Reset(size_t used) { used_ = used; }
+
+ private:
+  std::vector<std::unique_ptr<Pages<char>>> pieces_;
+  size_t used_ = 0;
+};
+
 // The rate at which inputs are gathered where nothing comes from memory: few classes, again and again.
 template <typename T>
-double GatherRate(FanInLayer<T, uint16_t> layer, const FanInBatch& batch, const float* blocks,
-                  Parallel* parallel) {
+double GatherRate(FanInLayer<T, uint16_t> layer, const FanInBatch& batch, FanInCpu* device) {
   layer.classes = std::min<int64_t>(layer.classes, 8192);
   const FanInPositives none{{}, std::vector<int64_t>(batch.blocks + 1)};
   std::vector<float> loss(batch.size);
+  int64_t bad;
   const int repeats = 16;
   const double seconds = Best([&] {
     for (int i = 0; i < repeats; ++i) {
-      FanInLossForward(layer, batch, blocks, FanInLoss::kBinaryCrossentropy, none,
-                       {loss.data(), nullptr, nullptr, nullptr}, parallel);
+      device->LossForward(layer, FanInLoss::kBinaryCrossentropy, none,
+                          {loss.data(), nullptr, nullptr, nullptr}, &bad);
     }
   });
   return 4.0 * repeats * layer.classes * layer.fan_in * batch.padded() / seconds;
@@ -98,16 +118,22 @@ void Run(const Sizes& s, Parallel* parallel) {
   Pages<uint16_t> indices(connections);
   Pages<float> bias(s.classes), first(connections), second(connections), bias_first(s.classes),
       bias_second(s.classes);
-  Pages<float> x(s.size * s.inputs), blocks(batch.floats());
-  Pages<float> scratch(FanInBackwardScratch(s.classes, s.fan_in, batch, true));
+  Pages<float> x(s.size * s.inputs);
+  BenchScratch scratch;
+  FanInCpu device({parallel, &scratch}, batch);
+  FanInRewireCpu rewiring({parallel, &scratch});
   Random random(1);
   for (int64_t i = 0; i < connections; ++i) FromFloat(0.2f * random.Normalish(), &weights.data[i]);
   for (int64_t i = 0; i < s.size * s.inputs; ++i) x.data[i] = std::max(0.f, random.Normalish());
-  const double draw = Best(
-      [&] { FanInConnections(s.classes, s.fan_in, s.inputs, FanInKey(1, 0), 0, indices.data, parallel); });
-  const double lay_out = Best([&] { FanInLayOut(batch, x.data, blocks.data, parallel); });
+  const double draw =
+      Best([&] { rewiring.Connections(s.classes, s.fan_in, s.inputs, FanInKey(1, 0), 0, indices.data); });
+  const double lay_out = Best([&] {
+    scratch.Reset(0);
+    device.LayOut(x.data);
+  });
+  const size_t laid_out = scratch.used();
   const FanInLayer<T, uint16_t> layer{weights.data, indices.data, bias.data, s.classes, s.fan_in, s.inputs};
-  const double copy = CopyRate(parallel), gather = GatherRate(layer, batch, blocks.data, parallel);
+  const double copy = CopyRate(parallel), gather = GatherRate(layer, batch, &device);
   std::printf("%ld classes x %ld %s weights, %ld inputs, batch %ld; copy %.1f GB/s, gathers %.1f GB/s\n",
               static_cast<long>(s.classes), static_cast<long>(s.fan_in),
               sizeof(T) == 2 ? "bfloat16" : "float32", static_cast<long>(s.inputs), static_cast<long>(s.size),
@@ -139,9 +165,7 @@ void Run(const Sizes& s, Parallel* parallel) {
   std::vector<float> loss(s.size), lse(s.size), mass(s.size), grad_loss(s.size, 1e-6f);
   std::vector<uint8_t> active(FanInActiveBytes(batch, s.classes));
   FanInLossOutputs out{loss.data(), lse.data(), mass.data(), active.data()};
-  const auto forward = [&](FanInLoss kind) {
-    FanInLossForward(layer, batch, blocks.data, kind, positives, out, parallel);
-  };
+  const auto forward = [&](FanInLoss kind) { device.LossForward(layer, kind, positives, out, &at); };
   const auto backward = [&](FanInLoss kind, FanInRule rule, bool input_gradient) {
     FanInGradients gradients;
     gradients.loss = kind, gradients.positives = &positives, gradients.grad_loss = grad_loss.data();
@@ -153,8 +177,8 @@ void Run(const Sizes& s, Parallel* parallel) {
     step.slots[0] = first.data, step.slots[1] = second.data;
     step.bias_slots[0] = bias_first.data, step.bias_slots[1] = bias_second.data;
     return Best([&] {
-      FanInBackward(layer, batch, blocks.data, gradients, step, input_gradient ? scratch.data : nullptr,
-                    scratch.data, parallel);
+      scratch.Reset(laid_out);
+      device.Backward(layer, gradients, step, input_gradient, &at);
     });
   };
 
@@ -188,22 +212,19 @@ void Run(const Sizes& s, Parallel* parallel) {
   {
     Pages<float> logits(s.size * s.classes);
     const double written = 4.0 * s.size * s.classes;
-    report("logits", Best([&] { FanInLogits(layer, batch, blocks.data, logits.data, parallel); }), 1,
-           layer_bytes + written);
+    report("logits", Best([&] { device.Logits(layer, logits.data, &at); }), 1, layer_bytes + written);
   }
   std::vector<float> scores(s.size * 10);
   std::vector<int32_t> rows(s.size * 10);
-  report("top 10",
-         Best([&] { FanInTopK(layer, batch, blocks.data, 10, scores.data(), rows.data(), parallel); }), 1,
-         layer_bytes);
+  report("top 10", Best([&] { device.TopK(layer, 10, scores.data(), rows.data(), &at); }), 1, layer_bytes);
   float* slots[] = {first.data, second.data};
   int64_t changes, step = 0;
   bool bad;
   const double rewire = Best([&] {
-    FanInRewire(FanInRewiring<T, uint16_t>{weights.data, indices.data, slots, 2, s.fan_in, s.inputs,
-                                           FanInKey(1, ++step), 0, 0, s.classes, s.fan_in / 10, -1, nullptr,
-                                           nullptr, 0},
-                &changes, &bad, parallel);
+    rewiring.Rewire(FanInRewiring<T, uint16_t>{weights.data, indices.data, slots, 2, s.fan_in, s.inputs,
+                                               FanInKey(1, ++step), 0, 0, s.classes, s.fan_in / 10, -1,
+                                               nullptr, nullptr, 0},
+                    &changes, &at, &bad);
   });
   std::printf("%-44s %8.2f ms, %ld connections\n", "rewiring a tenth", 1e3 * rewire,
               static_cast<long>(changes));

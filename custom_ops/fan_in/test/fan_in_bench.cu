@@ -6,9 +6,9 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
-#include "fan_in/cuda/fan_in_cuda.h"
-#include "fan_in/cuda/fan_in_rewire_cuda.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
+#include "fan_in/fan_in_rewire.h"
 
 namespace largeout {
 namespace {
@@ -31,24 +31,20 @@ std::vector<float> Inputs(const Sizes& s) {
   return x;
 }
 
+constexpr int64_t kCallBytes = int64_t{1} << 30;  // more than a call takes
+
 // whole: also what a loss and its step do not take.
 template <typename T>
 void Run(Bench* bench, const Sizes& s, bool whole) {
   const FanInBatch batch(s.size, s.inputs);
   const int64_t connections = s.classes * s.fan_in;
-  const int64_t workspace_bytes =
-      std::max({FanInBackwardWorkspaceCuda(s.classes, s.fan_in, batch, true),
-                FanInTopKWorkspaceCuda(s.classes, batch, 10), FanInLossWorkspaceCuda(s.classes, batch),
-                FanInDrawWorkspaceCuda(s.classes, s.fan_in, 2 * s.fan_in, s.inputs, 2)});
-  BenchArena memory(connections * (sizeof(T) + 2 + 8) + s.classes * 16 + 4 * batch.floats() * 4 +
-                    workspace_bytes + (int64_t{8} << 20));
+  BenchArena memory(connections * (sizeof(T) + 2 + 8) + s.classes * 16 + 4 * batch.floats() * 4 + kCallBytes);
   T* weights = memory.Take<T>(connections);
   uint16_t* indices = memory.Take<uint16_t>(connections);
   float* bias = memory.Take<float>(s.classes);
   float* slots[] = {memory.Take<float>(connections), memory.Take<float>(connections)};
   float* bias_slots[] = {memory.Take<float>(s.classes), memory.Take<float>(s.classes)};
-  float *x = memory.Take<float>(s.size * s.inputs), *blocks = memory.Take<float>(batch.floats());
-  void* workspace = memory.Take<char>(workspace_bytes);
+  float* x = memory.Take<float>(s.size * s.inputs);
   float* numbers = memory.Take<float>(1024 + 4 * s.size);
   uint8_t* active = memory.Take<uint8_t>(FanInActiveBytes(batch, s.classes));
   BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, slots[0], connections, 1, 0.3f));
@@ -63,11 +59,21 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
                 static_cast<int>(s.size));
   if (!bench->Runs(name)) return;
 
+  int64_t* rows = memory.Take<int64_t>(s.size * 10);
+  float* scores = memory.Take<float>(s.size * 10);
+  int64_t* changes = memory.Take<int64_t>(1);
+  ArenaScratch scratch(&memory);
+  FanInGpu device({nullptr, &scratch}, batch);
+  FanInRewireGpu rewiring({nullptr, &scratch});
+  int64_t taken = memory.used();  // before the memory of a call, which the next one gets again
   const auto draw = [&](int i) {
-    BENCH_OK(
-        FanInConnectionsCuda(s.classes, s.fan_in, s.inputs, FanInKey(1, i), 0, indices, workspace, nullptr));
+    memory.Reset(taken);
+    BENCH_OK(rewiring.Connections(s.classes, s.fan_in, s.inputs, FanInKey(1, i), 0, indices));
   };
-  const auto lay_out = [&](int) { BENCH_OK(FanInLayOutCuda(batch, x, blocks, nullptr)); };
+  const auto lay_out = [&](int) {
+    memory.Reset(taken);
+    BENCH_OK(device.LayOut(x));
+  };
   draw(0);
   lay_out(0);
   if (whole) {
@@ -75,6 +81,8 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
     bench->Report(name, "lay out the inputs", bench->Time(lay_out),
                   4.0 * (s.size * s.inputs + batch.floats()));
   }
+  lay_out(0);
+  taken = memory.used();
 
   FanInPositives positives;
   std::vector<int64_t> labels, splits(1, 0);
@@ -86,11 +94,6 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   int64_t position;
   SortLabels(FanInLabels<int64_t>{labels.data(), splits.data(), nullptr, splits.back(), 0, s.classes}, batch,
              s.classes, &positives, &position);
-  FanInPositive* sorted = memory.Take<FanInPositive>(positives.sorted.size());
-  int64_t* starts = memory.Take<int64_t>(positives.block_start.size());
-  BENCH_OK(CopyToDeviceCuda(positives.sorted.data(), positives.sorted.size() * sizeof(FanInPositive), sorted,
-                            nullptr));
-  BENCH_OK(CopyToDeviceCuda(positives.block_start.data(), positives.block_start.size() * 8, starts, nullptr));
   const FanInLayer<T, uint16_t> layer{weights, indices, bias, s.classes, s.fan_in, s.inputs};
   float *loss = numbers, *lse = loss + s.size, *mass = lse + s.size, *grad_loss = mass + s.size,
         *hyper = grad_loss + s.size;
@@ -109,13 +112,13 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
     BENCH_OK(cudaMemcpy(bias, biases.data(), s.classes * sizeof(float), cudaMemcpyHostToDevice));
     const std::string of = kFanInLossNames[static_cast<int>(kind)];
     const Times forward = bench->Time([&](int) {
-      BENCH_OK(FanInLossForwardCuda(layer, batch, blocks, kind, {sorted, starts}, {loss, lse, mass, active},
-                                    workspace, nullptr, &bad));
+      memory.Reset(taken);
+      BENCH_OK(device.LossForward(layer, kind, positives, {loss, lse, mass, active}, &bad));
     });
     bench->Report(name, of, forward, bytes);
     bench->Report(name, of + ", gathered", forward, gathered);
-    FanInGradientsCuda gradients;
-    gradients.loss = kind, gradients.positives = {sorted, starts}, gradients.grad_loss = grad_loss;
+    FanInGradients gradients;
+    gradients.loss = kind, gradients.positives = &positives, gradients.grad_loss = grad_loss;
     gradients.lse = lse, gradients.mass = mass, gradients.active = hinge ? active : nullptr;
     for (const FanInRule rule : {FanInRule::kSgd, FanInRule::kLazyAdam}) {
       FanInStep<T> step;
@@ -125,11 +128,10 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
         BENCH_OK(cudaMemset(slots[i], 0, connections * sizeof(float)));
         BENCH_OK(cudaMemset(bias_slots[i], 0, s.classes * sizeof(float)));
       }
-      float* d_blocks;
       const Times t = bench->Time([&](int i) {
         step.key = FanInKey(3, i);
-        BENCH_OK(
-            FanInBackwardCuda(layer, batch, blocks, gradients, step, &d_blocks, workspace, nullptr, &bad));
+        memory.Reset(taken);
+        BENCH_OK(device.Backward(layer, gradients, step, /*input_gradient=*/true, &bad));
       });
       const FanInRuleInfo& info = kFanInRuleInfo[static_cast<int>(rule)];
       bench->Report(name, of + ", step " + info.name, t,
@@ -142,19 +144,18 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
     }
   }
   if (!whole) return;
-  int64_t* rows = memory.Take<int64_t>(s.size * 10);
-  float* scores = memory.Take<float>(s.size * 10);
   bench->Report(name, "top 10", bench->Time([&](int) {
-    BENCH_OK(FanInTopKCuda(layer, batch, blocks, 10, scores, rows, workspace, nullptr, &bad));
+    memory.Reset(taken);
+    BENCH_OK(device.TopK(layer, 10, scores, rows, &bad));
   }),
                 bytes);
-  int64_t* changes = memory.Take<int64_t>(1);
   bench->Report(name, "rewire 30%", bench->Time([&](int i) {
     const FanInRewiring<T, uint16_t> r{weights,        indices, slots, 2,         s.fan_in,          s.inputs,
                                        FanInKey(4, i), 0,       0,     s.classes, s.fan_in * 3 / 10, -1,
                                        nullptr,        nullptr, 0};
     bool bad_candidate;
-    BENCH_OK(FanInRewireCuda(r, changes, workspace, nullptr, &bad, &bad_candidate));
+    memory.Reset(taken);
+    BENCH_OK(rewiring.Rewire(r, changes, &bad, &bad_candidate));
   }),
                 bytes);
 }

@@ -77,9 +77,10 @@ LARGEOUT_TEST(StochasticRounding) {
   const int64_t classes = 64, fan_in = 4;
   FanInProblem<bfloat16, uint16_t> p(classes, fan_in, 8, 2, 1, false);
   std::vector<double> mean(classes * fan_in);
-  std::vector<float> given(2 * classes, 1e-3f), blocks(p.batch.floats());
-  SerialParallel serial;
-  FanInLayOut(p.batch, p.x.data(), blocks.data(), &serial);
+  std::vector<float> given(2 * classes, 1e-3f);
+  TestCall<CpuCall> call;
+  FanInCpu device(call.get(), p.batch);
+  CHECK_TRUE(device.LayOut(p.x.data()) == 0);
   FromFloat(NAN, &p.weights[5]);
   FromFloat(INFINITY, &p.weights[6]);
   const float hyper[] = {1.f, 0.f};
@@ -93,7 +94,8 @@ LARGEOUT_TEST(StochasticRounding) {
     step.key = FanInKey(9, round);
     FanInLayer<bfloat16, uint16_t> layer = p.layer();
     layer.weights = weights.data();
-    FanInBackward(layer, p.batch, blocks.data(), gradients, step, nullptr, nullptr, &serial);
+    int64_t bad;
+    CHECK_TRUE(device.Backward(layer, gradients, step, /*input_gradient=*/false, &bad) == 0 && bad == -1);
     for (size_t i = 0; i < mean.size(); ++i) mean[i] += ToFloat(weights[i]) / rounds;
   }
   CHECK_TRUE(std::isnan(mean[5]) && std::isinf(mean[6]));

@@ -1,7 +1,7 @@
 // A training step of fan-in classes that waits for nothing: a class with an index out of range is left out,
 // and a later call names it.
 #include "common/test/on_stream.cuh"
-#include "fan_in/cuda/fan_in_gpu.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/test/fan_in_step.h"
 
 namespace largeout {

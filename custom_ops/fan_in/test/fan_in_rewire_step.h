@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fan_in/fan_in_rewire.h"
 #include "fan_in/test/fan_in_testing.h"
 
 namespace largeout {

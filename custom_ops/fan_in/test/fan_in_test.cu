@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "fan_in/cuda/fan_in_gpu.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/test/fan_in_cases.h"
 
 namespace largeout {

@@ -11,7 +11,7 @@
 #include "common/test/check.h"
 #include "common/test/levels.h"
 #include "common/test/test_call.h"
-#include "fan_in/fan_in_cpu.h"
+#include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
 
 namespace largeout {

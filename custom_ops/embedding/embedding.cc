@@ -47,44 +47,66 @@ int64_t FirstBadSplit(const int64_t* row_splits, int64_t count, int64_t num_ids)
   return count > 0 && row_splits[count - 1] != num_ids ? count - 1 : -1;
 }
 
-template <typename T, typename Id>
-void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
-                     Parallel* parallel) {
-  EmbeddingLookup(table, rows, dim, dim, bags, combiner, out, parallel);
+template <>
+template <typename Id>
+int EmbeddingCpu::Check(const Bags<Id>& bags, int64_t rows, BadBags* bad) {
+  *bad = {};
+  if (bags.row_splits != nullptr)
+    bad->split = FirstBadSplit(bags.row_splits, bags.num_bags + 1, bags.num_ids);
+  if (bad->split >= 0) {
+    bad->value = bags.row_splits[bad->split];
+    return 0;
+  }
+  if (rows >= 0) bad->id = FirstBadId(bags.ids, bags.num_ids, rows);
+  if (bad->id >= 0) bad->value = bags.ids[bad->id];
+  return 0;
 }
 
+template <>
 template <typename T, typename Id>
-void EmbeddingLookup(const T* table, int64_t rows, int64_t dim, int64_t stride, const Bags<Id>& bags, Combiner combiner,
-                     T* out, Parallel* parallel) {
+int EmbeddingCpu::Lookup(const T* table, int64_t rows, int64_t dim, int64_t stride, const Bags<Id>& bags,
+                         Combiner combiner, T* out) {
   const auto& kernels = Pick(LARGEOUT_SELECT(kEmbeddingKernels), table, bags.ids);
   const LookupArgs<T, Id> args = {table, rows, dim, stride, bags, combiner};
   const bool copy = bags.row_splits == nullptr && bags.bag_size == 1 && bags.weights == nullptr;
   ForWeighted(
-      bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), parallel,
+      bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), call_.parallel,
       [&](int64_t first, int64_t last) { (copy ? kernels.copy : kernels.combine)(args, first, last, out); });
+  return 0;
 }
 
+template <>
 template <typename T, typename Id>
-void EmbeddingWeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, const T* grad,
-                          float* weights_grad, Parallel* parallel) {
+int EmbeddingCpu::Lookup(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,
+                         T* out) {
+  return Lookup(table, rows, dim, dim, bags, combiner, out);
+}
+
+template <>
+template <typename T, typename Id>
+int EmbeddingCpu::WeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags,
+                              Combiner combiner, const T* grad, float* weights_grad) {
   const auto& kernels = Pick(LARGEOUT_SELECT(kEmbeddingKernels), table, bags.ids);
   const LookupArgs<T, Id> args = {table, rows, dim, dim, bags, combiner};
   ForWeighted(
-      bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), parallel,
+      bags.num_bags, [&bags](int64_t b) { return bags.begin(b); }, RowCost(dim * sizeof(T)), call_.parallel,
       [&](int64_t first, int64_t last) { kernels.weights_grad(args, first, last, grad, weights_grad); });
+  return 0;
 }
 
-#define LARGEOUT_INSTANTIATE(T, Id)                                                                               \
-  template void EmbeddingLookup<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*, Parallel*);     \
-  template void EmbeddingLookup<T, Id>(const T*, int64_t, int64_t, int64_t, const Bags<Id>&, Combiner, T*,        \
-                                       Parallel*);                                                                \
-  template void EmbeddingWeightsGrad<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, const T*, float*, \
-                                            Parallel*);
+#define LARGEOUT_INSTANTIATE(T, Id)                                                                        \
+  template int EmbeddingCpu::Lookup<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*);     \
+  template int EmbeddingCpu::Lookup<T, Id>(const T*, int64_t, int64_t, int64_t, const Bags<Id>&, Combiner, \
+                                           T*);                                                            \
+  template int EmbeddingCpu::WeightsGrad<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner,     \
+                                                const T*, float*);
 LARGEOUT_INSTANTIATE(float, int32_t)
 LARGEOUT_INSTANTIATE(float, int64_t)
 LARGEOUT_INSTANTIATE(bfloat16, int32_t)
 LARGEOUT_INSTANTIATE(bfloat16, int64_t)
 #undef LARGEOUT_INSTANTIATE
+template int EmbeddingCpu::Check<int32_t>(const Bags<int32_t>&, int64_t, BadBags*);
+template int EmbeddingCpu::Check<int64_t>(const Bags<int64_t>&, int64_t, BadBags*);
 template int64_t FirstBadId<int32_t>(const int32_t*, int64_t, int64_t);
 template int64_t FirstBadId<int64_t>(const int64_t*, int64_t, int64_t);
 

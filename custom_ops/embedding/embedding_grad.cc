@@ -117,15 +117,28 @@ void PlanEmbeddingGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows, Pa
   });
 }
 
+template <>
+template <typename Id>
+int EmbeddingCpu::PlanGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows) {
+  PlanEmbeddingGrad(bags, combiner, rows, call_.parallel, &plan_);
+  return 0;
+}
+
+template <>
+int64_t EmbeddingCpu::num_unique() const {
+  return plan_.num_unique;
+}
+
+template <>
 template <typename T>
-void EmbeddingGradRows(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out,
-                       Parallel* parallel) {
-  const GradSums<T> sums(plan, grad, dim, parallel);
+int EmbeddingCpu::GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out) {
+  const GradSums<T> sums(plan_, grad, dim, call_.parallel);
   sums.ForRows([&](int64_t first, int64_t last) {
     std::copy(sums.ids() + first, sums.ids() + last, unique_ids + first);
     sums.Sum(first, last, last, rows_out + first * dim);
   });
   sums.ForHotRows([&](int64_t g) { sums.SumHot(g, rows_out + g * dim); });
+  return 0;
 }
 
 template <typename T>
@@ -156,11 +169,15 @@ void EmbeddingGradBlocks(const EmbeddingGradPlan& plan, const T* grad, int64_t d
   });
 }
 
-template void EmbeddingGradRows<float>(const EmbeddingGradPlan&, const float*, int64_t, int64_t*, float*, Parallel*);
-template void EmbeddingGradRows<bfloat16>(const EmbeddingGradPlan&, const bfloat16*, int64_t, int64_t*, bfloat16*, Parallel*);
 template void EmbeddingGradBlocks<float>(const EmbeddingGradPlan&, const float*, int64_t, GradBlocks<float>*, Parallel*);
 template void EmbeddingGradBlocks<bfloat16>(const EmbeddingGradPlan&, const bfloat16*, int64_t, GradBlocks<bfloat16>*, Parallel*);
-template void PlanEmbeddingGrad<int32_t>(const Bags<int32_t>&, Combiner, int64_t, Parallel*, EmbeddingGradPlan*);
-template void PlanEmbeddingGrad<int64_t>(const Bags<int64_t>&, Combiner, int64_t, Parallel*, EmbeddingGradPlan*);
+template int EmbeddingCpu::GradRows<float>(const float*, int64_t, int64_t*, float*);
+template int EmbeddingCpu::GradRows<bfloat16>(const bfloat16*, int64_t, int64_t*, bfloat16*);
+#define LARGEOUT_INSTANTIATE(Id)                                                                          \
+  template void PlanEmbeddingGrad<Id>(const Bags<Id>&, Combiner, int64_t, Parallel*, EmbeddingGradPlan*); \
+  template int EmbeddingCpu::PlanGrad<Id>(const Bags<Id>&, Combiner, int64_t);
+LARGEOUT_INSTANTIATE(int32_t)
+LARGEOUT_INSTANTIATE(int64_t)
+#undef LARGEOUT_INSTANTIATE
 
 }  // namespace largeout

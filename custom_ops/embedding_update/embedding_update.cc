@@ -20,18 +20,26 @@ class StepBlocks final : public GradBlocks<T> {
 
 }  // namespace
 
-template <typename T>
-void EmbeddingUpdate(const EmbeddingGradPlan& plan, const T* grad, UpdateRule rule, T* table, int64_t dim,
-                     float* const* slots, const float* hyper, Parallel* parallel) {
-  if (plan.num_unique == 0 || dim == 0) return;
+template <>
+template <typename T, typename Id>
+int EmbeddingUpdateCpu::Update(const Bags<Id>& bags, Combiner combiner, const T* grad, UpdateRule rule,
+                               T* table, int64_t rows, int64_t dim, float* const* slots, const float* hyper) {
+  EmbeddingGradPlan plan;
+  PlanEmbeddingGrad(bags, combiner, rows, call_.parallel, &plan);
+  if (plan.num_unique == 0 || dim == 0) return 0;
   const RowUpdater<T, T> updater(rule, table, dim, slots, hyper);
   StepBlocks<T> blocks(updater);
-  EmbeddingGradBlocks(plan, grad, dim, &blocks, parallel);
+  EmbeddingGradBlocks(plan, grad, dim, &blocks, call_.parallel);
+  return 0;
 }
 
-template void EmbeddingUpdate<float>(const EmbeddingGradPlan&, const float*, UpdateRule, float*, int64_t,
-                                     float* const*, const float*, Parallel*);
-template void EmbeddingUpdate<bfloat16>(const EmbeddingGradPlan&, const bfloat16*, UpdateRule, bfloat16*, int64_t,
-                                        float* const*, const float*, Parallel*);
+#define LARGEOUT_INSTANTIATE(T, Id)                                                                   \
+  template int EmbeddingUpdateCpu::Update<T, Id>(const Bags<Id>&, Combiner, const T*, UpdateRule, T*, \
+                                                 int64_t, int64_t, float* const*, const float*);
+LARGEOUT_INSTANTIATE(float, int32_t)
+LARGEOUT_INSTANTIATE(float, int64_t)
+LARGEOUT_INSTANTIATE(bfloat16, int32_t)
+LARGEOUT_INSTANTIATE(bfloat16, int64_t)
+#undef LARGEOUT_INSTANTIATE
 
 }  // namespace largeout

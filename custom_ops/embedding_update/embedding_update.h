@@ -1,13 +1,14 @@
-// The gradient of an embedding lookup and the optimizer's step in one pass ("backward with fused optimizer" in FBGEMM).
-// What EmbeddingGradRows (embedding.h) would write, RowUpdate (row_update.h) would read once: here the sum of a row stays
-// in the cache (on a GPU in registers) and goes into row and slots at once.
+// The gradient of an embedding lookup and the optimizer's step in one pass ("backward with fused optimizer"
+// in FBGEMM). What Embedding::GradRows (embedding.h) would write, RowUpdate (row_update.h) would read once:
+// here the sum of a row stays in the cache (on a GPU in registers) and goes into row and slots at once. How
+// many rows there are stays on the device.
 //
-//   EmbeddingGradPlan plan;
-//   PlanEmbeddingGrad(bags, combiner, rows, parallel, &plan);
-//   EmbeddingUpdate(plan, grad, UpdateRule::kAdagrad, table, dim, slots, hyper, parallel);
+//   EmbeddingUpdateCpu(call).Update(bags, combiner, grad, UpdateRule::kAdagrad, table, rows, dim, slots,
+//   hyper);
 //
-// Bounds of the speed, for u different rows among n ids: bytes = u x dim x (2 rows + 2 for each slot) + n x dim of `grad`,
-// and u misses of the cache for the row and for each slot. The two passes write and read u x dim more.
+// Bounds of the speed, for u different rows among n ids: bytes = u x dim x (2 rows + 2 for each slot) + n x
+// dim of `grad`, and u misses of the cache for the row and for each slot. The two passes write and read u x
+// dim more.
 #ifndef LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_H_
 #define LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_H_
 
@@ -16,11 +17,23 @@
 
 namespace largeout {
 
-// table [rows, dim], slots as in row_update.h, grad [num_bags, dim]; T is float or bfloat16. The bits are those of
-// EmbeddingGradRows, whose sums are rounded to T, followed by RowUpdate, for any number of threads.
-template <typename T>
-void EmbeddingUpdate(const EmbeddingGradPlan& plan, const T* grad, UpdateRule rule, T* table, int64_t dim,
-                     float* const* slots, const float* hyper, Parallel* parallel);
+// C: CpuCall (embedding_update.cc) or GpuCall (cuda/embedding_update.cu).
+template <typename C>
+class EmbeddingUpdate : public Embedding<C> {
+ public:
+  using Embedding<C>::Embedding;
+
+  // table [rows, dim], slots as in row_update.h, grad [num_bags, dim]; T is float or bfloat16. All pointers
+  // but `slots` itself are to memory of the device, `hyper` included. `bags` were checked. The bits are those
+  // of GradRows, whose sums are rounded to T, followed by RowUpdate, for any number of threads. Does not
+  // wait.
+  template <typename T, typename Id>
+  int Update(const Bags<Id>& bags, Combiner combiner, const T* grad, UpdateRule rule, T* table, int64_t rows,
+             int64_t dim, float* const* slots, const float* hyper);
+};
+
+using EmbeddingUpdateCpu = EmbeddingUpdate<CpuCall>;
+using EmbeddingUpdateGpu = EmbeddingUpdate<GpuCall>;
 
 }  // namespace largeout
 

@@ -15,10 +15,11 @@ uint32_t RecordMark(const float* record, int64_t words, int64_t row) {
 }
 
 template <typename T, typename G, typename Id>
-int64_t RecordUpdate(UpdateRule rule, float* records, int64_t rows, int64_t words, int64_t dim,
-                     const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel) {
-  if (n == 0) return -1;
-  if (rows == 0) return 0;
+int RecordsCpu::Update(UpdateRule rule, float* records, int64_t rows, int64_t words, int64_t dim,
+                       const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad) {
+  *bad = {};
+  if (rows == 0 && n > 0) *bad = {0, indices[0]};
+  if (rows == 0 || n == 0) return 0;
   const RecordLayout layout = {dim, sizeof(T)};
   float* slots[kMaxSlots] = {};
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) {
@@ -26,7 +27,10 @@ int64_t RecordUpdate(UpdateRule rule, float* records, int64_t rows, int64_t word
   }
   T* table = reinterpret_cast<T*>(records + RecordLayout::kMarkWords);
   const RowStrides strides = {words * static_cast<int64_t>(sizeof(float) / sizeof(T)), words, words};
-  return RowUpdate(rule, table, rows, dim, slots, strides, indices, n, values, hyper, parallel);
+  bad->position =
+      UpdateStridedRows(rule, table, rows, dim, slots, strides, indices, n, values, hyper, call_.parallel);
+  if (bad->position >= 0) bad->index = indices[bad->position];
+  return 0;
 }
 
 namespace {
@@ -40,11 +44,11 @@ inline void PrefetchBytes(const char* p, int64_t bytes) {
 }
 
 template <typename Id>
-int64_t FirstOutside(const Id* indices, int64_t n, int64_t rows) {
+BadIndex FirstOutside(const Id* indices, int64_t n, int64_t rows) {
   for (int64_t i = 0; i < n; ++i) {
-    if (indices[i] < 0 || indices[i] >= rows) return i;
+    if (indices[i] < 0 || indices[i] >= rows) return {i, indices[i]};
   }
-  return -1;
+  return {};
 }
 
 // The least of the positions that several threads find; -1 where none does.
@@ -97,10 +101,10 @@ class Checker {
 }  // namespace
 
 template <typename Id>
-int64_t WriteRecords(float* records, int64_t rows, int64_t words, const Id* indices, int64_t n,
-                     const float* contents, Parallel* parallel) {
-  const int64_t bad = FirstOutside(indices, n, rows);
-  if (bad >= 0 || n == 0) return bad;
+int RecordsCpu::Write(float* records, int64_t rows, int64_t words, const Id* indices, int64_t n,
+                      const float* contents, BadIndex* bad) {
+  *bad = FirstOutside(indices, n, rows);
+  if (bad->position >= 0 || n == 0) return 0;
   const int64_t behind = words - RecordLayout::kMarkWords;
   const RecordKernels& kernels = LARGEOUT_SELECT(kRecordKernels);
   const auto write = [=, &kernels](int64_t begin, int64_t end) {
@@ -114,20 +118,20 @@ int64_t WriteRecords(float* records, int64_t rows, int64_t words, const Id* indi
     }
   };
   if (StrictlyIncreasing(indices, n)) {
-    parallel->For(n, 100 + 8 * words, write);
+    call_.parallel->For(n, 100 + 8 * words, write);
   } else {
     write(0, n);  // the same row may come twice
   }
-  return -1;
+  return 0;
 }
 
 template <typename Id>
-int64_t GatherRecords(const RecordLayout& layout, const float* records, int64_t rows, int64_t words,
-                      const Id* indices, int64_t n, void* out, bool* written, uint64_t* checked,
-                      int64_t* damaged, Parallel* parallel) {
+int RecordsCpu::Gather(const RecordLayout& layout, const float* records, int64_t rows, int64_t words,
+                       const Id* indices, int64_t n, void* out, bool* written, uint64_t* checked,
+                       int64_t* damaged, BadIndex* bad) {
   *damaged = -1;
-  const int64_t bad = FirstOutside(indices, n, rows);
-  if (bad >= 0 || n == 0) return bad;
+  *bad = FirstOutside(indices, n, rows);
+  if (bad->position >= 0 || n == 0) return 0;
   constexpr int64_t kMarkBytes = RecordLayout::kMarkWords * sizeof(float);
   const int64_t row_bytes = layout.RowBytes();
   // A few kilobytes on their way keep the memory busy and stay in the first-level cache.
@@ -140,7 +144,7 @@ int64_t GatherRecords(const RecordLayout& layout, const float* records, int64_t 
     if (row_bytes > 0) checker.Prefetch(indices[i]);
   };
   // About one cache line in 40 cycles where rows are far apart, and a miss of the TLB.
-  parallel->For(n, 100 + read, [=, &checker, &first](int64_t begin, int64_t end) {
+  call_.parallel->For(n, 100 + read, [=, &checker, &first](int64_t begin, int64_t end) {
     char* to = static_cast<char*>(out) + begin * row_bytes;
     for (int64_t i = begin; i < std::min(end, begin + ahead); ++i) prefetch(i);
     for (int64_t i = begin; i < end; ++i, to += row_bytes) {
@@ -154,7 +158,7 @@ int64_t GatherRecords(const RecordLayout& layout, const float* records, int64_t 
     }
   });
   *damaged = first.Get();
-  return -1;
+  return 0;
 }
 
 template <typename Id>
@@ -177,9 +181,9 @@ bool AllWritten(const float* records, int64_t rows, int64_t words, const Id* ids
   return all;
 }
 
-#define INSTANTIATE(T, G, Id)                                                                                \
-  template int64_t RecordUpdate<T, G, Id>(UpdateRule, float*, int64_t, int64_t, int64_t, const Id*, int64_t, \
-                                          const G*, const float*, Parallel*);
+#define INSTANTIATE(T, G, Id)                                                                         \
+  template int RecordsCpu::Update<T, G, Id>(UpdateRule, float*, int64_t, int64_t, int64_t, const Id*, \
+                                            int64_t, const G*, const float*, BadIndex*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)
@@ -190,12 +194,12 @@ INSTANTIATE(bfloat16, bfloat16, int32_t)
 INSTANTIATE(bfloat16, bfloat16, int64_t)
 #undef INSTANTIATE
 
-#define INSTANTIATE(Id)                                                                                   \
-  template int64_t WriteRecords<Id>(float*, int64_t, int64_t, const Id*, int64_t, const float*, Parallel*); \
-  template bool AllWritten<Id>(const float*, int64_t, int64_t, const Id*, int64_t, uint64_t*,       \
-                                int64_t*, Parallel*);                                                       \
-  template int64_t GatherRecords<Id>(const RecordLayout&, const float*, int64_t, int64_t, const Id*,        \
-                                     int64_t, void*, bool*, uint64_t*, int64_t*, Parallel*);
+#define INSTANTIATE(Id)                                                                                      \
+  template int RecordsCpu::Write<Id>(float*, int64_t, int64_t, const Id*, int64_t, const float*, BadIndex*); \
+  template bool AllWritten<Id>(const float*, int64_t, int64_t, const Id*, int64_t, uint64_t*, int64_t*,      \
+                               Parallel*);                                                                   \
+  template int RecordsCpu::Gather<Id>(const RecordLayout&, const float*, int64_t, int64_t, const Id*,        \
+                                      int64_t, void*, bool*, uint64_t*, int64_t*, BadIndex*);
 INSTANTIATE(int32_t)
 INSTANTIATE(int64_t)
 #undef INSTANTIATE

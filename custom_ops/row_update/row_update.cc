@@ -69,16 +69,9 @@ void RowUpdater<T, G>::Update(const int64_t* rows, int64_t n, int64_t next, cons
 }
 
 template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel) {
-  const RowStrides strides = DenseStrides(rule, dim);
-  return RowUpdate(rule, table, rows, dim, slots, strides, indices, n, values, hyper, parallel);
-}
-
-template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const RowStrides& strides, const Id* indices, int64_t n, const G* values,
-                  const float* hyper, Parallel* parallel) {
+int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                          const RowStrides& strides, const Id* indices, int64_t n, const G* values,
+                          const float* hyper, Parallel* parallel) {
   if (n == 0) return -1;
   // The largest of increasing indices is the last one; others are all looked at before anything is written.
   const bool increasing = StrictlyIncreasing(indices, n);
@@ -127,11 +120,23 @@ int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   return -1;
 }
 
-#define INSTANTIATE(T, G, Id)                                                                               \
-  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, \
-                                       const G*, const float*, Parallel*);                                  \
-  template int64_t RowUpdate<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const RowStrides&,  \
-                                       const Id*, int64_t, const G*, const float*, Parallel*);
+template <>
+template <typename T, typename G, typename Id>
+int RowUpdateCpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                         const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad,
+                         bool /*increasing*/) {
+  bad->position = UpdateStridedRows(rule, table, rows, dim, slots, DenseStrides(rule, dim), indices, n,
+                                    values, hyper, call_.parallel);
+  bad->index = bad->position < 0 ? 0 : indices[bad->position];
+  return 0;
+}
+
+#define INSTANTIATE(T, G, Id)                                                                             \
+  template int RowUpdateCpu::Update<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, \
+                                              int64_t, const G*, const float*, BadIndex*, bool);          \
+  template int64_t UpdateStridedRows<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*,           \
+                                               const RowStrides&, const Id*, int64_t, const G*,           \
+                                               const float*, Parallel*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

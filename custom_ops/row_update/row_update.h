@@ -3,7 +3,8 @@
 // through this one entry.
 //
 //   table [rows, dim], slots [rows, dim] float32 (row_wise_adagrad: [rows]), indices [n], values [n, dim]
-//   RowUpdate(UpdateRule::kAdagrad, table, rows, dim, slots, indices, n, values, hyper, &parallel);
+//   RowUpdateCpu(call).Update(UpdateRule::kAdagrad, table, rows, dim, slots, indices, n, values, hyper,
+//   &bad);
 //
 // g is the gradient of a row: the sum, in float32 and in order of occurrence, of the values of its index.
 // Arithmetic is float32 without fused multiply-adds, so every instruction-set level and every number of
@@ -26,7 +27,7 @@
 
 #include <cstdint>
 
-#include "common/parallel.h"
+#include "common/scratch.h"
 
 namespace largeout {
 
@@ -68,13 +69,33 @@ struct BadIndex {
   int64_t rows = 0;
 };
 
-// Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or bfloat16;
-// n < 2^31. Duplicates are allowed; indices that strictly increase, as our gradients deliver them, are
-// neither sorted nor summed. Returns -1, or the position of the first index outside [0, rows): nothing is
-// changed then.
-template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const Id* indices, int64_t n, const G* values, const float* hyper, Parallel* parallel);
+// C: CpuCall (row_update.cc) or GpuCall (cuda/row_update.cu). Methods return 0 or an error
+// (common/scratch.h).
+template <typename C>
+class RowUpdate {
+ public:
+  using Call = C;
+  explicit RowUpdate(const Call& call) : call_(call) {}
+
+  // Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or
+  // bfloat16; n < 2^31. Duplicates are allowed; indices that strictly increase, as our gradients deliver
+  // them, are neither sorted nor summed. All pointers but `slots` itself are to memory of the device, `hyper`
+  // included. If *bad holds the position of an index outside [0, rows), nothing was changed.
+  //
+  // A GPU waits for the stream after the look at the indices, before anything is written. With the call's
+  // `late` it does not wait: such indices change nothing either, and *bad is what an earlier call has found
+  // (this one did nothing then). The host does not know whether indices increase: all are sorted, unless
+  // `increasing`, the promise of the caller. If it is broken, nothing is changed. (A CPU looks for itself.)
+  template <typename T, typename G, typename Id>
+  int Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices,
+             int64_t n, const G* values, const float* hyper, BadIndex* bad, bool increasing = false);
+
+ private:
+  const Call call_;
+};
+
+using RowUpdateCpu = RowUpdate<CpuCall>;
+using RowUpdateGpu = RowUpdate<GpuCall>;
 
 // How far one row lies behind the one before it: in elements of the table, and in floats of a slot.
 struct RowStrides {
@@ -83,11 +104,12 @@ struct RowStrides {
   int64_t words = 0;  // of the record that holds each row and its slots (records.h); 0: there are no records
 };
 
-// The same where other things are between the rows. Of records the marks are set again.
+// The update of a CPU where other things are between the rows. Of records the marks are set again. Returns
+// -1, or the position of the first index outside [0, rows).
 template <typename T, typename G, typename Id>
-int64_t RowUpdate(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const RowStrides& strides, const Id* indices, int64_t n, const G* values,
-                  const float* hyper, Parallel* parallel);
+int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                          const RowStrides& strides, const Id* indices, int64_t n, const G* values,
+                          const float* hyper, Parallel* parallel);
 
 // RowUpdate of some rows at a time, for who makes their gradients as he goes. Any number of threads may use one object,
 // each row being updated once. The table and its slots have one row after another.

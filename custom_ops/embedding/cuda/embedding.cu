@@ -4,7 +4,7 @@
 #include "common/cuda/cuda_warp.cuh"
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
-#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_plan.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
 namespace largeout {
@@ -28,6 +28,9 @@ __global__ void CheckSplits(const int64_t* splits, int64_t count, int64_t num_id
   }
 }
 
+// The rules that ids and row_splits break.
+enum LateBagRule { kIdInRange, kSplitsInOrder };
+
 template <typename Id>
 __global__ void ReportBad(Bags<Id> bags, int64_t rows, const int64_t* first, LateFinding* late) {
   if (first[0] >= 0) {
@@ -35,11 +38,6 @@ __global__ void ReportBad(Bags<Id> bags, int64_t rows, const int64_t* first, Lat
   } else if (first[1] >= 0) {
     Post(late, kIdInRange, first[1], static_cast<int64_t>(bags.ids[first[1]]), rows);
   }
-}
-
-template <typename Id>
-bool NothingToCheck(const Bags<Id>& bags, int64_t rows) {
-  return (rows < 0 || bags.num_ids == 0) && bags.row_splits == nullptr;
 }
 
 // checks: the first bad split, and the first bad id; -1: none.
@@ -57,8 +55,8 @@ int FindBad(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream strea
 
 // One team of `lanes` lanes a bag. Every lane sums D by itself: the ids and weights it needs are read anyway.
 template <typename T, typename Id, int kPack, int kVectors>
-__global__ void __launch_bounds__(kThreads) Lookup(const T* table, int64_t rows, int64_t dim, Bags<Id> bags,
-                                                   Combiner combiner, T* out, int lanes) {
+__global__ void __launch_bounds__(kThreads) LookupBags(const T* table, int64_t rows, int64_t dim,
+                                                       Bags<Id> bags, Combiner combiner, T* out, int lanes) {
   using OneTile = Tile<T, kPack, kVectors>;
   constexpr int kRows = kFlight<kVectors>;
   const int64_t bag = Team(lanes);
@@ -142,8 +140,9 @@ int Copy(const void* table, int64_t rows, int64_t row_bytes, const Bags<Id>& bag
 
 // One warp a bag: the dots first, then their weighted mean, which is grad . out[bag].
 template <typename T, typename Id, int kPack>
-__global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t rows, int64_t dim, Bags<Id> bags,
-                                                        Combiner combiner, const T* grad, float* weights_grad) {
+__global__ void __launch_bounds__(kThreads)
+    BagWeightsGrad(const T* table, int64_t rows, int64_t dim, Bags<Id> bags, Combiner combiner, const T* grad,
+                   float* weights_grad) {
   using Piece = Pack<T, kPack>;
   const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t bag = thread / 32, lane = thread % 32;
@@ -183,67 +182,79 @@ __global__ void __launch_bounds__(kThreads) WeightsGrad(const T* table, int64_t 
 
 }  // namespace
 
+template <>
 template <typename Id>
-int CheckBagsCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, BadBags* bad) {
-  *bad = BadBags();
-  if (NothingToCheck(bags, rows)) return 0;
+int EmbeddingGpu::Check(const Bags<Id>& bags, int64_t rows, BadBags* bad) {
+  *bad = {};
+  LateReport* const late = call_.late;
+  const GpuStream stream = call_.stream;
+  LateFinding earlier;
+  if (late != nullptr && late->Take(&earlier)) {
+    (earlier.rule == kIdInRange ? bad->id : bad->split) = earlier.position;
+    bad->value = earlier.value, bad->late = true, bad->limit = earlier.limit;
+    return 0;
+  }
+  if ((rows < 0 || bags.num_ids == 0) && bags.row_splits == nullptr) return 0;
+  int64_t* checks = call_.scratch->Take<int64_t>(2);
+  if (checks == nullptr) return kNoMemory;
+  LateFinding* slot;
+  if (late != nullptr) LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
   LARGEOUT_RETURN_IF_ERROR(FindBad(bags, rows, checks, stream));
+  if (late != nullptr) return Launch(ReportBad<Id>, 1, 1, 0, stream, bags, rows, checks, slot);
   int64_t found[2];
   LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(checks, sizeof(found), found, stream));
-  bad->split = found[0], bad->id = found[1];
+  bad->split = found[0];
+  if (bad->split >= 0)
+    return CopyToHostCuda(bags.row_splits + bad->split, sizeof(bad->value), &bad->value, stream);
+  bad->id = found[1];
+  if (bad->id < 0) return 0;
+  Id id = 0;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(bags.ids + bad->id, sizeof(id), &id, stream));
+  bad->value = id;
   return 0;
 }
 
-template <typename Id>
-int CheckBagsLateCuda(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream stream, LateReport* late) {
-  if (NothingToCheck(bags, rows)) return 0;
-  LateFinding* slot;
-  LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
-  LARGEOUT_RETURN_IF_ERROR(FindBad(bags, rows, checks, stream));
-  return Launch(ReportBad<Id>, 1, 1, 0, stream, bags, rows, checks, slot);
-}
-
+template <>
 template <typename T, typename Id>
-int EmbeddingLookupCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner, T* out,
-                        GpuStream stream) {
+int EmbeddingGpu::Lookup(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,
+                         T* out) {
   if (bags.num_bags == 0 || dim == 0) return 0;
   if (bags.row_splits == nullptr && bags.bag_size == 1 && bags.weights == nullptr) {
     const int64_t bytes = dim * static_cast<int64_t>(sizeof(T));
-    if (Packs<T>(dim, table, out)) return Copy<Id, uint4>(table, rows, bytes, bags, out, stream);
-    return Copy<Id, T>(table, rows, bytes, bags, out, stream);
+    if (Packs<T>(dim, table, out)) return Copy<Id, uint4>(table, rows, bytes, bags, out, call_.stream);
+    return Copy<Id, T>(table, rows, bytes, bags, out, call_.stream);
   }
   return WithTile<T>(dim, Packs<T>(dim, table, out), [&](auto pack, auto vectors, int lanes) {
-    return Launch(Lookup<T, Id, decltype(pack)::value, decltype(vectors)::value>,
-                  BlocksFor(bags.num_bags * lanes), kThreads, 0, stream, table, rows, dim, bags, combiner,
-                  out, lanes);
+    return Launch(LookupBags<T, Id, decltype(pack)::value, decltype(vectors)::value>,
+                  BlocksFor(bags.num_bags * lanes), kThreads, 0, call_.stream, table, rows, dim, bags,
+                  combiner, out, lanes);
   });
 }
 
+template <>
 template <typename T, typename Id>
-int EmbeddingWeightsGradCuda(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,
-                             const T* grad, float* weights_grad, GpuStream stream) {
+int EmbeddingGpu::WeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags,
+                              Combiner combiner, const T* grad, float* weights_grad) {
   if (bags.num_bags == 0 || bags.num_ids == 0) return 0;
   if (bags.row_splits != nullptr) {  // where they are bad, no bag may have a position
-    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(weights_grad, 0, bags.num_ids * sizeof(float), stream));
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(weights_grad, 0, bags.num_ids * sizeof(float), call_.stream));
   }
   const unsigned blocks = BlocksFor(bags.num_bags * 32);
   constexpr int kFull = 16 / sizeof(T);
-  return Launch(Packs<T>(dim, table, grad) ? WeightsGrad<T, Id, kFull> : WeightsGrad<T, Id, 1>, blocks,
-                kThreads, 0, stream, table, rows, dim, bags, combiner, grad, weights_grad);
+  return Launch(Packs<T>(dim, table, grad) ? BagWeightsGrad<T, Id, kFull> : BagWeightsGrad<T, Id, 1>, blocks,
+                kThreads, 0, call_.stream, table, rows, dim, bags, combiner, grad, weights_grad);
 }
 
-#define LARGEOUT_INSTANTIATE(T, Id)                                                                                  \
-  template int EmbeddingLookupCuda<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*, GpuStream);     \
-  template int EmbeddingWeightsGradCuda<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, const T*, float*, \
-                                               GpuStream);
+#define LARGEOUT_INSTANTIATE(T, Id)                                                                    \
+  template int EmbeddingGpu::Lookup<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, T*); \
+  template int EmbeddingGpu::WeightsGrad<T, Id>(const T*, int64_t, int64_t, const Bags<Id>&, Combiner, \
+                                                const T*, float*);
 LARGEOUT_INSTANTIATE(float, int32_t)
 LARGEOUT_INSTANTIATE(float, int64_t)
 LARGEOUT_INSTANTIATE(bfloat16, int32_t)
 LARGEOUT_INSTANTIATE(bfloat16, int64_t)
 #undef LARGEOUT_INSTANTIATE
-template int CheckBagsLateCuda<int32_t>(const Bags<int32_t>&, int64_t, int64_t*, GpuStream, LateReport*);
-template int CheckBagsLateCuda<int64_t>(const Bags<int64_t>&, int64_t, int64_t*, GpuStream, LateReport*);
-template int CheckBagsCuda<int32_t>(const Bags<int32_t>&, int64_t, int64_t*, GpuStream, BadBags*);
-template int CheckBagsCuda<int64_t>(const Bags<int64_t>&, int64_t, int64_t*, GpuStream, BadBags*);
+template int EmbeddingGpu::Check<int32_t>(const Bags<int32_t>&, int64_t, BadBags*);
+template int EmbeddingGpu::Check<int64_t>(const Bags<int64_t>&, int64_t, BadBags*);
 
 }  // namespace largeout

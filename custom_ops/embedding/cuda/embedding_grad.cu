@@ -27,10 +27,10 @@ __global__ void WritePieces(const int32_t* piece_start, int64_t groups, int64_t 
 }
 
 // A team goes through a batch of rows of up to kHot occurrences.
-template <typename T, typename Out, int kPack, int kVectors>
+template <typename T, int kPack, int kVectors>
 __global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
-    SumRows(Occurrences occurrences, int64_t dim, const T* grad, int64_t* unique_ids, Out* out,
-            int lane_count, int64_t teams) {
+    SumRows(Occurrences occurrences, int64_t dim, const T* grad, int64_t* unique_ids, T* out, int lane_count,
+            int64_t teams) {
   using OneTile = Tile<T, kPack, kVectors>;
   constexpr int kFlying = (kFlight<kVectors> + 1) / 2;
   struct Unit {
@@ -93,81 +93,61 @@ __global__ void __launch_bounds__(kThreads) AddPieces(const float* partials, int
                        [=](int64_t column, float sum) { GpuFromFloat(sum, &out[group * dim + column]); });
 }
 
-struct ScratchMemory {
-  int32_t *piece_start, *piece_group;
-  float* partials;
-  char* temp;
-  size_t temp_bytes = 0;
-  int64_t most, bytes;
-
-  ScratchMemory(const EmbeddingGradPlanCuda& plan, int64_t dim, void* scratch) : most(MostPieces(plan.most_valid)) {
-    Arena arena(scratch);
-    piece_start = arena.Take<int32_t>(plan.most_unique + 1);
-    piece_group = arena.Take<int32_t>(most);
-    partials = arena.Take<float>(most * dim);
-    cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, piece_start, piece_start,
-                                  static_cast<int>(plan.most_unique + 1));
-    temp = arena.Take<char>(static_cast<int64_t>(temp_bytes));
-    bytes = arena.bytes();
-  }
-};
-
 }  // namespace
 
-int64_t EmbeddingGradScratchCuda(const EmbeddingGradPlanCuda& plan, int64_t dim) {
-  return ScratchMemory(plan, dim, nullptr).bytes;
-}
-
 template <typename T>
-int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch, GpuStream stream,
+int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, const GpuCall& call,
                      HotPieces* hot) {
   *hot = HotPieces();
   if (plan.most_valid <= kHot || dim == 0) return 0;
-  const ScratchMemory m(plan, dim, scratch);
-  *hot = {m.most, m.piece_start, m.piece_group, m.partials};
-  LARGEOUT_RETURN_IF_ERROR(
-      Launch(CountPieces, BlocksFor(plan.most_unique + 1), kThreads, 0, stream, plan, m.piece_start));
-  size_t temp_bytes = m.temp_bytes;
-  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(m.temp, temp_bytes, m.piece_start, m.piece_start,
-                                                     static_cast<int>(plan.most_unique + 1), stream));
-  LARGEOUT_RETURN_IF_ERROR(Launch(WritePieces, BlocksFor(std::max(plan.most_unique, m.most)), kThreads, 0, stream,
-                                  m.piece_start, plan.most_unique, m.most, m.piece_group));
+  const GpuStream stream = call.stream;
+  const int64_t most = MostPieces(plan.most_valid);
+  const int starts = static_cast<int>(plan.most_unique + 1);
+  Arena arena(call.scratch);
+  int32_t *piece_start = arena.Take<int32_t>(starts), *piece_group = arena.Take<int32_t>(most);
+  float* partials = arena.Take<float>(most * dim);
+  size_t temp_bytes = 0;
+  LARGEOUT_CUDA_RETURN(cub::DeviceScan::ExclusiveSum(nullptr, temp_bytes, piece_start, piece_start, starts));
+  char* temp = arena.Take<char>(static_cast<int64_t>(temp_bytes));
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
+  *hot = {most, piece_start, piece_group, partials};
+  LARGEOUT_RETURN_IF_ERROR(Launch(CountPieces, BlocksFor(starts), kThreads, 0, stream, plan, piece_start));
+  LARGEOUT_CUDA_RETURN(
+      cub::DeviceScan::ExclusiveSum(temp, temp_bytes, piece_start, piece_start, starts, stream));
+  LARGEOUT_RETURN_IF_ERROR(Launch(WritePieces, BlocksFor(std::max(plan.most_unique, most)), kThreads, 0,
+                                  stream, piece_start, plan.most_unique, most, piece_group));
   const Occurrences occurrences{plan};
   const bool packs = Packs<T>(dim, grad, grad);
   constexpr int kFull = 16 / sizeof(T);
-  return Launch(packs ? SumPieces<T, kFull> : SumPieces<T, 1>, static_cast<unsigned>(m.most), kThreads, 0,
-                stream, occurrences, dim, grad, m.piece_start, m.piece_group, m.partials,
+  return Launch(packs ? SumPieces<T, kFull> : SumPieces<T, 1>, static_cast<unsigned>(most), kThreads, 0,
+                stream, occurrences, dim, grad, piece_start, piece_group, partials,
                 TeamLanes(packs ? dim / kFull : dim));
 }
 
-template <typename T, typename Out>
-int EmbeddingGradRowsCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch,
-                          int64_t* unique_ids, Out* rows_out, GpuStream stream) {
-  if (plan.most_unique == 0) return 0;
-  const Occurrences occurrences{plan};
+template <>
+template <typename T>
+int EmbeddingGpu::GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out) {
+  if (plan_.most_unique == 0) return 0;
+  const Occurrences occurrences{plan_};
   LARGEOUT_RETURN_IF_ERROR(
       WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
-        const int64_t teams = TeamsOf(plan.most_unique, lanes);
-        return Launch(SumRows<T, Out, decltype(pack)::value, decltype(vectors)::value>,
-                      BlocksFor(teams * lanes), kThreads, 0, stream, occurrences, dim, grad, unique_ids,
-                      rows_out, lanes, teams);
+        const int64_t teams = TeamsOf(plan_.most_unique, lanes);
+        return Launch(SumRows<T, decltype(pack)::value, decltype(vectors)::value>, BlocksFor(teams * lanes),
+                      kThreads, 0, call_.stream, occurrences, dim, grad, unique_ids, rows_out, lanes, teams);
       }));
   HotPieces hot;
-  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, scratch, stream, &hot));
+  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan_, grad, dim, call_, &hot));
   if (hot.most == 0) return 0;
-  return Launch(AddPieces<Out>, static_cast<unsigned>(hot.most), kThreads, 0, stream, hot.partials, dim,
+  return Launch(AddPieces<T>, static_cast<unsigned>(hot.most), kThreads, 0, call_.stream, hot.partials, dim,
                 hot.piece_start, hot.piece_group, rows_out, TeamLanes(dim));
 }
 
-#define LARGEOUT_INSTANTIATE(T, Out)                                                                        \
-  template int EmbeddingGradRowsCuda<T, Out>(const EmbeddingGradPlanCuda&, const T*, int64_t, void*, int64_t*, \
-                                             Out*, GpuStream);
-LARGEOUT_INSTANTIATE(float, float)
-LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
-LARGEOUT_INSTANTIATE(bfloat16, float)
+#define LARGEOUT_INSTANTIATE(T)                                                                     \
+  template int EmbeddingGpu::GradRows<T>(const T*, int64_t, int64_t*, T*);                          \
+  template int SumHotPiecesCuda<T>(const EmbeddingGradPlanCuda&, const T*, int64_t, const GpuCall&, \
+                                   HotPieces*);
+LARGEOUT_INSTANTIATE(float)
+LARGEOUT_INSTANTIATE(bfloat16)
 #undef LARGEOUT_INSTANTIATE
-template int SumHotPiecesCuda<float>(const EmbeddingGradPlanCuda&, const float*, int64_t, void*, GpuStream, HotPieces*);
-template int SumHotPiecesCuda<bfloat16>(const EmbeddingGradPlanCuda&, const bfloat16*, int64_t, void*, GpuStream,
-                                        HotPieces*);
 
 }  // namespace largeout

@@ -1,6 +1,6 @@
 // The plan of the table's gradient: ids sorted and grouped, and the factor of every position.
 #include "common/cuda/launch.cuh"
-#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_plan.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
 namespace largeout {
@@ -10,16 +10,16 @@ constexpr int kBagLanes = 8;
 
 template <typename Key>
 struct PlanMemory {
-  Arena arena;
   KeyGroups<Key> groups;
   int32_t* bag;
   float* factor;
 
   template <typename Id>
-  PlanMemory(const Bags<Id>& bags, bool scaled, int64_t rows, void* workspace)
-      : arena(workspace), groups(bags.num_ids, rows, &arena) {
-    bag = bags.row_splits != nullptr ? arena.Take<int32_t>(bags.num_ids) : nullptr;
-    factor = scaled ? arena.Take<float>(bags.num_ids) : nullptr;
+  PlanMemory(const Bags<Id>& bags, Combiner combiner, int64_t rows, Arena* arena)
+      : groups(bags.num_ids, rows, arena) {
+    const bool scaled = combiner != Combiner::kSum || bags.weights != nullptr;
+    bag = bags.row_splits != nullptr ? arena->Take<int32_t>(bags.num_ids) : nullptr;
+    factor = scaled ? arena->Take<float>(bags.num_ids) : nullptr;
   }
 };
 
@@ -52,16 +52,14 @@ __global__ void WriteBags(Bags<Id> bags, Combiner combiner, int64_t rows, int32_
   }
 }
 
-template <typename Id>
-bool Scaled(const Bags<Id>& bags, Combiner combiner) {
-  return combiner != Combiner::kSum || bags.weights != nullptr;
-}
-
 template <typename Key, typename Id>
-int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace, GpuStream stream,
+int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, const GpuCall& call,
          EmbeddingGradPlanCuda* plan) {
   const int64_t n = bags.num_ids;
-  const PlanMemory<Key> m(bags, Scaled(bags, combiner), rows, workspace);
+  const GpuStream stream = call.stream;
+  Arena arena(call.scratch);
+  const PlanMemory<Key> m(bags, combiner, rows, &arena);
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
   LARGEOUT_RETURN_IF_ERROR(KeysOfIdsCuda(bags.ids, m.groups.n, m.groups, stream));
   if (m.bag != nullptr) {  // where row_splits are bad, a position may be in no bag
     LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.bag, 0, n * sizeof(int32_t), stream));
@@ -83,32 +81,34 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace,
 }  // namespace
 
 template <typename Id>
-int64_t EmbeddingGradWorkspaceCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows) {
-  const bool scaled = Scaled(bags, combiner);
-  return ShortKeys(rows) ? PlanMemory<uint32_t>(bags, scaled, rows, nullptr).arena.bytes()
-                         : PlanMemory<uint64_t>(bags, scaled, rows, nullptr).arena.bytes();
-}
-
-template <typename Id>
-int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows, void* workspace, GpuStream stream,
+int PlanEmbeddingGradCuda(const Bags<Id>& bags, Combiner combiner, int64_t rows, const GpuCall& call,
                           EmbeddingGradPlanCuda* plan) {
   *plan = EmbeddingGradPlanCuda();
   if (bags.num_ids == 0) return 0;
-  return ShortKeys(rows) ? Plan<uint32_t>(bags, combiner, rows, workspace, stream, plan)
-                         : Plan<uint64_t>(bags, combiner, rows, workspace, stream, plan);
+  return ShortKeys(rows) ? Plan<uint32_t>(bags, combiner, rows, call, plan)
+                         : Plan<uint64_t>(bags, combiner, rows, call, plan);
 }
 
-int EmbeddingGradCountsCuda(GpuStream stream, EmbeddingGradPlanCuda* plan) {
-  if (plan->counts == nullptr) return 0;
+template <>
+template <typename Id>
+int EmbeddingGpu::PlanGrad(const Bags<Id>& bags, Combiner combiner, int64_t rows) {
+  LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, combiner, rows, call_, &plan_));
+  if (plan_.counts == nullptr) return 0;
   GroupCounts counts;
-  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(plan->counts, sizeof(counts), &counts, stream));
-  plan->most_unique = counts.unique, plan->most_valid = counts.valid;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(plan_.counts, sizeof(counts), &counts, call_.stream));
+  plan_.most_unique = counts.unique, plan_.most_valid = counts.valid;
   return 0;
 }
 
-#define LARGEOUT_INSTANTIATE(Id)                                                                          \
-  template int64_t EmbeddingGradWorkspaceCuda<Id>(const Bags<Id>&, Combiner, int64_t);                    \
-  template int PlanEmbeddingGradCuda<Id>(const Bags<Id>&, Combiner, int64_t, void*, GpuStream, EmbeddingGradPlanCuda*);
+template <>
+int64_t EmbeddingGpu::num_unique() const {
+  return plan_.most_unique;
+}
+
+#define LARGEOUT_INSTANTIATE(Id)                                                             \
+  template int PlanEmbeddingGradCuda<Id>(const Bags<Id>&, Combiner, int64_t, const GpuCall&, \
+                                         EmbeddingGradPlanCuda*);                            \
+  template int EmbeddingGpu::PlanGrad<Id>(const Bags<Id>&, Combiner, int64_t);
 LARGEOUT_INSTANTIATE(int32_t)
 LARGEOUT_INSTANTIATE(int64_t)
 #undef LARGEOUT_INSTANTIATE

@@ -2,7 +2,7 @@
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_SUMS_CUH_
 #define LARGEOUT_EMBEDDING_EMBEDDING_SUMS_CUH_
 
-#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_plan.h"
 #include "embedding/cuda/embedding_tile.cuh"
 
 namespace largeout {
@@ -156,9 +156,9 @@ struct HotPieces {
   float* partials = nullptr;             // [most, dim] the sum of each piece
 };
 
-// Sums pieces; hot->most is 0 where there can be none. scratch: EmbeddingGradScratchCuda. Does not wait.
+// Sums pieces; hot->most is 0 where there can be none. Does not wait.
 template <typename T>
-int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, void* scratch, GpuStream stream,
+int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, const GpuCall& call,
                      HotPieces* hot);
 
 }  // namespace largeout

@@ -1,5 +1,5 @@
 // The CPU kernels of the embedding ops.
-#include "embedding/embedding_cpu.h"
+#include "embedding/embedding.h"
 #include "embedding/op/embedding_kernel_op.h"
 
 namespace largeout {

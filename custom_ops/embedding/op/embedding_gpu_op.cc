@@ -1,7 +1,7 @@
 // The GPU kernels of the embedding ops. Handles of variables, and what the kernels read, lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "embedding/cuda/embedding_gpu.h"
+#include "embedding/cuda/embedding_plan.h"
 #include "embedding/op/embedding_kernel_op.h"
 
 namespace largeout {

@@ -78,15 +78,13 @@ void Run(int64_t rows, int64_t dim) {
     const double copy = 2.0 * kCopy / 1e9 / Best(8, [&](int) {
       parallel.For(kCopy / 4096, 4096, [&](int64_t b, int64_t e) { std::memcpy(&to[b * 4096], &from[b * 4096], (e - b) * 4096); });
     });
-    std::vector<EmbeddingGradPlan> plans(kBatches);
-    const double lookup = Median([&](int i) {
-      EmbeddingLookup(table.get(), rows, dim, bags(i), Combiner::kSum, out.data(), &parallel);
-    });
-    const double plan = Median([&](int i) { PlanEmbeddingGrad(bags(i), Combiner::kSum, rows, &parallel, &plans[i]); });
-    const double sum = Median([&](int i) {
-      EmbeddingGradRows(plans[i], grad.data(), dim, unique.data(), sums.data(), &parallel);
-    });
-    const double u = static_cast<double>(plans[0].num_unique);
+    std::vector<EmbeddingCpu> devices(kBatches, EmbeddingCpu({&parallel, nullptr}));
+    const double lookup = Median(
+        [&](int i) { devices[i].Lookup(table.get(), rows, dim, bags(i), Combiner::kSum, out.data()); });
+    const double plan = Median([&](int i) { devices[i].PlanGrad(bags(i), Combiner::kSum, rows); });
+    const double sum =
+        Median([&](int i) { devices[i].GradRows(grad.data(), dim, unique.data(), sums.data()); });
+    const double u = static_cast<double>(devices[0].num_unique());
     const double lookup_bytes = (u + kBags) * dim * 4, grad_bytes = (kBags + u) * dim * 4;
     std::printf("%d threads, copy %.1f GB/s, %.0f unique rows\n", threads, copy, u);
     std::printf("  lookup      %7.3f ms  %6.1f ns/row  %6.1f GB/s\n", lookup * 1e3, lookup * 1e9 / kIds, lookup_bytes / lookup / 1e9);

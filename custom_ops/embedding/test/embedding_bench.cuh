@@ -5,7 +5,7 @@
 #define LARGEOUT_EMBEDDING_EMBEDDING_BENCH_CUH_
 
 #include "common/test/cuda_bench.cuh"
-#include "embedding/cuda/embedding_cuda.h"
+#include "embedding/cuda/embedding_plan.h"
 
 namespace largeout {
 
@@ -43,7 +43,8 @@ class EmbeddingProblem {
   }
 
   void Lookup(int i) {
-    BENCH_OK(EmbeddingLookupCuda(table, rows_, kDim, bags[i % kSets], Combiner::kSum, out, nullptr));
+    BENCH_OK(
+        EmbeddingGpu({nullptr, &scratch_}).Lookup(table, rows_, kDim, bags[i % kSets], Combiner::kSum, out));
   }
 
   struct RowGradients {
@@ -52,26 +53,21 @@ class EmbeddingProblem {
     T* values;
   };
   // The memory of the last call is used again.
-  EmbeddingGradPlanCuda Plan(int i) {
+  GpuCall Call() {
     memory_.Reset(base_);
-    const Bags<int64_t>& b = bags[i % kSets];
-    void* workspace = memory_.Take<char>(EmbeddingGradWorkspaceCuda(b, Combiner::kSum, rows_));
-    EmbeddingGradPlanCuda plan;
-    BENCH_OK(PlanEmbeddingGradCuda(b, Combiner::kSum, rows_, workspace, nullptr, &plan));
-    return plan;
+    return {nullptr, &scratch_};
   }
   RowGradients Gradient(int i) {
-    EmbeddingGradPlanCuda plan = Plan(i);
-    BENCH_OK(EmbeddingGradCountsCuda(nullptr, &plan));
-    const RowGradients found{plan.most_unique, memory_.Take<int64_t>(plan.most_unique),
-                             memory_.Take<T>(plan.most_unique * kDim)};
-    void* scratch = memory_.Take<char>(std::max<int64_t>(1, EmbeddingGradScratchCuda(plan, kDim)));
-    BENCH_OK(EmbeddingGradRowsCuda(plan, grad, kDim, scratch, found.rows, found.values, nullptr));
+    EmbeddingGpu device(Call());
+    BENCH_OK(device.PlanGrad(bags[i % kSets], Combiner::kSum, rows_));
+    const int64_t unique = device.num_unique();
+    const RowGradients found{unique, memory_.Take<int64_t>(unique), memory_.Take<T>(unique * kDim)};
+    BENCH_OK(device.GradRows(grad, kDim, found.rows, found.values));
     return found;
   }
 
   int64_t rows() const { return rows_; }
-  BenchArena* memory() { return &memory_; }
+  Scratch* scratch() { return &scratch_; }
   // At the least: a distinct row is read or written once, also where ids repeat.
   double row_bytes() const { return distinct * kDim * sizeof(T); }
   double slot_bytes() const { return distinct * kDim * sizeof(float); }
@@ -100,6 +96,7 @@ class EmbeddingProblem {
 
   int64_t rows_, ids_, bag_, base_ = 0;
   BenchArena memory_;
+  ArenaScratch scratch_{&memory_};
 };
 
 }  // namespace largeout

@@ -1,4 +1,5 @@
-#include "embedding/embedding_cpu.h"
+#include "embedding/embedding.h"
+
 #include "embedding/test/embedding_cases.h"
 
 namespace largeout {

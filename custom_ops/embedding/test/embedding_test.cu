@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "embedding/cuda/embedding_gpu.h"
+#include "embedding/cuda/embedding_plan.h"
 #include "embedding/test/embedding_cases.h"
 
 namespace largeout {

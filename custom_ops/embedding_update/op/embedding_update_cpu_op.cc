@@ -1,5 +1,5 @@
 // The CPU kernels of EmbeddingUpdate.
-#include "embedding_update/embedding_update_cpu.h"
+#include "embedding_update/embedding_update.h"
 #include "embedding_update/op/embedding_update_kernel_op.h"
 
 namespace largeout {

@@ -1,7 +1,8 @@
 // The GPU kernels of EmbeddingUpdate. Handles of variables lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "embedding_update/cuda/embedding_update_gpu.h"
+#include "embedding/cuda/embedding_plan.h"
+#include "embedding_update/embedding_update.h"
 #include "embedding_update/op/embedding_update_kernel_op.h"
 
 namespace largeout {

@@ -1,10 +1,10 @@
 // A training step of an embedding that waits for nothing: bad batches do no harm, and are named by a later
 // call.
 #include "common/test/on_stream.cuh"
-#include "embedding_update/cuda/embedding_update_gpu.h"
-#include "embedding_update/embedding_update_cpu.h"
+#include "embedding/cuda/embedding_plan.h"
+#include "embedding_update/embedding_update.h"
 #include "embedding_update/test/embedding_update_cases.h"
-#include "row_update/cuda/row_update_gpu.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 namespace {

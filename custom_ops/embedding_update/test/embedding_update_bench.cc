@@ -62,25 +62,31 @@ void Run(int64_t rows, int64_t dim) {
   if (all > 1) thread_counts.push_back(all);
   for (int threads : thread_counts) {
     ThreadParallel parallel(threads);
-    std::vector<EmbeddingGradPlan> plans(kBatches);
-    for (EmbeddingGradPlan& plan : plans) {
-      const std::vector<int64_t> ids = Zipf(kIds, rows, &random);
-      PlanEmbeddingGrad(Bags<int64_t>{ids.data(), kIds, nullptr, kSize, kBags, nullptr}, Combiner::kSum, rows,
-                        &parallel, &plan);
-    }
-    std::printf("%d threads, table [%ld, %ld], %ld different rows of %ld ids\n", threads, static_cast<long>(rows),
-                static_cast<long>(dim), static_cast<long>(plans[0].num_unique), static_cast<long>(kIds));
+    const CpuCall call{&parallel, nullptr};
+    std::vector<std::vector<int64_t>> ids;
+    for (int i = 0; i < kBatches; ++i) ids.push_back(Zipf(kIds, rows, &random));
+    const auto bags = [&](int i) {
+      return Bags<int64_t>{ids[i % kBatches].data(), kIds, nullptr, kSize, kBags, nullptr};
+    };
+    EmbeddingUpdateCpu device(call);
+    device.PlanGrad(bags(0), Combiner::kSum, rows);
+    std::printf("%d threads, table [%ld, %ld], %ld different rows of %ld ids\n", threads,
+                static_cast<long>(rows), static_cast<long>(dim), static_cast<long>(device.num_unique()),
+                static_cast<long>(kIds));
     for (UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kLazyAdam}) {
       std::vector<double> two, one;
       for (int r = 0; r < kRounds * kBatches; ++r) {
-        const EmbeddingGradPlan &a = plans[r % kBatches], &b = plans[(r + kBatches / 2) % kBatches];
         two.push_back(Seconds([&] {
-          EmbeddingGradRows(a, grad.data(), dim, unique.data(), sums.data(), &parallel);
-          RowUpdate(rule, table.get(), rows, dim, slots, unique.data(), a.num_unique, sums.data(), hyper.data(),
-                    &parallel);
+          device.PlanGrad(bags(r), Combiner::kSum, rows);
+          device.GradRows(grad.data(), dim, unique.data(), sums.data());
+          BadIndex bad;
+          RowUpdateCpu(call).Update(rule, table.get(), rows, dim, slots, unique.data(), device.num_unique(),
+                                    sums.data(), hyper.data(), &bad);
         }));
-        one.push_back(Seconds(
-            [&] { EmbeddingUpdate(b, grad.data(), rule, table.get(), dim, slots, hyper.data(), &parallel); }));
+        one.push_back(Seconds([&] {
+          device.Update(bags(r + kBatches / 2), Combiner::kSum, grad.data(), rule, table.get(), rows, dim,
+                        slots, hyper.data());
+        }));
       }
       std::printf("  %-10s two passes %7.3f ms   one %7.3f ms\n", kUpdateRuleInfo[static_cast<int>(rule)].name,
                   Median(two) * 1e3, Median(one) * 1e3);

@@ -1,6 +1,7 @@
-#include "embedding_update/embedding_update_cpu.h"
+#include "embedding_update/embedding_update.h"
+
 #include "embedding_update/test/embedding_update_cases.h"
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 

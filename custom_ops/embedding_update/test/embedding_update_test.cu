@@ -1,7 +1,8 @@
 #include "common/test/cuda_testing.cuh"
-#include "embedding_update/cuda/embedding_update_gpu.h"
+#include "embedding/cuda/embedding_plan.h"
+#include "embedding_update/embedding_update.h"
 #include "embedding_update/test/embedding_update_cases.h"
-#include "row_update/cuda/row_update_gpu.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 

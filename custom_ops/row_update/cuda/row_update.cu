@@ -5,11 +5,14 @@
 
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
-#include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_rows.cuh"
+#include "row_update/cuda/row_update_sums.h"
 
 namespace largeout {
 namespace {
+
+// The rules of a finding in a LateReport: an index must be in [0, limit); indices must increase.
+enum LateIndexRule { kIndexInRange, kIndicesIncrease };
 
 template <typename Id>
 __global__ void LookAtIndices(const Id* indices, int64_t n, int64_t rows, IndexCheck* found) {
@@ -80,13 +83,21 @@ int UpdateAligned(UpdateRule rule, const gpu::Task& task, GpuStream stream) {
 
 }  // namespace
 
+template <>
 template <typename T, typename G, typename Id>
-int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                  const Id* indices, int64_t n, const G* values, const float* hyper, Scratch* scratch,
-                  GpuStream stream, BadIndex* bad, bool increasing, LateReport* late) {
-  *bad = {-1, 0};
+int RowUpdateGpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
+                         const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad,
+                         bool increasing) {
+  LateReport* const late = call_.late;
+  const GpuStream stream = call_.stream;
+  LateFinding earlier;
+  if (late != nullptr && late->Take(&earlier)) {
+    *bad = {earlier.position, earlier.value, /*late=*/true, earlier.rule == kIndicesIncrease, earlier.limit};
+    return 0;
+  }
+  *bad = {};
   if (n == 0) return 0;
-  IndexCheck* check = scratch->Take<IndexCheck>(1);
+  IndexCheck* check = call_.scratch->Take<IndexCheck>(1);
   if (check == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(check, 0xff, sizeof(IndexCheck), stream));
   LARGEOUT_RETURN_IF_ERROR(
@@ -111,12 +122,8 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   if (!increasing) {
     const Bags<Id> bags{indices, n, nullptr, 1, n, nullptr};  // a bag for each index
     EmbeddingGradPlanCuda plan;
-    void* workspace = scratch->Allocate(EmbeddingGradWorkspaceCuda(bags, Combiner::kSum, rows));
-    if (workspace == nullptr) return kNoMemory;
-    LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, Combiner::kSum, rows, workspace, stream, &plan));
-    void* pieces = scratch->Allocate(EmbeddingGradScratchCuda(plan, dim));
-    if (pieces == nullptr) return kNoMemory;
-    return SumAndStepCuda(plan, values, /*round=*/false, rule, table, dim, slots, hyper, check, pieces, stream);
+    LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, Combiner::kSum, rows, call_, &plan));
+    return SumAndStepCuda(plan, values, /*round=*/false, rule, table, dim, slots, hyper, check, call_);
   }
 
   gpu::Task task = {};
@@ -133,9 +140,9 @@ int RowUpdateCuda(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* c
   return UpdateAligned<T, G>(rule, task, stream);
 }
 
-#define INSTANTIATE(T, G, Id)                                                                               \
-  template int RowUpdateCuda<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, int64_t, \
-                                       const G*, const float*, Scratch*, GpuStream, BadIndex*, bool, LateReport*);
+#define INSTANTIATE(T, G, Id)                                                                             \
+  template int RowUpdateGpu::Update<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, \
+                                              int64_t, const G*, const float*, BadIndex*, bool);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "common/cuda/cuda.h"
-#include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_rules.cuh"
+#include "row_update/cuda/row_update_sums.h"
 
 namespace largeout {
 namespace gpu {

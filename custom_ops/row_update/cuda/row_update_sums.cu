@@ -2,8 +2,8 @@
 // those of rows that occur more than kHot times: blocks sum their pieces, and one of them adds these up and takes the step.
 #include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_sums.cuh"
-#include "row_update/cuda/row_update_cuda.h"
 #include "row_update/cuda/row_update_step.cuh"
+#include "row_update/cuda/row_update_sums.h"
 
 namespace largeout {
 namespace {
@@ -163,37 +163,38 @@ int StepWith(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, const
 }  // namespace
 
 template <typename T, typename G>
-int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, UpdateRule rule, T* table, int64_t dim,
-                   float* const* slots, const float* hyper, const IndexCheck* check, void* scratch, GpuStream stream) {
+int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, UpdateRule rule, T* table,
+                   int64_t dim, float* const* slots, const float* hyper, const IndexCheck* check,
+                   const GpuCall& call) {
   if (plan.most_unique == 0 || dim == 0) return 0;
   TableStep<T> step = {table, {}, hyper, dim};
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) step.slots[k] = slots[k];
   HotPieces hot;
-  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, scratch, stream, &hot));
+  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, call, &hot));
   // With one column, a slot of a row is one of an element.
   if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
   switch (rule) {
     case UpdateRule::kSgd:
-      return StepWith<gpu::Sgd>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::Sgd>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kMomentum:
-      return StepWith<gpu::Momentum>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::Momentum>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kNesterov:
-      return StepWith<gpu::Nesterov>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::Nesterov>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kAdagrad:
-      return StepWith<gpu::Adagrad>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::Adagrad>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kRowWiseAdagrad:
-      return StepWith<gpu::RowWiseAdagrad>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::RowWiseAdagrad>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kLazyAdam:
-      return StepWith<gpu::LazyAdam>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::LazyAdam>(plan, grad, round, step, check, hot, call.stream);
     case UpdateRule::kFtrl:
-      return StepWith<gpu::Ftrl>(plan, grad, round, step, check, hot, stream);
+      return StepWith<gpu::Ftrl>(plan, grad, round, step, check, hot, call.stream);
   }
   return static_cast<int>(cudaErrorInvalidValue);
 }
 
-#define LARGEOUT_INSTANTIATE(T, G)                                                                               \
-  template int SumAndStepCuda<T, G>(const EmbeddingGradPlanCuda&, const G*, bool, UpdateRule, T*, int64_t,       \
-                                    float* const*, const float*, const IndexCheck*, void*, GpuStream);
+#define LARGEOUT_INSTANTIATE(T, G)                                                                         \
+  template int SumAndStepCuda<T, G>(const EmbeddingGradPlanCuda&, const G*, bool, UpdateRule, T*, int64_t, \
+                                    float* const*, const float*, const IndexCheck*, const GpuCall&);
 LARGEOUT_INSTANTIATE(float, float)
 LARGEOUT_INSTANTIATE(float, bfloat16)
 LARGEOUT_INSTANTIATE(bfloat16, float)

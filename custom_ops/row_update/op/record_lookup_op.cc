@@ -1,5 +1,5 @@
 // RecordLookup: EmbeddingLookup in a table of records.
-#include "embedding/embedding_cpu.h"
+#include "embedding/embedding.h"
 #include "embedding/op/embedding_kernel_op.h"
 #include "embedding/op/embedding_shapes_op.h"
 #include "row_update/op/records_shapes_op.h"

@@ -1,6 +1,6 @@
-// The CPU kernels of RecordUpdate, WriteRecords and GatherRecords. There are no others: see records_cpu.h.
+// The CPU kernels of RecordUpdate, WriteRecords and GatherRecords. There are no others: see records.h.
 #include "row_update/op/records_kernel_op.h"
-#include "row_update/records_cpu.h"
+#include "row_update/records.h"
 
 namespace largeout {
 namespace {

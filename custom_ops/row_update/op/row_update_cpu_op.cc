@@ -1,6 +1,6 @@
 // The CPU kernels of RowUpdate.
 #include "row_update/op/row_update_kernel_op.h"
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 namespace {

@@ -1,8 +1,8 @@
 // The GPU kernels of RowUpdate. Handles of variables lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "row_update/cuda/row_update_gpu.h"
 #include "row_update/op/row_update_kernel_op.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 namespace {

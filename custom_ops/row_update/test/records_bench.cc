@@ -80,8 +80,9 @@ class Bench {
     if (data_ == nullptr) std::abort();
   }
   void Gather(int64_t dim) {
-    GatherRecords({dim, 4}, data_, rows_, kWords, ids_.data(), Touched(), out_.data(),
-                  reinterpret_cast<bool*>(written_.data()), checked_, &damaged_, &parallel_);
+    BadIndex bad;
+    Device().Gather({dim, 4}, data_, rows_, kWords, ids_.data(), Touched(), out_.data(),
+                    reinterpret_cast<bool*>(written_.data()), checked_, &damaged_, &bad);
     if (damaged_ >= 0) std::abort();
   }
   void Copy() {
@@ -95,9 +96,11 @@ class Bench {
   void Ask() { WillNeed(data_, kWords * 4, ids_.data(), Touched(), &parallel_); }
   void Update() {
     const float hyper[] = {1e-3f, 0.f, 0.1f, 0.001f, 1e-7f};
-    RecordUpdate<float>(UpdateRule::kLazyAdam, data_, rows_, kWords, kDim, ids_.data(), Touched(),
-                        values_.data(), hyper, &parallel_);
+    BadIndex bad;
+    Device().Update<float>(UpdateRule::kLazyAdam, data_, rows_, kWords, kDim, ids_.data(), Touched(),
+                           values_.data(), hyper, &bad);
   }
+  RecordsCpu Device() { return RecordsCpu({&parallel_, nullptr}); }
   int64_t Touched() const { return static_cast<int64_t>(ids_.size()); }
 
   // 20 rounds, after every page was touched in this mapping.

@@ -9,7 +9,7 @@
 #include "common/test/levels.h"
 #include "common/test/test_call.h"
 #include "row_update/records.h"
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
 #include "row_update/test/row_update_cases.h"
 
 namespace largeout {

@@ -1,7 +1,8 @@
+#include "row_update/records.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "row_update/records_cpu.h"
 #include "row_update/test/records_cases.h"
 
 namespace largeout {
@@ -26,10 +27,12 @@ LARGEOUT_TEST(ALookupOfMarksReadsNothingElse) {
   const std::vector<int64_t> ids(100, 0);
   bool written[100] = {};
   int64_t damaged;
-  SerialParallel parallel;
-  CHECK_TRUE(GatherRecords({0, 4}, end - 1, 1, 10, ids.data(), 100, nullptr, written, nullptr, &damaged,
-                           &parallel) == -1);
-  CHECK_TRUE(written[99] && damaged == -1);
+  BadIndex bad;
+  TestCall<CpuCall> call;
+  CHECK_TRUE(
+      RecordsCpu(call.get())
+          .Gather({0, 4}, end - 1, 1, 10, ids.data(), 100, nullptr, written, nullptr, &damaged, &bad) == 0);
+  CHECK_TRUE(written[99] && damaged == -1 && bad.position == -1);
   munmap(memory, 2 * page);
 }
 

@@ -40,9 +40,11 @@ int main(int argc, char** argv) {
           ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
         }
         const auto start = std::chrono::steady_clock::now();
-        RowUpdate(static_cast<UpdateRule>(rule), table.data(), rows, dim, slots, ids.data(),
-                  static_cast<int64_t>(ids.size()), values.data(), rule == kUpdateRules - 1 ? ftrl : hyper,
-                  &parallel);
+        BadIndex bad;
+        RowUpdateCpu({&parallel, nullptr})
+            .Update(static_cast<UpdateRule>(rule), table.data(), rows, dim, slots, ids.data(),
+                    static_cast<int64_t>(ids.size()), values.data(), rule == kUpdateRules - 1 ? ftrl : hyper,
+                    &bad);
         const auto stop = std::chrono::steady_clock::now();
         milliseconds.push_back(std::chrono::duration<double, std::milli>(stop - start).count());
       }

@@ -2,7 +2,7 @@
 // gradients deliver them; and where they come in any order, each once or one of them 50 thousand times, which
 // takes a sort and sums.
 #include "common/test/cuda_bench.cuh"
-#include "row_update/cuda/row_update_cuda.h"
+#include "row_update/row_update.h"
 
 namespace largeout {
 namespace {
@@ -53,9 +53,9 @@ void Run(Bench* bench, Order order) {
       memory.Reset(used);
       ArenaScratch scratch(&memory);
       BadIndex bad;
-      BENCH_OK(RowUpdateCuda(rule, table, rows, dim, slots, indices, n, values,
-                             rule == UpdateRule::kFtrl ? ftrl_hyper : plain_hyper, &scratch, nullptr,
-                             &bad));
+      BENCH_OK(RowUpdateGpu({nullptr, &scratch})
+                   .Update(rule, table, rows, dim, slots, indices, n, values,
+                           rule == UpdateRule::kFtrl ? ftrl_hyper : plain_hyper, &bad));
     });
     const UpdateRuleInfo& info = kUpdateRuleInfo[r];
     const double slot_bytes = info.slot_per_row ? 8.0 * distinct : 8.0 * info.slots * distinct * dim;

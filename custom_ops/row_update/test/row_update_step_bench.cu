@@ -1,7 +1,7 @@
 // A whole embedding step (embedding/test/embedding_bench.cuh says on what): lookup, then gradient and update
 // of the touched rows, and both of these in one pass.
 #include "embedding/test/embedding_bench.cuh"
-#include "row_update/cuda/row_update_cuda.h"
+#include "row_update/cuda/row_update_sums.h"
 
 namespace largeout {
 namespace {
@@ -24,17 +24,18 @@ void Run(Bench* bench, BenchIds kind, int64_t bag, bool steps) {
   BENCH_OK(cudaMemcpy(hyper, host_hyper, sizeof(host_hyper), cudaMemcpyHostToDevice));
   const auto backward = [&](int i, UpdateRule rule) {
     const auto found = problem.Gradient(i);
-    ArenaScratch scratch(problem.memory());
     BadIndex bad;
-    BENCH_OK(RowUpdateCuda(rule, problem.table, problem.rows(), EmbeddingProblem<T>::kDim, problem.slot,
-                           found.rows, found.count, found.values, hyper, &scratch, nullptr, &bad));
+    BENCH_OK(RowUpdateGpu({nullptr, problem.scratch()})
+                 .Update(rule, problem.table, problem.rows(), EmbeddingProblem<T>::kDim, problem.slot,
+                         found.rows, found.count, found.values, hyper, &bad));
   };
   const auto fused = [&](int i, UpdateRule rule) {
-    const EmbeddingGradPlanCuda plan = problem.Plan(i);
-    ArenaScratch scratch(problem.memory());
-    void* pieces = scratch.Allocate(EmbeddingGradScratchCuda(plan, EmbeddingProblem<T>::kDim));
-    BENCH_OK(SumAndStepCuda(plan, problem.grad, /*round=*/true, rule, problem.table, EmbeddingProblem<T>::kDim,
-                            problem.slot, hyper, nullptr, pieces, nullptr));
+    const GpuCall call = problem.Call();
+    EmbeddingGradPlanCuda plan;
+    BENCH_OK(
+        PlanEmbeddingGradCuda(problem.bags[i % problem.kSets], Combiner::kSum, problem.rows(), call, &plan));
+    BENCH_OK(SumAndStepCuda(plan, problem.grad, /*round=*/true, rule, problem.table,
+                            EmbeddingProblem<T>::kDim, problem.slot, hyper, nullptr, call));
   };
   for (const Rule& rule : kRules) {
     // Backward at the least: the gradient of the output read, rows and slots read and written. What a step

@@ -1,4 +1,5 @@
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
+
 #include "row_update/test/row_update_cases.h"
 
 namespace largeout {

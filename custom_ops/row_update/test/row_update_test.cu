@@ -1,7 +1,6 @@
 #include "common/test/cuda_testing.cuh"
 #include "common/test/on_stream.cuh"
-#include "row_update/cuda/row_update_gpu.h"
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
 #include "row_update/test/row_update_cases.h"
 
 namespace largeout {

@@ -5,7 +5,7 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
-#include "row_update/cuda/row_update_cuda.h"
+#include "row_update/row_update.h"
 #include "tree_softmax/cuda/tree_softmax_cuda.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
 
@@ -132,8 +132,9 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     touched = static_cast<double>(unique);
     if (parts < 3) return;
     BadIndex bad;
-    BENCH_OK(RowUpdateCuda(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
-                           hyper, &scratch, nullptr, &bad));
+    BENCH_OK(RowUpdateGpu({nullptr, &scratch})
+                 .Update(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
+                         hyper, &bad));
   };
   const int repeats = what.repeats;
   step(0, 2);  // counts

@@ -3,7 +3,7 @@
 #ifndef LARGEOUT_TREE_UPDATE_TREE_UPDATE_GPU_H_
 #define LARGEOUT_TREE_UPDATE_TREE_UPDATE_GPU_H_
 
-#include "row_update/cuda/row_update_gpu.h"
+#include "row_update/row_update.h"
 #include "tree_softmax/cuda/tree_softmax_gpu.h"
 #include "tree_update/tree_update.h"
 
@@ -23,8 +23,8 @@ class TreeUpdateGpu : public TreeSoftmaxGpu {
                                       d_hidden, rows, grads, bias_grads));
     if (touched == 0 || table.dim == 0) return 0;
     BadIndex bad;  // there is none: Gradient gave the rows, which ascend
-    return RowUpdateCuda(step.rule, step.rows, tree.rows, table.dim, step.slots, rows, touched, grads,
-                         step.hyper, call_.scratch, call_.stream, &bad, /*increasing=*/true, call_.late);
+    return RowUpdateGpu(call_).Update(step.rule, step.rows, tree.rows, table.dim, step.slots, rows, touched,
+                                      grads, step.hyper, &bad, /*increasing=*/true);
   }
 
  private:

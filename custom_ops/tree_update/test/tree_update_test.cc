@@ -1,4 +1,4 @@
-#include "row_update/row_update_cpu.h"
+#include "row_update/row_update.h"
 #include "tree_update/test/tree_update_cases.h"
 #include "tree_update/tree_update_cpu.h"
 

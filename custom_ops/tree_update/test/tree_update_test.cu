@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "row_update/cuda/row_update_gpu.h"
+#include "row_update/row_update.h"
 #include "tree_softmax/cuda/tree_softmax_gpu.h"
 #include "tree_update/cuda/tree_update_gpu.h"
 #include "tree_update/test/tree_update_cases.h"

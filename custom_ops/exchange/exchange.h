@@ -1,5 +1,4 @@
-// Exchange: which rows a replica asks of which shard. The contract of the CPU kernels; exchange_cuda.h
-// declares their CUDA twins, which give the same numbers.
+// Exchange: which rows a replica asks of which shard. CPU and GPU give the same numbers.
 //
 // A placement maps the rows of a table one-to-one to *positions*: positions below offsets[0] are hot rows,
 // which every device has, and shard s has positions offsets[s] .. offsets[s + 1]. The ids of a batch become
@@ -15,15 +14,16 @@
 // have. Nothing of the size of the table is read, written or allocated. The same bits for every number of
 // threads.
 //
-//   Groups groups;
-//   GroupByPosition(placement, ids, n, parallel, &groups);  // u = groups.unique.size(): allocate
-//   WritePartition(placement, groups, n, unique, local, inverse, cuts, parallel);
+//   ExchangeCpu device(call);                                      // or ExchangeGpu
+//   device.Plan(placement, ids, n, /*check_ids=*/true, cuts, &fault);  // u = device.num_unique(): allocate
+//   device.Write(unique, local, inverse);
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_H_
 
 #include <cstdint>
+#include <type_traits>
 
-#include "common/parallel.h"
+#include "common/scratch.h"
 #include "common/sort.h"
 
 namespace largeout {
@@ -59,15 +59,48 @@ struct PartitionFault {
 // The first k at which hot [num_hot] is not ascending or outside [0, rows), or -1.
 int64_t FirstBadHot(const int64_t* hot, int64_t num_hot, int64_t rows);
 
-// Groups the ids (n < 2^31) by position; ids outside [0, rows) are left out. Returns -1, or the first i whose
-// position_of[ids[i]] lies outside [0, offsets[shards]): then groups is not touched.
-template <typename Id>
-int64_t GroupByPosition(const PlacementView& placement, const Id* ids, int64_t n, Parallel* parallel,
-                        Groups* groups);
+// What Plan leaves to Write: on a CPU,
+struct PartitionPlan {
+  PlacementView placement = {};
+  int64_t n = 0;
+  int64_t* cuts = nullptr;
+  Groups groups;
+  int64_t num_unique() const { return static_cast<int64_t>(groups.unique.size()); }
+};
+// and on a GPU, in scratch memory.
+struct PartitionPlanCuda {
+  int64_t n = 0, unique_count = 0, num_valid = 0, shards = 0;
+  const int64_t *offsets = nullptr, *unique = nullptr;
+  const int32_t *order = nullptr, *group = nullptr;
+  int64_t num_unique() const { return unique_count; }
+};
 
-// unique, local [u], inverse [n], cuts [shards + 2].
-void WritePartition(const PlacementView& placement, const Groups& groups, int64_t n, int64_t* unique,
-                    int64_t* local, int32_t* inverse, int64_t* cuts, Parallel* parallel);
+// C: CpuCall (exchange.cc) or GpuCall (cuda/exchange.cu). Methods return 0 or an error (common/scratch.h).
+template <typename C>
+class Exchange {
+ public:
+  using Call = C;
+  explicit Exchange(const Call& call) : call_(call) {}
+
+  // placement.offsets and cuts [shards + 2] are in host memory, also for GPUs. n < 2^31. With check_ids an id
+  // outside [0, rows) is a fault; otherwise it is left out. Where there is a fault, no other method may be
+  // called. A GPU waits for the stream once.
+  template <typename Id>
+  int Plan(const PlacementView& placement, const Id* ids, int64_t n, bool check_ids, int64_t* cuts,
+           PartitionFault* fault);
+
+  int64_t num_unique() const { return plan_.num_unique(); }
+
+  // unique, local [num_unique()], inverse [n], and the cuts of Plan.
+  int Write(int64_t* unique, int64_t* local, int32_t* inverse);
+
+ private:
+  const Call call_;
+  std::conditional_t<std::is_same_v<C, CpuCall>, PartitionPlan, PartitionPlanCuda> plan_;
+};
+
+using ExchangeCpu = Exchange<CpuCall>;
+using ExchangeGpu = Exchange<GpuCall>;
 
 }  // namespace largeout
 

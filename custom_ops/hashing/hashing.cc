@@ -58,22 +58,23 @@ void ForBlocks(int64_t begin, int64_t end, const Body& body) {
 
 }  // namespace
 
-void XxHash64(const CategoryColumn& column, int64_t n, uint64_t seed, uint64_t* hashes, Parallel* parallel) {
+int HashingCpu::Hash(const CategoryColumn& column, int64_t n, uint64_t seed, uint64_t* hashes) {
   const HashingKernels& kernels = LARGEOUT_SELECT(kHashingKernels);
-  parallel->For(n, kCyclesPerHash, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(n, kCyclesPerHash, [&](int64_t begin, int64_t end) {
     ForBlocks(begin, end, [&](int64_t at, int64_t count, char* text) {
       Bytes values[kBlock];
       View(column, at, count, text, values);
       kernels.hash(values, count, seed, 1, hashes + at);
     });
   });
+  return 0;
 }
 
-void CategoryHash(const CategoryColumn* columns, int64_t p, int64_t n, const CategoryRules& rules,
-                  int64_t* ids, Parallel* parallel) {
+int HashingCpu::Categories(const CategoryColumn* columns, int64_t p, int64_t n, const CategoryRules& rules,
+                           int64_t* ids) {
   const HashingKernels& kernels = LARGEOUT_SELECT(kHashingKernels);
   const uint64_t bins = static_cast<uint64_t>(rules.num_bins - rules.first);
-  parallel->For(n, (rules.k + (p > 1 ? p : 0)) * kCyclesPerHash, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(n, (rules.k + (p > 1 ? p : 0)) * kCyclesPerHash, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> parts(p > 1 ? kBlock * p : 0);
     ForBlocks(begin, end, [&](int64_t at, int64_t count, char* text) {
       Bytes values[kBlock];
@@ -97,6 +98,7 @@ void CategoryHash(const CategoryColumn* columns, int64_t p, int64_t n, const Cat
       }
     });
   });
+  return 0;
 }
 
 }  // namespace largeout

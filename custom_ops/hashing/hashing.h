@@ -24,7 +24,7 @@
 
 #include <cstdint>
 
-#include "common/parallel.h"
+#include "common/scratch.h"
 
 namespace largeout {
 
@@ -50,12 +50,22 @@ struct CategoryRules {
   int64_t first;     // 0 or 1
 };
 
-// hashes[i] = XXH64 of value i.
-void XxHash64(const CategoryColumn& column, int64_t n, uint64_t seed, uint64_t* hashes, Parallel* parallel);
+// Methods return 0.
+class HashingCpu {
+ public:
+  using Call = CpuCall;
+  explicit HashingCpu(const CpuCall& call) : call_(call) {}
 
-// ids [n, k] of the values, or of the cross of `p` columns.
-void CategoryHash(const CategoryColumn* columns, int64_t p, int64_t n, const CategoryRules& rules,
-                  int64_t* ids, Parallel* parallel);
+  // hashes[i] = XXH64 of value i.
+  int Hash(const CategoryColumn& column, int64_t n, uint64_t seed, uint64_t* hashes);
+
+  // ids [n, k] of the values, or of the cross of `p` columns.
+  int Categories(const CategoryColumn* columns, int64_t p, int64_t n, const CategoryRules& rules,
+                 int64_t* ids);
+
+ private:
+  const CpuCall call_;
+};
 
 }  // namespace largeout
 

@@ -112,25 +112,25 @@ int64_t Plus(int64_t a, int64_t b) {
 
 }  // namespace
 
-void VocabularyFind(const int64_t* keys, int64_t capacity, const int64_t* ids, int64_t n, int64_t* rows,
-                    Parallel* parallel) {
+int VocabularyCpu::Find(const int64_t* keys, int64_t capacity, const int64_t* ids, int64_t n, int64_t* rows) {
   const VocabularyKernels& kernels = LARGEOUT_SELECT(kVocabularyKernels);
-  parallel->For(n, kCyclesPerId, [&](int64_t begin, int64_t end) {
+  call_.parallel->For(n, kCyclesPerId, [&](int64_t begin, int64_t end) {
     kernels.find(keys, capacity / kSlotsPerBucket, ids, begin, end, rows);
   });
+  return 0;
 }
 
-int VocabularyUpdate(const VocabularyView& v, const VocabularyRules& rules, const int64_t* ids, int64_t n,
-                     int64_t* rows, int64_t* replaced, int64_t* num_replaced, const CpuCall& call) {
+int VocabularyCpu::Update(const VocabularyView& v, const VocabularyRules& rules, const int64_t* ids,
+                          int64_t n, int64_t* rows, int64_t* replaced, int64_t* num_replaced) {
   const VocabularyKernels& kernels = LARGEOUT_SELECT(kVocabularyKernels);
   const int evict = static_cast<int>(rules.evict);
-  void* memory = call.scratch->Allocate(Work(nullptr, n).bytes);
+  void* memory = call_.scratch->Allocate(Work(nullptr, n).bytes);
   if (memory == nullptr) return kNoMemory;
   Work work(memory, n);
   const int64_t step = v.clock[0] = Plus(v.clock[0], 1);
   const int64_t tasks = (n + kTask - 1) / kTask;
-  const bool shared = call.parallel->threads() > 1 && tasks > 1;
-  call.parallel->For(tasks, kTask * kCyclesPerId, [&](int64_t begin, int64_t end) {
+  const bool shared = call_.parallel->threads() > 1 && tasks > 1;
+  call_.parallel->For(tasks, kTask * kCyclesPerId, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       work.num_missing[task] =
           kernels.touch[evict](v, step, shared, ids, task * kTask, std::min(n, (task + 1) * kTask), rows,
@@ -142,7 +142,7 @@ int VocabularyUpdate(const VocabularyView& v, const VocabularyRules& rules, cons
   *num_replaced = kernels.place[evict](v, step, rules.admit_after, missing, work.slots, replaced);
   for (int64_t k = 0; k < num_missing; ++k) rows[work.missing[k]] = work.slots[work.which[k]];
   if (rules.admit_after > 1) v.clock[1] = Plus(v.clock[1], num_missing);
-  HalveSketch(v, rules.admit_after, call.parallel);
+  HalveSketch(v, rules.admit_after, call_.parallel);
   return 0;
 }
 

@@ -79,14 +79,23 @@ struct VocabularyRules {
   Evict evict;
 };
 
-// rows[i] = the slot of ids[i], or -1.
-void VocabularyFind(const int64_t* keys, int64_t capacity, const int64_t* ids, int64_t n, int64_t* rows,
-                    Parallel* parallel);
+// Methods return 0 or kNoMemory.
+class VocabularyCpu {
+ public:
+  using Call = CpuCall;
+  explicit VocabularyCpu(const CpuCall& call) : call_(call) {}
 
-// One step with the ids (n < 2^31): rows [n] as above, after the step; replaced has room for n slots, and
-// *num_replaced of them are written. Returns 0, or kNoMemory, and then nothing was changed.
-int VocabularyUpdate(const VocabularyView& vocabulary, const VocabularyRules& rules, const int64_t* ids,
-                     int64_t n, int64_t* rows, int64_t* replaced, int64_t* num_replaced, const CpuCall& call);
+  // rows[i] = the slot of ids[i], or -1.
+  int Find(const int64_t* keys, int64_t capacity, const int64_t* ids, int64_t n, int64_t* rows);
+
+  // One step with the ids (n < 2^31): rows [n] as above, after the step; replaced has room for n slots, and
+  // *num_replaced of them are written. Where it returns kNoMemory, nothing was changed.
+  int Update(const VocabularyView& vocabulary, const VocabularyRules& rules, const int64_t* ids, int64_t n,
+             int64_t* rows, int64_t* replaced, int64_t* num_replaced);
+
+ private:
+  const CpuCall call_;
+};
 
 }  // namespace largeout
 

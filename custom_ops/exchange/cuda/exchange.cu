@@ -4,7 +4,7 @@
 
 #include "common/cuda/group_cuda.h"
 #include "common/cuda/launch.cuh"
-#include "exchange/cuda/exchange_cuda.h"
+#include "exchange/exchange.h"
 #include "exchange/exchange_position.h"
 
 namespace largeout {
@@ -22,18 +22,16 @@ struct Report {
 
 template <typename Key>
 struct PlanMemory {
-  Arena arena;
   Report* report;
   int64_t* cuts;
   int64_t* offsets;
   KeyGroups<Key> groups;
 
-  PlanMemory(const PlacementView& placement, int64_t n, void* workspace)
-      : arena(workspace),
-        report(reinterpret_cast<Report*>(arena.Take<char>(ReportBytes(placement.shards)))),
+  PlanMemory(const PlacementView& placement, int64_t n, Arena* arena)
+      : report(reinterpret_cast<Report*>(arena->Take<char>(ReportBytes(placement.shards)))),
         cuts(report == nullptr ? nullptr : reinterpret_cast<int64_t*>(report + 1)),
-        offsets(arena.Take<int64_t>(placement.shards + 1)),
-        groups(n, placement.offsets[placement.shards], &arena) {}
+        offsets(arena->Take<int64_t>(placement.shards + 1)),
+        groups(n, placement.offsets[placement.shards], arena) {}
   static int64_t ReportBytes(int64_t shards) {
     return static_cast<int64_t>(sizeof(Report)) + (shards + 2) * static_cast<int64_t>(sizeof(int64_t));
   }
@@ -101,7 +99,7 @@ __global__ void WriteOutputs(PartitionPlanCuda plan, int64_t* unique, int64_t* l
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= plan.n) return;
   inverse[plan.order[i]] = i < plan.num_valid ? plan.group[i] - 1 : -1;
-  if (i >= plan.num_unique) return;
+  if (i >= plan.unique_count) return;
   const int64_t position = plan.unique[i];
   const int64_t shard = FirstFrom<false>(plan.offsets, plan.shards + 1, position) - 1;  // -1: hot
   unique[i] = position;
@@ -109,10 +107,13 @@ __global__ void WriteOutputs(PartitionPlanCuda plan, int64_t* unique, int64_t* l
 }
 
 template <typename Key, typename Id>
-int Plan(const PlacementView& placement, const Id* ids, int64_t n, bool check_ids, void* workspace,
-         GpuStream stream, int64_t* cuts, PartitionPlanCuda* plan) {
+int PlanBy(const PlacementView& placement, const Id* ids, int64_t n, bool check_ids, const GpuCall& call,
+           int64_t* cuts, PartitionFault* fault, PartitionPlanCuda* plan) {
+  const GpuStream stream = call.stream;
   const int64_t shards = placement.shards, limit = placement.offsets[shards];
-  const PlanMemory<Key> m(placement, n, workspace);
+  Arena arena(call.scratch);
+  const PlanMemory<Key> m(placement, n, &arena);
+  LARGEOUT_RETURN_IF_ERROR(arena.error());
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(m.report, 0xff, sizeof(Report), stream));
   LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(m.offsets, placement.offsets, (shards + 1) * sizeof(int64_t),
                                        cudaMemcpyHostToDevice, stream));
@@ -128,53 +129,57 @@ int Plan(const PlacementView& placement, const Id* ids, int64_t n, bool check_id
                                     ColdPosition(on_device), placement.hot, placement.num_hot, ids, n,
                                     placement.rows, limit, check_ids, m.groups.keys, m.groups.positions,
                                     m.report));
-    const int error = GroupKeysCuda(m.groups, stream);
-    if (error != 0) return error;
+    LARGEOUT_RETURN_IF_ERROR(GroupKeysCuda(m.groups, stream));
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(WriteCuts, BlocksFor(shards + 2), kThreads, 0, stream, m.groups.unique,
                                   m.groups.counts, m.offsets, shards, m.report, m.cuts));
   std::vector<char> host(PlanMemory<Key>::ReportBytes(shards));
-  const int error = CopyToHostCuda(m.report, static_cast<int64_t>(host.size()), host.data(), stream);
-  if (error != 0) return error;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(m.report, static_cast<int64_t>(host.size()), host.data(), stream));
   const Report* report = reinterpret_cast<const Report*>(host.data());
   const int64_t* host_cuts = reinterpret_cast<const int64_t*>(report + 1);
   for (int64_t c = 0; c < shards + 2; ++c) cuts[c] = host_cuts[c];
-  plan->bad_hot = static_cast<int64_t>(report->bad_hot);
-  plan->bad_id = static_cast<int64_t>(report->bad_id);
-  plan->bad_position = static_cast<int64_t>(report->bad_position);
-  plan->num_unique = report->unique, plan->num_valid = report->valid;
-  plan->n = n, plan->shards = shards;
-  plan->offsets = m.offsets, plan->unique = m.groups.unique;
-  plan->order = m.groups.order, plan->group = m.groups.group;
+  fault->hot = static_cast<int64_t>(report->bad_hot);
+  fault->id = static_cast<int64_t>(report->bad_id);
+  fault->position = static_cast<int64_t>(report->bad_position);
+  *plan = {n,         report->unique,  report->valid,  shards,
+           m.offsets, m.groups.unique, m.groups.order, m.groups.group};
   return 0;
 }
 
 }  // namespace
 
-int64_t PartitionWorkspaceCuda(const PlacementView& placement, int64_t n) {
-  return ShortKeys(placement.offsets[placement.shards])
-             ? PlanMemory<uint32_t>(placement, n, nullptr).arena.bytes()
-             : PlanMemory<uint64_t>(placement, n, nullptr).arena.bytes();
-}
-
+template <>
 template <typename Id>
-int PlanPartitionCuda(const PlacementView& placement, const Id* ids, int64_t n, bool check_ids,
-                      void* workspace, GpuStream stream, int64_t* cuts, PartitionPlanCuda* plan) {
-  *plan = PartitionPlanCuda();
-  return ShortKeys(placement.offsets[placement.shards])
-             ? Plan<uint32_t>(placement, ids, n, check_ids, workspace, stream, cuts, plan)
-             : Plan<uint64_t>(placement, ids, n, check_ids, workspace, stream, cuts, plan);
+int ExchangeGpu::Plan(const PlacementView& placement, const Id* ids, int64_t n, bool check_ids, int64_t* cuts,
+                      PartitionFault* fault) {
+  PartitionFault found;
+  LARGEOUT_RETURN_IF_ERROR(ShortKeys(placement.offsets[placement.shards])
+                               ? PlanBy<uint32_t>(placement, ids, n, check_ids, call_, cuts, &found, &plan_)
+                               : PlanBy<uint64_t>(placement, ids, n, check_ids, call_, cuts, &found, &plan_));
+  *fault = {};
+  if (found.hot >= 0) {
+    fault->hot = found.hot;
+    return CopyToHostCuda(placement.hot + found.hot, sizeof(fault->row), &fault->row, call_.stream);
+  }
+  if (found.id < 0 && found.position < 0) return 0;
+  const int64_t at = found.id >= 0 ? found.id : found.position;
+  (found.id >= 0 ? fault->id : fault->position) = at;
+  Id id;
+  LARGEOUT_RETURN_IF_ERROR(CopyToHostCuda(ids + at, sizeof(id), &id, call_.stream));
+  fault->row = id;
+  if (found.id >= 0) return 0;
+  return CopyToHostCuda(placement.position_of + id, sizeof(fault->value), &fault->value, call_.stream);
 }
 
-int WritePartitionCuda(const PartitionPlanCuda& plan, int64_t* unique, int64_t* local, int32_t* inverse,
-                       GpuStream stream) {
-  if (plan.n == 0) return 0;
-  return Launch(WriteOutputs, BlocksFor(plan.n), kThreads, 0, stream, plan, unique, local, inverse);
+template <>
+int ExchangeGpu::Write(int64_t* unique, int64_t* local, int32_t* inverse) {
+  if (plan_.n == 0) return 0;
+  return Launch(WriteOutputs, BlocksFor(plan_.n), kThreads, 0, call_.stream, plan_, unique, local, inverse);
 }
 
-template int PlanPartitionCuda<int32_t>(const PlacementView&, const int32_t*, int64_t, bool, void*, GpuStream,
-                                        int64_t*, PartitionPlanCuda*);
-template int PlanPartitionCuda<int64_t>(const PlacementView&, const int64_t*, int64_t, bool, void*, GpuStream,
-                                        int64_t*, PartitionPlanCuda*);
+template int ExchangeGpu::Plan<int32_t>(const PlacementView&, const int32_t*, int64_t, bool, int64_t*,
+                                        PartitionFault*);
+template int ExchangeGpu::Plan<int64_t>(const PlacementView&, const int64_t*, int64_t, bool, int64_t*,
+                                        PartitionFault*);
 
 }  // namespace largeout

@@ -1,5 +1,5 @@
 // The CPU kernels of PartitionIds.
-#include "exchange/exchange_cpu.h"
+#include "exchange/exchange.h"
 #include "exchange/op/exchange_kernel_op.h"
 
 namespace largeout {

@@ -1,7 +1,7 @@
 // The GPU kernels of PartitionIds. offsets and cuts lie on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "exchange/cuda/exchange_gpu.h"
+#include "exchange/exchange.h"
 #include "exchange/op/exchange_kernel_op.h"
 
 namespace largeout {

@@ -2,7 +2,7 @@
 // cuts, and the arrays that are sent. Bytes are those of ids and results; what the sort moves counts against
 // it.
 #include "common/test/cuda_bench.cuh"
-#include "exchange/cuda/exchange_cuda.h"
+#include "exchange/exchange.h"
 
 namespace largeout {
 namespace {
@@ -15,8 +15,7 @@ void Run(Bench* bench, BenchIds ids_kind, PlacementKind kind) {
   for (int64_t s = 0; s <= kShards; ++s) offsets.push_back(rows / kShards * s);
   // 7919 is prime, and no factor of the number of rows: a permutation.
   const PlacementView placement{kind, rows, kShards, 7919, 1, offsets.data(), nullptr, nullptr, 0};
-  const int64_t workspace_bytes = PartitionWorkspaceCuda(placement, n);
-  BenchArena memory(workspace_bytes + (kSets * 8 + 8 + 8 + 4) * n + (int64_t{8} << 20));
+  BenchArena memory((kSets * 8 + 8 + 8 + 4 + 200) * n + (int64_t{16} << 20));  // 200: what sorts an id
   const int64_t* ids[kSets];
   double distinct = 0;
   for (int64_t s = 0; s < kSets; ++s) {
@@ -26,16 +25,19 @@ void Run(Bench* bench, BenchIds ids_kind, PlacementKind kind) {
   }
   int64_t *unique = memory.Take<int64_t>(n), *local = memory.Take<int64_t>(n);
   int32_t* inverse = memory.Take<int32_t>(n);
-  void* workspace = memory.Take<char>(workspace_bytes);
+  const int64_t used = memory.used();
+  ArenaScratch scratch(&memory);
   char name[96];
   std::snprintf(name, sizeof(name), "%.1fM rows on %d shards%s, %.2fM %s", rows * 1e-6,
                 static_cast<int>(kShards), kind == PlacementKind::kModulo ? " by modulo" : ", permuted",
                 n * 1e-6, kBenchIdsNames[static_cast<int>(ids_kind)]);
   const Times t = bench->Time([&](int i) {
     int64_t cuts[kShards + 2];
-    PartitionPlanCuda plan;
-    BENCH_OK(PlanPartitionCuda(placement, ids[i % kSets], n, true, workspace, nullptr, cuts, &plan));
-    BENCH_OK(WritePartitionCuda(plan, unique, local, inverse, nullptr));
+    PartitionFault fault;
+    memory.Reset(used);
+    ExchangeGpu device({nullptr, &scratch});
+    BENCH_OK(device.Plan(placement, ids[i % kSets], n, true, cuts, &fault));
+    BENCH_OK(device.Write(unique, local, inverse));
   });
   bench->Report(name, "partition", t, 12.0 * n + 16.0 * distinct);
 }

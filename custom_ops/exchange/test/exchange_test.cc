@@ -1,4 +1,5 @@
-#include "exchange/exchange_cpu.h"
+#include "exchange/exchange.h"
+
 #include "exchange/exchange_position.h"
 #include "exchange/test/exchange_cases.h"
 
@@ -23,14 +24,16 @@ LARGEOUT_TEST(Divides) {
 }
 
 LARGEOUT_TEST(ABadPositionLeavesTheGroupsAlone) {
-  SerialParallel one;
   Random random(4);
   OwnedPlacement placement(PlacementKind::kExplicit, 5000, 4, 0, &random);
   placement.position_of[4321] = -1;
   const std::vector<int32_t> ids = {0, 4321, 1};
-  Groups groups;
-  CHECK_TRUE(GroupByPosition(placement.view, ids.data(), 3, &one, &groups) == 1);
-  CHECK_TRUE(groups.unique.empty() && groups.starts.empty());
+  TestCall<CpuCall> call;
+  ExchangeCpu device(call.get());
+  std::vector<int64_t> cuts(6);
+  PartitionFault fault;
+  CHECK_TRUE(device.Plan(placement.view, ids.data(), 3, /*check_ids=*/true, cuts.data(), &fault) == 0);
+  CHECK_TRUE(fault.position == 1 && fault.row == 4321 && fault.value == -1 && device.num_unique() == 0);
 }
 
 LARGEOUT_TEST(FindsTheFirstBadHotRow) {

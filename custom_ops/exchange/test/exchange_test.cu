@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "exchange/cuda/exchange_gpu.h"
+#include "exchange/exchange.h"
 #include "exchange/test/exchange_cases.h"
 
 namespace largeout {

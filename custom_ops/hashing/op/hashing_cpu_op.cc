@@ -1,5 +1,5 @@
 // The CPU kernels of XxHash64 and CategoryHash. There are no others: see hashing.h.
-#include "hashing/hashing_cpu.h"
+#include "hashing/hashing.h"
 #include "hashing/op/hashing_kernel_op.h"
 
 namespace largeout {

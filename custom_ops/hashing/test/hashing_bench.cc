@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "hashing/hashing_cpu.h"
+#include "hashing/hashing.h"
 #include "hashing/test/hashing_cases.h"
 
 namespace largeout {

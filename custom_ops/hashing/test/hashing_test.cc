@@ -1,4 +1,5 @@
-#include "hashing/hashing_cpu.h"
+#include "hashing/hashing.h"
+
 #include "hashing/test/hashing_cases.h"
 
 namespace largeout {

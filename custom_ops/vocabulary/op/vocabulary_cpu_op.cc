@@ -1,6 +1,6 @@
 // The CPU kernels of VocabularyFind and VocabularyUpdate. There are no others: see vocabulary.h.
 #include "vocabulary/op/vocabulary_kernel_op.h"
-#include "vocabulary/vocabulary_cpu.h"
+#include "vocabulary/vocabulary.h"
 
 namespace largeout {
 namespace {

@@ -137,7 +137,7 @@ int Main(int argc, char** argv) {
   // Between two steps a training has other work, and what was in the caches is gone.
   constexpr int64_t kOtherWork = 8 << 20;
   int64_t* other_work = Large<int64_t>(kOtherWork, 0);
-  const CpuCall call = {parallel, &scratch};
+  VocabularyCpu device({parallel, &scratch});
   int64_t *ids = Large<int64_t>(batch * steps, 0), *rows = Large<int64_t>(batch, 0),
           *replaced = Large<int64_t>(batch, 0);
   const VocabularyView v = {Large<int64_t>(capacity, kEmptyKey),
@@ -160,12 +160,11 @@ int Main(int argc, char** argv) {
       double missing = 0, placed = 0;
       for (int64_t step = 0; step < count; ++step) {
         int64_t num_replaced = 0;
-        VocabularyFind(v.keys, capacity, ids + step * batch, batch, rows, parallel);
+        device.Find(v.keys, capacity, ids + step * batch, batch, rows);
         for (int64_t i = 0; i < batch; ++i) missing += rows[i] < 0;
         for (int64_t i = 0; i < kOtherWork; ++i) ++other_work[i];
         times.push_back(TimeOf([&] {
-          VocabularyUpdate(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced,
-                           call);
+          device.Update(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced);
         }));
         placed += static_cast<double>(num_replaced);
       }
@@ -178,8 +177,7 @@ int Main(int argc, char** argv) {
       int64_t num_replaced = 0;
       draw(false);
       for (int64_t step = 0; step < steps; ++step) {
-        VocabularyUpdate(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced,
-                         call);
+        device.Update(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced);
       }
     }
     draw(false);
@@ -191,8 +189,7 @@ int Main(int argc, char** argv) {
   draw(false);
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t i = 0; i < kOtherWork; ++i) ++other_work[i];
-    finds.push_back(
-        TimeOf([&] { VocabularyFind(v.keys, capacity, ids + step * batch, batch, rows, parallel); }));
+    finds.push_back(TimeOf([&] { device.Find(v.keys, capacity, ids + step * batch, batch, rows); }));
   }
   Report("find zipf", batch, finds, 0, 0);  // (its missing ids are not counted)
   MapPeer peer = {{}, {}, capacity, admit_after};

@@ -1,5 +1,6 @@
+#include "vocabulary/vocabulary.h"
+
 #include "vocabulary/test/vocabulary_cases.h"
-#include "vocabulary/vocabulary_cpu.h"
 #include "vocabulary/vocabulary_hash.h"
 
 namespace largeout {

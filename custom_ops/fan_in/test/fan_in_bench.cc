@@ -11,12 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <vector>
 
 #include "common/huge_pages.h"
 #include "common/isa.h"
 #include "common/test/check.h"
+#include "common/test/kept_scratch.h"
 #include "fan_in/fan_in.h"
 #include "fan_in/fan_in_random.h"
 #include "fan_in/fan_in_rewire.h"
@@ -71,24 +70,6 @@ double CopyRate(Parallel* parallel) {
          });
 }
 
-// The memory of a call: large pieces, each touched once and handed out again after Reset.
-class BenchScratch final : public Scratch {
- public:
-  void* Allocate(int64_t bytes) override {
-    if (used_ == pieces_.size() || pieces_[used_]->bytes < static_cast<size_t>(bytes)) {
-      pieces_.resize(used_);
-      pieces_.push_back(std::make_unique<Pages<char>>(bytes));
-    }
-    return pieces_[used_++]->data;
-  }
-  size_t used() const { return used_; }
-  void Reset(size_t used) { used_ = used; }
-
- private:
-  std::vector<std::unique_ptr<Pages<char>>> pieces_;
-  size_t used_ = 0;
-};
-
 // The rate at which inputs are gathered where nothing comes from memory: few classes, again and again.
 template <typename T>
 double GatherRate(FanInLayer<T, uint16_t> layer, const FanInBatch& batch, FanInCpu* device) {
@@ -119,7 +100,7 @@ void Run(const Sizes& s, Parallel* parallel) {
   Pages<float> bias(s.classes), first(connections), second(connections), bias_first(s.classes),
       bias_second(s.classes);
   Pages<float> x(s.size * s.inputs);
-  BenchScratch scratch;
+  KeptScratch scratch;
   FanInCpu device({parallel, &scratch}, batch);
   FanInRewireCpu rewiring({parallel, &scratch});
   Random random(1);
@@ -128,7 +109,7 @@ void Run(const Sizes& s, Parallel* parallel) {
   const double draw =
       Best([&] { rewiring.Connections(s.classes, s.fan_in, s.inputs, FanInKey(1, 0), 0, indices.data); });
   const double lay_out = Best([&] {
-    scratch.Reset(0);
+    scratch.Reset();
     device.LayOut(x.data);
   });
   const size_t laid_out = scratch.used();

@@ -16,6 +16,7 @@
 #include "common/huge_pages.h"
 #include "common/isa.h"
 #include "common/test/check.h"
+#include "common/test/kept_scratch.h"
 #include "common/test/test_call.h"
 #include "vocabulary/vocabulary.h"
 
@@ -49,19 +50,6 @@ T* Large(int64_t n, T value) {
   std::fill(data, data + n, value);
   return data;
 }
-
-// A scratch memory that lives from step to step, as that of an op does.
-class KeptScratch final : public Scratch {
- public:
-  void* Allocate(int64_t bytes) override {
-    if (bytes > size_) data_ = Large<char>(bytes, 0), size_ = bytes;
-    return data_;
-  }
-
- private:
-  char* data_ = nullptr;
-  int64_t size_ = 0;
-};
 
 // The same with what C++ brings: ids that were seen often enough get the next row, until there is none.
 struct MapPeer {
@@ -164,6 +152,8 @@ int Main(int argc, char** argv) {
         for (int64_t i = 0; i < batch; ++i) missing += rows[i] < 0;
         for (int64_t i = 0; i < kOtherWork; ++i) ++other_work[i];
         times.push_back(TimeOf([&] {
+          scratch.Reset();
+          scratch.Reset();
           device.Update(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced);
         }));
         placed += static_cast<double>(num_replaced);
@@ -177,6 +167,7 @@ int Main(int argc, char** argv) {
       int64_t num_replaced = 0;
       draw(false);
       for (int64_t step = 0; step < steps; ++step) {
+        scratch.Reset();
         device.Update(v, {admit_after, evict}, ids + step * batch, batch, rows, replaced, &num_replaced);
       }
     }

@@ -13,12 +13,30 @@
 #include <vector>
 
 #include "common/arena.h"
+#include "common/huge_pages.h"
 #include "common/tasks.h"
 #include "full_softmax/full_softmax_blocks.h"
 #include "full_softmax/full_softmax_kernels.h"
 
 namespace largeout {
 namespace {
+
+// The tokens of a call, hidden vectors in float32.
+struct SoftmaxTokens {
+  const float* hidden;     // [count, dim]
+  const int32_t* targets;  // [count], a class, or -1
+  int64_t count;
+  bool skip_target;
+  bool in_bfloat16 = false;  // rows and gradients of logits may be rounded to bfloat16 for the products
+};
+
+// SoftmaxBatchGradients of those.
+template <typename T>
+struct SoftmaxGradients {
+  float* hidden;  // [tokens, dim]
+  T* rows;        // [classes, dim]
+  float* bias;    // [classes]
+};
 
 // Tokens of one product: a multiple of the register tiles' 14 and 6 rows.
 constexpr int64_t kTokenBlock = 252;
@@ -266,11 +284,9 @@ void EachChunk(int64_t tokens, int64_t size, const Body& body) {
   for (int64_t i = 0; i < chunks; ++i) body(tokens * i / chunks, tokens * (i + 1) / chunks, i == 0);
 }
 
-}  // namespace
-
 template <typename T>
-int FullSoftmaxTerms(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const SoftmaxTerms& terms,
-                     const CpuCall& call) {
+int TermsOf(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const SoftmaxTerms& terms,
+            const CpuCall& call) {
   Softmax<T> softmax(table, tokens, call);
   LARGEOUT_RETURN_IF_ERROR(softmax.Reserve(kMostTokens, true, false, {}));
   EachChunk(tokens.count, kMostTokens, [&](int64_t begin, int64_t end, bool) {
@@ -281,9 +297,8 @@ int FullSoftmaxTerms(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, c
 }
 
 template <typename T>
-int FullSoftmaxGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const float* lse,
-                    const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& gradients,
-                    const CpuCall& call) {
+int GradientOf(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const float* lse,
+               const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& gradients, const CpuCall& call) {
   Softmax<T> softmax(table, tokens, call);
   const int64_t most = softmax.MostTokens();
   LARGEOUT_RETURN_IF_ERROR(softmax.Reserve(most, false, false, gradients));
@@ -296,9 +311,9 @@ int FullSoftmaxGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, co
 }
 
 template <typename T>
-int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens,
-                            const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
-                            const SoftmaxGradients<T>& gradients, const CpuCall& call) {
+int TermsAndGradientOf(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens,
+                       const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
+                       const SoftmaxGradients<T>& gradients, const CpuCall& call) {
   Softmax<T> softmax(table, tokens, call);
   std::vector<float> of_lse(tokens.count), of_ce(tokens.count), of_sum(tokens.count);
   const auto upstream = [&](int64_t begin, int64_t end) {
@@ -320,15 +335,127 @@ int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& to
   return 0;
 }
 
-#define LARGEOUT_FULL_SOFTMAX(T)                                                                       \
-  template int FullSoftmaxTerms<T>(const SoftmaxRows<T>&, const SoftmaxTokens&, const SoftmaxTerms&,   \
-                                   const CpuCall&);                                                    \
-  template int FullSoftmaxGrad<T>(const SoftmaxRows<T>&, const SoftmaxTokens&, const float*,           \
-                                  const SoftmaxUpstream&, const SoftmaxGradients<T>&, const CpuCall&); \
-  template int FullSoftmaxTermsAndGrad<T>(const SoftmaxRows<T>&, const SoftmaxTokens&,                 \
-                                          const SoftmaxExpected&, int64_t, const SoftmaxTerms&,        \
-                                          const SoftmaxGradients<T>&, const CpuCall&);
-LARGEOUT_FULL_SOFTMAX(float)
-LARGEOUT_FULL_SOFTMAX(bfloat16)
+template <typename Id>
+BadTarget FirstBadTarget(const Id* targets, int64_t tokens, int64_t classes) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t target = static_cast<int64_t>(targets[t]);
+    if (target < -1 || target >= classes) return {t, target};
+  }
+  return {};
+}
+
+template <typename X, typename Y>
+void Convert(const X* in, int64_t n, Y* out, Parallel* parallel) {
+  parallel->For(n, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) FromFloat(ToFloat(in[i]), out + i);
+  });
+}
+
+// The batch with targets of int32 and hidden vectors of float32: copies, where it has others.
+template <typename H, typename Id>
+int ToTokens(const SoftmaxBatch<H, Id>& batch, int64_t dim, const CpuCall& call, SoftmaxTokens* tokens) {
+  tokens->count = batch.count, tokens->skip_target = batch.skip_target;
+  tokens->in_bfloat16 = std::is_same_v<H, bfloat16>;
+  if constexpr (std::is_same_v<Id, int32_t>) {
+    tokens->targets = batch.targets;
+  } else {
+    int32_t* targets = call.scratch->template Take<int32_t>(batch.count);
+    if (targets == nullptr) return kNoMemory;
+    for (int64_t t = 0; t < batch.count; ++t) targets[t] = static_cast<int32_t>(batch.targets[t]);
+    tokens->targets = targets;
+  }
+  if constexpr (std::is_same_v<H, float>) {
+    tokens->hidden = batch.hidden;
+  } else {
+    float* floats = call.scratch->template Take<float>(batch.count * dim);
+    if (floats == nullptr) return kNoMemory;
+    Convert(batch.hidden, batch.count * dim, floats, call.parallel);
+    tokens->hidden = floats;
+  }
+  return 0;
+}
+
+// What body(tokens, gradients), which takes float32, returns.
+template <typename T, typename H, typename Id, typename Body>
+int WithGradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
+                  const SoftmaxBatchGradients<H, T>& out, const CpuCall& call, BadTarget* bad,
+                  const Body& body) {
+  *bad = FirstBadTarget(batch.targets, batch.count, table.classes);
+  if (bad->found()) return 0;
+  SoftmaxTokens tokens;
+  LARGEOUT_RETURN_IF_ERROR(ToTokens(batch, table.dim, call, &tokens));
+  if (out.rows != nullptr) AdviseHugePages(out.rows, table.classes * table.dim * sizeof(T));
+  if constexpr (std::is_same_v<H, float>) {
+    return body(tokens, SoftmaxGradients<T>{out.hidden, out.rows, out.bias});
+  } else {
+    const int64_t n = batch.count * table.dim;
+    float* d_hidden = out.hidden == nullptr ? nullptr : call.scratch->template Take<float>(n);
+    if (out.hidden != nullptr && d_hidden == nullptr) return kNoMemory;
+    LARGEOUT_RETURN_IF_ERROR(body(tokens, SoftmaxGradients<T>{d_hidden, out.rows, out.bias}));
+    if (d_hidden != nullptr) Convert(d_hidden, n, out.hidden, call.parallel);
+    return 0;
+  }
+}
+
+}  // namespace
+
+template <>
+template <typename T, typename H, typename Id>
+int FullSoftmaxCpu::Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
+                          const SoftmaxTerms& terms, BadTarget* bad) {
+  *bad = FirstBadTarget(batch.targets, batch.count, table.classes);
+  if (bad->found()) return 0;
+  SoftmaxTokens tokens;
+  LARGEOUT_RETURN_IF_ERROR(ToTokens(batch, table.dim, call_, &tokens));
+  return TermsOf(table, tokens, terms, call_);
+}
+
+template <>
+template <typename T, typename H, typename Id>
+int FullSoftmaxCpu::Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const float* lse,
+                             const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out,
+                             BadTarget* bad) {
+  return WithGradients(table, batch, out, call_, bad, [&](const auto& tokens, const auto& gradients) {
+    return GradientOf(table, tokens, lse, upstream, gradients, call_);
+  });
+}
+
+template <>
+template <typename T, typename H, typename Id>
+int FullSoftmaxCpu::TermsAndGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
+                                     const SoftmaxExpected& expected, int64_t scratch_bytes,
+                                     const SoftmaxTerms& terms, const SoftmaxBatchGradients<H, T>& out,
+                                     BadTarget* bad) {
+  return WithGradients(table, batch, out, call_, bad, [&](const auto& tokens, const auto& gradients) {
+    return TermsAndGradientOf(table, tokens, expected, scratch_bytes, terms, gradients, call_);
+  });
+}
+
+template <>
+template <typename X>
+void FullSoftmaxCpu::Scale(const X* in, int64_t n, float factor, X* out) {
+  call_.parallel->For(n, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) FromFloat(ToFloat(in[i]) * factor, out + i);
+  });
+}
+
+template void FullSoftmaxCpu::Scale<float>(const float*, int64_t, float, float*);
+template void FullSoftmaxCpu::Scale<bfloat16>(const bfloat16*, int64_t, float, bfloat16*);
+#define LARGEOUT_FULL_SOFTMAX(T, H, Id)                                                              \
+  template int FullSoftmaxCpu::Terms<T, H, Id>(const SoftmaxRows<T>&, const SoftmaxBatch<H, Id>&,    \
+                                               const SoftmaxTerms&, BadTarget*);                     \
+  template int FullSoftmaxCpu::Gradient<T, H, Id>(const SoftmaxRows<T>&, const SoftmaxBatch<H, Id>&, \
+                                                  const float*, const SoftmaxUpstream&,              \
+                                                  const SoftmaxBatchGradients<H, T>&, BadTarget*);   \
+  template int FullSoftmaxCpu::TermsAndGradient<T, H, Id>(                                           \
+      const SoftmaxRows<T>&, const SoftmaxBatch<H, Id>&, const SoftmaxExpected&, int64_t,            \
+      const SoftmaxTerms&, const SoftmaxBatchGradients<H, T>&, BadTarget*);
+#define LARGEOUT_FULL_SOFTMAX_OF(T, H) \
+  LARGEOUT_FULL_SOFTMAX(T, H, int32_t) \
+  LARGEOUT_FULL_SOFTMAX(T, H, int64_t)
+LARGEOUT_FULL_SOFTMAX_OF(float, float)
+LARGEOUT_FULL_SOFTMAX_OF(float, bfloat16)
+LARGEOUT_FULL_SOFTMAX_OF(bfloat16, float)
+LARGEOUT_FULL_SOFTMAX_OF(bfloat16, bfloat16)
 
 }  // namespace largeout

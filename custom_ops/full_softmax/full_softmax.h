@@ -14,19 +14,26 @@
 // sampled softmax): its p is 0, and ce and sum are 0, whatever their gradients.
 //
 // Bounds of the speed, T tokens, C classes, D columns: 2 T C D flops for the three numbers and 4 T C D for
-// the gradients; the gradient alone has to compute the logits again (6 T C D in all), and TermsAndGrad has
-// not (6 T C D for both). Bytes: the rows once, and their gradient, per chunk of tokens.
+// the gradients; the gradient alone has to compute the logits again (6 T C D in all), and TermsAndGradient
+// has not (6 T C D for both). Bytes: the rows once, and their gradient, per chunk of tokens.
 //
-// hidden is float32 here (the facades convert bfloat16). Where it was bfloat16, the products may be of
-// bfloat16 too, with sums in float32: on GPUs, and on processors with AVX512-BF16, which take half of the
-// time for them. Others take float32. T is the type of the rows, float or bfloat16. All memory belongs to the
-// caller. The results do not depend on the number of threads. Functions return 0 or an error
-// (common/scratch.h).
+// H is the type of hidden vectors, T that of the rows: float or bfloat16. Where hidden vectors are bfloat16,
+// the products may be of bfloat16 too, with sums in float32: on GPUs, and on processors with AVX512-BF16,
+// which take half of the time for them. Others take float32. The results do not depend on the number of
+// threads.
+//
+// A GPU gives the same numbers, and the same bits on every run: no float atomics, sums have an order that
+// depends on the sizes alone. Less than 2^31 tokens, classes and columns. Rows are copied to shared memory 16
+// bytes at a time, and without waiting, where they are aligned to them. Products are those of tensor cores
+// (common/cuda/gemm/): three of TF32 for float32, which lose 2^-22 of a product; of bfloat16 where rows or
+// hidden vectors are. Beside rows of bfloat16 hidden vectors of float32 keep 16 bits. Beside hidden vectors
+// of bfloat16 all factors are rounded to it: rows, and gradients of logits.
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/bfloat16.h"
 #include "common/scratch.h"
@@ -41,12 +48,12 @@ struct SoftmaxRows {
 };
 
 // The tokens of one call.
-struct SoftmaxTokens {
-  const float* hidden;     // [count, dim]
-  const int32_t* targets;  // [count], a class, or -1
+template <typename H, typename Id>
+struct SoftmaxBatch {
+  const H* hidden;    // [count, dim]
+  const Id* targets;  // [count], a class, or -1
   int64_t count;
   bool skip_target;
-  bool in_bfloat16 = false;  // rows and gradients of logits may be rounded to bfloat16 for the products
 };
 
 // [tokens] each.
@@ -58,11 +65,11 @@ struct SoftmaxUpstream {
 };
 
 // Every element is written, none is read before. Any may be null: not wanted.
-template <typename T>
-struct SoftmaxGradients {
-  float* hidden;  // [tokens, dim]
-  T* rows;        // [classes, dim]
-  float* bias;    // [classes]
+template <typename H, typename T>
+struct SoftmaxBatchGradients {
+  H* hidden;    // [tokens, dim]
+  T* rows;      // [classes, dim]
+  float* bias;  // [classes]
 };
 
 // The gradients that a loss is expected to ask for: those of weights[t] * (ce + z_loss * lse^2 + smoothing
@@ -90,45 +97,53 @@ struct BadTarget {
   int64_t position = -1, value = 0;
 };
 
-template <typename Id>
-BadTarget FirstBadTarget(const Id* targets, int64_t tokens, int64_t classes);
-
-template <typename T>
-int FullSoftmaxTerms(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const SoftmaxTerms& terms,
-                     const CpuCall& call);
-
-// lse: [tokens], from FullSoftmaxTerms.
-template <typename T>
-int FullSoftmaxGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens, const float* lse,
-                    const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& gradients,
-                    const CpuCall& call);
-
-// Both at once, exponentials of logits being kept where those of enough tokens fit into scratch_bytes.
-template <typename T>
-int FullSoftmaxTermsAndGrad(const SoftmaxRows<T>& table, const SoftmaxTokens& tokens,
-                            const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
-                            const SoftmaxGradients<T>& gradients, const CpuCall& call);
-
 // Whether `upstream` is what was expected, but for one factor, which goes to *factor (0 where all are 0).
 bool IsExpected(const SoftmaxExpected& expected, const float* lse, const SoftmaxUpstream& upstream,
                 int64_t tokens, float* factor);
 
-// What the facades take: the tokens of a call as they come, hidden vectors of type H and targets of type Id,
-template <typename H, typename Id>
-struct SoftmaxBatch {
-  const H* hidden;    // [count, dim]
-  const Id* targets;  // [count]
-  int64_t count;
-  bool skip_target;
+// C: CpuCall (full_softmax.cc) or GpuCall (cuda/full_softmax*.cu). Arrays are in the memory of the device.
+// Methods return 0 or an error (common/scratch.h). Each looks at the targets first: *bad is the first outside
+// [-1, classes), and nothing else is then done. A GPU waits for the stream once, to learn it. With the call's
+// `late` it does not wait: bad targets are ignored, *bad of Terms is what an earlier call has found, in place
+// of this one, and *bad of Gradient is never found.
+template <typename C>
+class FullSoftmax {
+ public:
+  using Call = C;
+  // Whether TermsAndGradient exists. Others compute gradients when they are asked for.
+  static constexpr bool kGivesExpected = std::is_same_v<C, CpuCall>;
+  explicit FullSoftmax(const Call& call) : call_(call) {}
+
+  // Scratch memory of a GPU: up to 64 MB, or 12 bytes for each 128 tokens and 8192 classes.
+  template <typename T, typename H, typename Id>
+  int Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const SoftmaxTerms& terms,
+            BadTarget* bad);
+
+  // lse: [tokens], from Terms. Scratch memory of a GPU: up to 128 MB (64 with hidden vectors of bfloat16) for
+  // gradients of logits, and the gradient of the hidden vectors in float32: several parts of it, together up
+  // to 32 MB, where there are few tokens, else one, and for float32 vectors none. Rows of bfloat16: also a
+  // float32 copy of some of their gradient, where there are more than 8192 tokens.
+  template <typename T, typename H, typename Id>
+  int Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const float* lse,
+               const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out, BadTarget* bad);
+
+  // CPU only. Both at once, exponentials of logits being kept where those of enough tokens fit into
+  // scratch_bytes.
+  template <typename T, typename H, typename Id>
+  int TermsAndGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
+                       const SoftmaxExpected& expected, int64_t scratch_bytes, const SoftmaxTerms& terms,
+                       const SoftmaxBatchGradients<H, T>& out, BadTarget* bad);
+
+  // CPU only. out[i] = factor * in[i], i < n; out may be in.
+  template <typename X>
+  void Scale(const X* in, int64_t n, float factor, X* out);
+
+ private:
+  const Call call_;
 };
 
-// and the gradients.
-template <typename H, typename T>
-struct SoftmaxBatchGradients {
-  H* hidden;
-  T* rows;
-  float* bias;
-};
+using FullSoftmaxCpu = FullSoftmax<CpuCall>;
+using FullSoftmaxGpu = FullSoftmax<GpuCall>;
 
 }  // namespace largeout
 

@@ -1,4 +1,4 @@
-// What is looked at before anything is computed: targets, and whether gradients are those that were expected.
+// Whether gradients are those that were expected.
 #include <cmath>
 
 #include "full_softmax/full_softmax.h"
@@ -28,17 +28,5 @@ bool IsExpected(const SoftmaxExpected& expected, const float* lse, const Softmax
            return std::fabs(got - *factor * want) <= kRounding * std::fabs(*factor * want);
          });
 }
-
-template <typename Id>
-BadTarget FirstBadTarget(const Id* targets, int64_t tokens, int64_t classes) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t target = static_cast<int64_t>(targets[t]);
-    if (target < -1 || target >= classes) return {t, target};
-  }
-  return {};
-}
-
-template BadTarget FirstBadTarget<int32_t>(const int32_t*, int64_t, int64_t);
-template BadTarget FirstBadTarget<int64_t>(const int64_t*, int64_t, int64_t);
 
 }  // namespace largeout

@@ -140,27 +140,50 @@ __global__ void JoinRanges(PartialTerms parts, int64_t ranges, const int32_t* ta
 
 }  // namespace
 
-template <typename Id>
-int SoftmaxTargetsCuda(const Id* targets, int64_t tokens, int64_t classes, int32_t* copy, Scratch* scratch,
-                       GpuStream stream, BadTarget* bad, LateReport* late) {
+template <typename H, typename Id>
+int CheckBatch(const SoftmaxBatch<H, Id>& batch, int64_t classes, const GpuCall& call,
+               SoftmaxBatch<H, int32_t>* checked, BadTarget* bad) {
   if (bad != nullptr) *bad = {};
-  if (tokens == 0) return 0;
-  auto* first = scratch->Take<unsigned long long>(1);
+  int32_t* copy = nullptr;
+  *checked = {batch.hidden, nullptr, batch.count, batch.skip_target};
+  bool as_they_are = false;
+  if constexpr (std::is_same_v<Id, int32_t>) {
+    as_they_are = call.late == nullptr;  // bad ones end the call
+    checked->targets = batch.targets;
+  }
+  if (!as_they_are) {
+    copy = call.scratch->template Take<int32_t>(batch.count);
+    if (copy == nullptr) return kNoMemory;
+    checked->targets = copy;
+  }
+  if (batch.count == 0) return 0;
+  const GpuStream stream = call.stream;
+  auto* first = call.scratch->template Take<unsigned long long>(1);
   if (first == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(first, 0xff, sizeof(*first), stream));  // all ones are -1
-  LARGEOUT_RETURN_IF_ERROR(
-      Launch(CheckTargets<Id>, Blocks(tokens), kThreads, 0, stream, targets, tokens, classes, copy, first));
+  LARGEOUT_RETURN_IF_ERROR(Launch(CheckTargets<Id>, Blocks(batch.count), kThreads, 0, stream, batch.targets,
+                                  batch.count, classes, copy, first));
   if (bad == nullptr) return 0;
-  if (late == nullptr) return ReadBadTarget(targets, first, bad, stream);
+  if (call.late == nullptr) return ReadBadTarget(batch.targets, first, bad, stream);
   LateFinding* slot;
-  LARGEOUT_RETURN_IF_ERROR(late->Open(&slot));
-  return Launch(PostTarget<Id>, 1, 1, 0, stream, targets, classes, first, slot);
+  LARGEOUT_RETURN_IF_ERROR(call.late->Open(&slot));
+  return Launch(PostTarget<Id>, 1, 1, 0, stream, batch.targets, classes, first, slot);
 }
 
-template <typename T, typename H>
-int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
-                         const SoftmaxTerms& terms, Scratch* scratch, GpuStream stream) {
-  if (batch.count == 0) return 0;
+template <>
+template <typename T, typename H, typename Id>
+int FullSoftmaxGpu::Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& asked,
+                          const SoftmaxTerms& terms, BadTarget* bad) {
+  LateFinding earlier;
+  if (call_.late != nullptr && call_.late->Take(&earlier)) {
+    *bad = {earlier.position, earlier.value};
+    return 0;
+  }
+  SoftmaxBatch<H, int32_t> batch;
+  LARGEOUT_RETURN_IF_ERROR(CheckBatch(asked, table.classes, call_, &batch, bad));
+  if (bad->found() || batch.count == 0) return 0;
+  Scratch* const scratch = call_.scratch;
+  const GpuStream stream = call_.stream;
   const TermsPlan plan(table.classes, batch.count);
   const int64_t partial = plan.ranges * plan.tokens;
   const PartialTerms parts{scratch->Take<float>(partial), scratch->Take<float>(partial),
@@ -184,17 +207,21 @@ int FullSoftmaxTermsCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int3
   return 0;
 }
 
-#define LARGEOUT_INSTANTIATE_TARGETS(Id)                                                          \
-  template int SoftmaxTargetsCuda<Id>(const Id*, int64_t, int64_t, int32_t*, Scratch*, GpuStream, \
-                                      BadTarget*, LateReport*);
-LARGEOUT_INSTANTIATE_TARGETS(int32_t)
-LARGEOUT_INSTANTIATE_TARGETS(int64_t)
-#define LARGEOUT_INSTANTIATE(T, H)                                                                \
-  template int FullSoftmaxTermsCuda<T, H>(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, \
-                                          const SoftmaxTerms&, Scratch*, GpuStream);
-LARGEOUT_INSTANTIATE(float, float)
-LARGEOUT_INSTANTIATE(float, bfloat16)
-LARGEOUT_INSTANTIATE(bfloat16, float)
-LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
+#define LARGEOUT_TERMS(T, H)                                                                                \
+  template int FullSoftmaxGpu::Terms<T, H, int32_t>(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, \
+                                                    const SoftmaxTerms&, BadTarget*);                       \
+  template int FullSoftmaxGpu::Terms<T, H, int64_t>(const SoftmaxRows<T>&, const SoftmaxBatch<H, int64_t>&, \
+                                                    const SoftmaxTerms&, BadTarget*);
+LARGEOUT_TERMS(float, float)
+LARGEOUT_TERMS(float, bfloat16)
+LARGEOUT_TERMS(bfloat16, float)
+LARGEOUT_TERMS(bfloat16, bfloat16)
+#define LARGEOUT_CHECK(H)                                                           \
+  template int CheckBatch(const SoftmaxBatch<H, int32_t>&, int64_t, const GpuCall&, \
+                          SoftmaxBatch<H, int32_t>*, BadTarget*);                   \
+  template int CheckBatch(const SoftmaxBatch<H, int64_t>&, int64_t, const GpuCall&, \
+                          SoftmaxBatch<H, int32_t>*, BadTarget*);
+LARGEOUT_CHECK(float)
+LARGEOUT_CHECK(bfloat16)
 
 }  // namespace largeout

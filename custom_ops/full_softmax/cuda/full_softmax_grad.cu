@@ -243,28 +243,38 @@ class Gradients {
 
 }  // namespace
 
-template <typename T, typename H>
-int FullSoftmaxGradCuda(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const float* lse,
-                        const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& gradients,
-                        Scratch* scratch, GpuStream stream) {
+template <>
+template <typename T, typename H, typename Id>
+int FullSoftmaxGpu::Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& asked, const float* lse,
+                             const SoftmaxUpstream& upstream, const SoftmaxBatchGradients<H, T>& out,
+                             BadTarget* bad) {
+  SoftmaxBatch<H, int32_t> batch;
+  *bad = {};
+  LARGEOUT_RETURN_IF_ERROR(
+      CheckBatch(asked, table.classes, call_, &batch, call_.late == nullptr ? bad : nullptr));
+  if (bad->found()) return 0;
+  const GpuStream stream = call_.stream;
   if (batch.count == 0 || table.classes == 0) {
-    LARGEOUT_RETURN_IF_ERROR(SetZero(gradients.hidden, batch.count * table.dim, stream));
-    LARGEOUT_RETURN_IF_ERROR(SetZero(gradients.rows, table.classes * table.dim, stream));
-    return SetZero(gradients.bias, table.classes, stream);
+    LARGEOUT_RETURN_IF_ERROR(SetZero(out.hidden, batch.count * table.dim, stream));
+    LARGEOUT_RETURN_IF_ERROR(SetZero(out.rows, table.classes * table.dim, stream));
+    return SetZero(out.bias, table.classes, stream);
   }
   const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
-  Gradients<T, H> work(table, batch, gradients, stream);
-  LARGEOUT_RETURN_IF_ERROR(work.Reserve(scratch));
+  Gradients<T, H> work(table, batch, out, stream);
+  LARGEOUT_RETURN_IF_ERROR(work.Reserve(call_.scratch));
   return work.Run(of);
 }
 
-#define LARGEOUT_INSTANTIATE(T, H)                                                               \
-  template int FullSoftmaxGradCuda<T, H>(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, \
-                                         const float*, const SoftmaxUpstream&,                   \
-                                         const SoftmaxBatchGradients<H, T>&, Scratch*, GpuStream);
-LARGEOUT_INSTANTIATE(float, float)
-LARGEOUT_INSTANTIATE(float, bfloat16)
-LARGEOUT_INSTANTIATE(bfloat16, float)
-LARGEOUT_INSTANTIATE(bfloat16, bfloat16)
+#define LARGEOUT_GRADIENT(T, H, Id)                                                                  \
+  template int FullSoftmaxGpu::Gradient<T, H, Id>(const SoftmaxRows<T>&, const SoftmaxBatch<H, Id>&, \
+                                                  const float*, const SoftmaxUpstream&,              \
+                                                  const SoftmaxBatchGradients<H, T>&, BadTarget*);
+#define LARGEOUT_GRADIENT_OF(T, H) \
+  LARGEOUT_GRADIENT(T, H, int32_t) \
+  LARGEOUT_GRADIENT(T, H, int64_t)
+LARGEOUT_GRADIENT_OF(float, float)
+LARGEOUT_GRADIENT_OF(float, bfloat16)
+LARGEOUT_GRADIENT_OF(bfloat16, float)
+LARGEOUT_GRADIENT_OF(bfloat16, bfloat16)
 
 }  // namespace largeout

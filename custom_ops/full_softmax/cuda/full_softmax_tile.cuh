@@ -2,10 +2,17 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_TILE_CUH_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_TILE_CUH_
 
+#include "common/cuda/cuda.h"
 #include "common/cuda/gemm/multiply.cuh"
-#include "full_softmax/cuda/full_softmax_cuda.h"
+#include "full_softmax/full_softmax.h"
 
 namespace largeout {
+
+// What Terms and Gradient begin with: the batch with targets of int32, -1 in the place of bad ones. Waits for
+// the stream to learn *bad; bad null, or with the call's `late`, it does not wait (full_softmax.cu).
+template <typename H, typename Id>
+int CheckBatch(const SoftmaxBatch<H, Id>& batch, int64_t classes, const GpuCall& call,
+               SoftmaxBatch<H, int32_t>* checked, BadTarget* bad);
 
 // Rows of a tile are tokens, columns classes; or either of them, and elements of a row. Rows of type T,
 // hidden vectors of type H.

@@ -1,5 +1,5 @@
 // The CPU kernels of full_softmax.
-#include "full_softmax/full_softmax_cpu.h"
+#include "full_softmax/full_softmax.h"
 #include "full_softmax/op/full_softmax_kernel_op.h"
 
 namespace largeout {

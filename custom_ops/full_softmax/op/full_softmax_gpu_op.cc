@@ -1,7 +1,7 @@
 // The GPU kernels of full_softmax.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
-#include "full_softmax/cuda/full_softmax_gpu.h"
+#include "full_softmax/full_softmax.h"
 #include "full_softmax/op/full_softmax_kernel_op.h"
 
 namespace largeout {

@@ -5,7 +5,7 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
-#include "full_softmax/cuda/full_softmax_gpu.h"
+#include "full_softmax/full_softmax.h"
 
 namespace largeout {
 namespace {

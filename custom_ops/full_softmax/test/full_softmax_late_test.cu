@@ -1,7 +1,7 @@
 // Terms and gradients of a softmax that wait for nothing: a bad target is taken for none, and a later call
 // names it.
 #include "common/test/on_stream.cuh"
-#include "full_softmax/cuda/full_softmax_gpu.h"
+#include "full_softmax/full_softmax.h"
 #include "full_softmax/test/full_softmax_cases.h"
 
 namespace largeout {

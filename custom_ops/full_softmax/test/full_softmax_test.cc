@@ -1,4 +1,5 @@
-#include "full_softmax/full_softmax_cpu.h"
+#include "full_softmax/full_softmax.h"
+
 #include "full_softmax/test/full_softmax_cases.h"
 
 namespace largeout {

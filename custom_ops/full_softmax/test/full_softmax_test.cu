@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "full_softmax/cuda/full_softmax_gpu.h"
+#include "full_softmax/full_softmax.h"
 #include "full_softmax/test/full_softmax_cases.h"
 
 namespace largeout {

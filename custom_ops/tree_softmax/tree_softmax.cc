@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/huge_pages.h"
+#include "tree_softmax/tree_softmax_floats.h"
 #include "tree_softmax/tree_softmax_kernels.h"
 #include "tree_softmax/tree_softmax_products.h"
 #include "tree_softmax/tree_softmax_tasks.h"
@@ -42,11 +44,10 @@ std::vector<TreeTask> LossTasks(const TreeGroups& groups, int64_t dim) {
   return tasks;
 }
 
-}  // namespace
-
 template <typename T>
-void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                     int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel) {
+void LossOf(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
+            int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs,
+            Parallel* parallel) {
   const TreeKernels<T> kernels;
   const TreeProducts<T> products(table, kernels.dot);
   const int64_t dim = table.dim;
@@ -105,10 +106,35 @@ void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const fl
   });
 }
 
-template void TreeSoftmaxLoss<float>(const TreeArrays&, const TreeTable<float>&, const float*, const float*, int64_t,
-                                     const TreePairs&, float*, float*, float*, Parallel*);
-template void TreeSoftmaxLoss<bfloat16>(const TreeArrays&, const TreeTable<bfloat16>&, const float*, const float*, int64_t,
-                                        const TreePairs&, float*, float*, float*, Parallel*);
+}  // namespace
+
+template <>
+template <typename T, typename H>
+int TreeSoftmaxCpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                         const float* weights, int64_t tokens, const TreeLossOutputs& out,
+                         int64_t /*scratch_bytes*/) {
+  if (out.probs != nullptr) AdviseHugePages(out.probs, loss_.prob_count * sizeof(float));
+  const float* floats;
+  LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, call_, &floats));
+  if (out.group_start != nullptr) {
+    std::copy(loss_.token.begin(), loss_.token.end(), out.pair_token);
+    std::copy(loss_.row.begin(), loss_.row.end(), out.pair_row);
+    std::copy(loss_.group_node.begin(), loss_.group_node.end(), out.group_node);
+    std::copy(loss_.group_start.begin(), loss_.group_start.end(), out.group_start);
+  }
+  LossOf(tree, TableFor<H>(table), floats, weights, tokens, loss_, out.loss, out.pair_lse, out.probs,
+         call_.parallel);
+  return 0;
+}
+
+#define LARGEOUT_LOSS(T, H)                                                                               \
+  template int TreeSoftmaxCpu::Loss<T, H>(const TreeArrays&, const TreeTable<T>&, const H*, const float*, \
+                                          int64_t, const TreeLossOutputs&, int64_t);
+LARGEOUT_LOSS(float, float)
+LARGEOUT_LOSS(float, bfloat16)
+LARGEOUT_LOSS(bfloat16, float)
+LARGEOUT_LOSS(bfloat16, bfloat16)
+#undef LARGEOUT_LOSS
 
 void ToFloats(const bfloat16* in, int64_t n, float* out, Parallel* parallel) {
   const TreeExpKernels& kernels = LARGEOUT_SELECT(kTreeExp);

@@ -1,38 +1,50 @@
-// Softmax over a tree: p(class | h) is the product of one softmax per node on the way from the root to the class.
+// Softmax over a tree: p(class | h) is the product of one softmax per node on the way from the root to the
+// class.
 //
-// The children of a node are contiguous rows of one table, so a batch is a list of (token, node) *pairs*: a token has one
-// pair for every node on the path of its target. Pairs are sorted by node; a *group* is the run of pairs of one node and is
-// one small GEMM, softmax and cross-entropy straight on the table. Nothing is gathered per token, nothing has the size
-// [tokens, classes].
+// The children of a node are contiguous rows of one table, so a batch is a list of (token, node) *pairs*: a
+// token has one pair for every node on the path of its target. Pairs are sorted by node; a *group* is the run
+// of pairs of one node and is one small GEMM, softmax and cross-entropy straight on the table. Nothing is
+// gathered per token, nothing has the size [tokens, classes].
 //
-//   TreePairs pairs;                                                      // CPU only; the CUDA twin builds its own
-//   BuildTreePairs(tree, targets, weights, tokens, &parallel, &pairs);    // checks targets and the path's tree arrays
-//   TreeSoftmaxLoss(tree, table, hidden, weights, tokens, pairs, ...);    // loss [tokens], lse [P], probs [S]
-//   TreeSoftmaxGrad(...);                                                 // d_hidden, gradients of the rows of the groups
+//   TreeSoftmaxCpu device(call);                                          // or TreeSoftmaxGpu
+//   device.FindPaths(tree, targets, weights, tokens, dim, 0, &lasting, &paths);  // checks targets and the
+//   path's arrays device.Loss(tree, table, hidden, weights, tokens, out, scratch_bytes);       // loss
+//   [tokens], lse [P], probs [S] device.Gradient(...);                                                 //
+//   d_hidden, gradients of the rows of the groups
 //
-// The saved tensors between loss and gradient (the same on every device; P pairs, G groups, int32 unless stated):
+// The saved tensors between loss and gradient (the same on every device; P pairs, G groups, int32 unless
+// stated):
 //   pair_token  [P]    sorted by node, within a node by token
 //   pair_row    [P]    the row that the path takes at this node
 //   group_node  [G]    ascending, so a parent's group comes before its children's
-//   group_start [G+1]  pairs group_start[g] .. group_start[g+1] belong to node group_node[g]; group_start[G] = P
-//   pair_lse    [P]    float32, logsumexp of the node's logits
-//   probs       [S]    float32, pair p of group g, child j: probs[prob_start(g) + (p - group_start[g]) * size(g) + j], where
-//                      size(g) is the number of children and prob_start(g) the sum of pairs * size over earlier groups.
-//                      S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the gradient computes them anew.
-// Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of size(g).
+//   group_start [G+1]  pairs group_start[g] .. group_start[g+1] belong to node group_node[g]; group_start[G]
+//   = P pair_lse    [P]    float32, logsumexp of the node's logits probs       [S]    float32, pair p of
+//   group g, child j: probs[prob_start(g) + (p - group_start[g]) * size(g) + j], where
+//                      size(g) is the number of children and prob_start(g) the sum of pairs * size over
+//                      earlier groups. S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the
+//                      gradient computes them anew.
+// Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of
+// size(g).
 //
-// hidden is float32 here: the caller converts bfloat16 (ToFloats), and sets in_bfloat16 of the table. T is the table's type,
-// float or bfloat16.
-// (On GPUs hidden vectors of bfloat16 are not converted for wide nodes: tree_softmax_cuda.h.)
-// All memory belongs to the caller. The results do not depend on the number of threads.
+// H is the type of hidden vectors, T that of the table: float or bfloat16. Arrays are in the memory of the
+// device, the tree's too. The results do not depend on the number of threads.
+//
+// A GPU gives the same tensors, and the same bits on every run: no float atomics, sums have an order that
+// depends on the sizes alone. Any dim; rows are read in 16-byte pieces (8 for bfloat16) where dim is a
+// multiple of 4. Wide nodes use tensor cores (common/cuda/gemm/): three products of TF32 for float32 tables,
+// which lose 2^-22 of a product; bfloat16 for tables of bfloat16, where float32 factors keep 16 bits. Beside
+// hidden vectors of bfloat16 each product of a wide node is one of bfloat16: rows of float32, and the
+// gradients of logits, are rounded, in loss and gradient alike. Sums are of float32, and those of bias
+// gradients of what is not rounded. Narrow nodes and top-k take hidden vectors as float32.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "common/bfloat16.h"
-#include "common/parallel.h"
+#include "common/scratch.h"
 
 namespace largeout {
 
@@ -51,8 +63,8 @@ struct TreeTable {
   const T* rows;      // [rows, dim]
   const float* bias;  // [rows], or null
   int64_t dim;
-  // On a CPU: products of wide nodes may be of bfloat16, with sums in float32, where the processor has them.
-  // Rows of float32, and the gradients of logits, are then rounded. (On a GPU hidden vectors of bfloat16 say so.)
+  // Set by a CPU beside hidden vectors of bfloat16: products of wide nodes may be of bfloat16, with sums in
+  // float32, where the processor has them. Rows of float32, and the gradients of logits, are then rounded.
   bool in_bfloat16 = false;
 };
 
@@ -70,17 +82,6 @@ struct TreePairs {
   bool ordered = true;               // rows of the groups ascend
   int64_t bad_position = -1;         // of the first bad target (kBadTarget), or of a target whose path is no path (kBadTree)
 };
-
-// A token of weight 0 is skipped: no pairs, its target may be anything. weights: [tokens], or null for all 1.
-template <typename Id>
-TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                          Parallel* parallel, TreePairs* pairs);
-
-// loss[t] = weights[t] * sum over the path of (lse - logit of the row), 0 where the weight is 0. pair_lse: [P]. probs:
-// [pairs.prob_count], or null (nothing of that size is then allocated).
-template <typename T>
-void TreeSoftmaxLoss(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                     int64_t tokens, const TreePairs& pairs, float* loss, float* pair_lse, float* probs, Parallel* parallel);
 
 // The sizes of a batch's paths: P, G and S of above; or what is wrong with them.
 struct TreePaths {
@@ -104,25 +105,14 @@ struct TreeSaved {
   int64_t pairs, groups;
 };
 
-// True when every index that the gradient follows is in range and groups are ascending, non-empty and cover the pairs.
-// Writes U to *unique_rows, and the size that probs must have to *prob_count.
-bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t* unique_rows,
-                    int64_t* prob_count);
-
-// Its answer, and these sizes.
+// What the gradient of saved tensors touches.
 struct TreeTouched {
+  // Every index that the gradient follows is in range, and groups are ascending, non-empty and cover the
+  // pairs.
   bool ok = true;
+  // U, and the size that probs must have.
   int64_t rows = 0, probs = 0;
 };
-
-// With g = (prob - onehot(row)) * grad_loss[t] * weights[t]: d_hidden[t] = sum of g * table row over the path's nodes, 0 for
-// skipped tokens; row_grads = sum of g * hidden[t] over a node's tokens; bias_grads = sum of g. Every output element is
-// written, none is read before. bias_grads may be null. tree: only node_start, node_parent and sizes are read.
-// scratch_bytes bounds what large nodes keep of probabilities when saved.probs is null.
-template <typename T>
-void TreeSoftmaxGrad(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                     const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                     float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads, Parallel* parallel);
 
 // Takes the gradients of rows as they are made, in the place of an array with all of them.
 template <typename T>
@@ -135,25 +125,98 @@ class TreeRowTaker {
   virtual void Take(int64_t first, int64_t n, int64_t next, const T* grads) = 0;
 };
 
-// The same, but that row gradients go to `taker`: the same bits. Beside them at most about scratch_bytes are
-// held.
-template <typename T>
-void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
-                       const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
-                       int64_t scratch_bytes, float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
-                       float* bias_grads, Parallel* parallel);
+struct TreeLossPlan;  // cuda/tree_softmax_plan.h
+struct TreeGradPlan;
 
-// The k most probable classes of every query, exact, by best-first search: log_probs [queries, k] descending, ids
-// [queries, k]; ties by the smaller id. k <= classes. row_child: [rows] class id, or ~node. A query with NaN ends as soon
-// as it has k classes; their log probabilities are NaN. False: row_child names a node or class that does not
-// exist, or nodes have several parents and so more rows were met than there are.
-template <typename T, typename Id>
-bool TreeTopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
-              int64_t queries, int64_t k, float* log_probs, Id* ids, Parallel* parallel);
+// One call: of FindPaths and Loss, of Resume or Check and then Gradient, or of TopK. C: CpuCall
+// (tree_softmax*.cc) or GpuCall (cuda/tree_softmax*.cu). Methods return 0 or an error (common/scratch.h).
+template <typename C>
+class TreeSoftmax {
+  static constexpr bool kOnCpu = std::is_same_v<C, CpuCall>;
 
-// bfloat16 <-> float32, vectorised.
-void ToFloats(const bfloat16* in, int64_t n, float* out, Parallel* parallel);
-void FromFloats(const float* in, int64_t n, bfloat16* out, Parallel* parallel);
+ public:
+  using Call = C;
+  using Plan = std::conditional_t<kOnCpu, TreeTouched, TreeGradPlan>;
+  explicit TreeSoftmax(const Call& call) : call_(call) {}
+
+  // Finds the paths of the targets, which Loss then follows; their sizes, or what is wrong, in *paths. A
+  // token of weight 0 is skipped: no pairs, its target may be anything. weights: [tokens], or null for all 1.
+  // likely_pairs: how many pairs there will be, or a little more; 0 if nobody knows. No result depends on it.
+  // What GradientPlan gives is in memory of `lasting`. A GPU waits for the stream once where likely_pairs are
+  // enough, otherwise twice (and once more for a bad target).
+  template <typename Id>
+  int FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens, int64_t dim,
+                int64_t likely_pairs, Scratch* lasting, TreePaths* paths);
+
+  // loss[t] = weights[t] * sum over the path of (lse - logit of the row), 0 where the weight is 0.
+  // scratch_bytes bounds what is held of probabilities that are not saved. (On a GPU no logits of wide nodes
+  // are in memory then, but two numbers for each pair and some thousand children.)
+  template <typename T, typename H>
+  int Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+           int64_t tokens, const TreeLossOutputs& out, int64_t scratch_bytes);
+
+  // After Loss: what it found that the gradient needs as well.
+  Plan GradientPlan() const;
+
+  // Whether Resume may take the place of Check, for a table of T; whether probabilities were saved.
+  template <typename T>
+  static bool CanResume(const Plan& plan, bool saved_probs) {
+    return plan.ok && (saved_probs || kOnCpu || std::is_same_v<T, float>);
+  }
+
+  // Goes on from the plan of the loss that left the saved tensors, for the same tree, tokens and dim.
+  TreeTouched Resume(const Plan& plan);
+
+  // What the gradient of `saved` touches, for a table of T. A GPU waits for the stream once.
+  template <typename T>
+  int Check(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+            TreeTouched* touched);
+
+  // With g = (prob - onehot(row)) * grad_loss[t] * weights[t]: d_hidden[t] = sum of g * table row over the
+  // path's nodes, 0 for skipped tokens; row_grads = sum of g * hidden[t] over a node's tokens; bias_grads =
+  // sum of g. Every output element is written, none is read before. bias_grads may be null. tree: only
+  // node_start, node_parent and sizes are read. After Resume, or for what Check found to be right.
+  // scratch_bytes bounds what large nodes keep of probabilities when saved.probs is null (on a GPU up to two
+  // slices, of 128 pairs x children, or 64 where there are more than a million; beside them what the splits
+  // of row gradients leave, and up to 35 MB of d_hidden's parts).
+  template <typename T, typename H>
+  int Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+               const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
+               H* d_hidden, int64_t* rows, T* row_grads, float* bias_grads);
+
+  // The k most probable classes of every query, exact, by best-first search: log_probs [queries, k]
+  // descending, ids [queries, k]; ties by the smaller id. k <= classes. row_child: [rows] class id, or ~node.
+  // A query with NaN ends as soon as it has k classes; their log probabilities are NaN. *ok is false where
+  // row_child names a node or class that does not exist, or nodes have several parents and so more rows were
+  // met than there are.
+  //
+  // On a GPU the logits of a wide root are computed for many queries together, up to 256 MB of them. Then one
+  // block a query, its open nodes in a heap of 1024 entries in shared memory. A query whose heap overflows is
+  // searched again with a heap of `nodes` entries in device memory, which cannot overflow, so the answer
+  // stays exact; several such queries share what memory there is and take their turns. Waits for the stream
+  // twice.
+  template <typename T, typename H, typename Id>
+  int TopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const H* hidden,
+           int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok);
+
+ protected:
+  const Call call_;
+
+ private:
+  std::conditional_t<kOnCpu, TreePairs, TreeLossPlan> loss_;
+  Plan gradient_;
+};
+
+using TreeSoftmaxCpu = TreeSoftmax<CpuCall>;
+using TreeSoftmaxGpu = TreeSoftmax<GpuCall>;
+
+// TreeSoftmaxCpu::Gradient, but that row gradients go to `taker`: the same bits. Beside them at most about
+// scratch_bytes are held.
+template <typename T, typename H>
+int TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                      const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
+                      int64_t scratch_bytes, H* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
+                      float* bias_grads, const CpuCall& call);
 
 }  // namespace largeout
 

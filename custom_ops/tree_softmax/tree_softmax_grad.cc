@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "tree_softmax/tree_softmax.h"
+#include "tree_softmax/tree_softmax_floats.h"
 #include "tree_softmax/tree_softmax_kernels.h"
 #include "tree_softmax/tree_softmax_products.h"
 #include "tree_softmax/tree_softmax_waves.h"
@@ -39,11 +40,11 @@ struct GradScratch {
 };
 
 template <typename T>
-class Gradient {
+class GradientPass {
  public:
-  Gradient(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-           const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads,
-           TreeRowTaker<T>* taker, float* bias_grads)
+  GradientPass(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
+               const float* grad_loss, const TreeSaved& saved, float* d_hidden, T* row_grads,
+               TreeRowTaker<T>* taker, float* bias_grads)
       : groups_(tree, saved.group_node, saved.group_start, saved.groups),
         table_(table),
         hidden_(hidden),
@@ -310,34 +311,59 @@ class Gradient {
   Buffer<float> kept_, partial_;
 };
 
+// Hidden vectors, and where their gradients belong, in float32.
+template <typename T, typename H>
+int Run(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+        const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden,
+        int64_t* rows, T* row_grads, TreeRowTaker<T>* taker, float* bias_grads, const CpuCall& call) {
+  const int64_t n = tokens * table.dim;
+  const float* floats;
+  LARGEOUT_RETURN_IF_ERROR(Floats(hidden, n, call, &floats));
+  float* d_floats;
+  if constexpr (std::is_same_v<H, float>) {
+    d_floats = d_hidden;
+  } else {
+    d_floats = call.scratch->template Take<float>(n);
+    if (d_floats == nullptr) return kNoMemory;
+  }
+  GradientPass<T> pass(tree, TableFor<H>(table), floats, weights, grad_loss, saved, d_floats, row_grads,
+                       taker, bias_grads);
+  pass.Run(tree, tokens, scratch_bytes, rows, call.parallel);
+  if constexpr (!std::is_same_v<H, float>) FromFloats(d_floats, n, d_hidden, call.parallel);
+  return 0;
+}
+
 }  // namespace
 
-template <typename T>
-void TreeSoftmaxGrad(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                     const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                     float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads, Parallel* parallel) {
-  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, row_grads, nullptr,
-                       bias_grads);
-  gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
+template <>
+template <typename T, typename H>
+int TreeSoftmaxCpu::Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                             const float* weights, const float* grad_loss, int64_t tokens,
+                             const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden, int64_t* rows,
+                             T* row_grads, float* bias_grads) {
+  return Run<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden, rows,
+                row_grads, nullptr, bias_grads, call_);
 }
 
-template <typename T>
-void TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden,
-                       const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
-                       int64_t scratch_bytes, float* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
-                       float* bias_grads, Parallel* parallel) {
-  Gradient<T> gradient(tree, table, hidden, weights, grad_loss, saved, d_hidden, nullptr, taker, bias_grads);
-  gradient.Run(tree, tokens, scratch_bytes, rows, parallel);
+template <typename T, typename H>
+int TreeSoftmaxGradTo(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                      const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
+                      int64_t scratch_bytes, H* d_hidden, int64_t* rows, TreeRowTaker<T>* taker,
+                      float* bias_grads, const CpuCall& call) {
+  return Run<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden, rows,
+                nullptr, taker, bias_grads, call);
 }
 
-#define LARGEOUT_GRADIENTS(T)                                                                              \
-  template void TreeSoftmaxGrad<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,     \
-                                   const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*, T*, \
-                                   float*, Parallel*);                                                     \
-  template void TreeSoftmaxGradTo<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,   \
-                                     const float*, int64_t, const TreeSaved&, int64_t, float*, int64_t*,   \
-                                     TreeRowTaker<T>*, float*, Parallel*);
-LARGEOUT_GRADIENTS(float)
-LARGEOUT_GRADIENTS(bfloat16)
+#define LARGEOUT_GRADIENTS(T, H)                                                                       \
+  template int TreeSoftmaxCpu::Gradient<T, H>(const TreeArrays&, const TreeTable<T>&, const H*,        \
+                                              const float*, const float*, int64_t, const TreeSaved&,   \
+                                              int64_t, H*, int64_t*, T*, float*);                      \
+  template int TreeSoftmaxGradTo<T, H>(const TreeArrays&, const TreeTable<T>&, const H*, const float*, \
+                                       const float*, int64_t, const TreeSaved&, int64_t, H*, int64_t*, \
+                                       TreeRowTaker<T>*, float*, const CpuCall&);
+LARGEOUT_GRADIENTS(float, float)
+LARGEOUT_GRADIENTS(float, bfloat16)
+LARGEOUT_GRADIENTS(bfloat16, float)
+LARGEOUT_GRADIENTS(bfloat16, bfloat16)
 
 }  // namespace largeout

@@ -113,8 +113,6 @@ void SortByNode(const std::vector<Step>& steps, int64_t nodes, std::vector<int32
   for (int64_t i = 0; i < n; ++i) (*order)[i] = a[i].slot;
 }
 
-}  // namespace
-
 template <typename Id>
 TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
                           Parallel* parallel, TreePairs* pairs) {
@@ -181,8 +179,8 @@ TreeStatus BuildTreePairs(const TreeArrays& tree, const Id* targets, const float
   return TreeStatus::kOk;
 }
 
-bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t* unique_rows,
-                    int64_t* prob_count) {
+bool CheckSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t* unique_rows,
+                int64_t* prob_count) {
   int64_t row_end = 0;  // of the group before: rows ascend
   *unique_rows = *prob_count = 0;
   if (saved.group_start[0] != 0 || saved.group_start[saved.groups] != saved.pairs) return false;
@@ -204,7 +202,47 @@ bool CheckTreeSaved(const TreeArrays& tree, const TreeSaved& saved, int64_t toke
   return true;
 }
 
-template TreeStatus BuildTreePairs<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t, Parallel*, TreePairs*);
-template TreeStatus BuildTreePairs<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t, Parallel*, TreePairs*);
+}  // namespace
+
+template <>
+template <typename Id>
+int TreeSoftmaxCpu::FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
+                              int64_t /*dim*/, int64_t /*likely_pairs*/, Scratch* /*lasting*/,
+                              TreePaths* paths) {
+  paths->status = BuildTreePairs(tree, targets, weights, tokens, call_.parallel, &loss_);
+  paths->bad_position = loss_.bad_position;
+  if (paths->bad_position >= 0) paths->bad_target = static_cast<int64_t>(targets[paths->bad_position]);
+  paths->pairs = static_cast<int64_t>(loss_.token.size());
+  paths->groups = static_cast<int64_t>(loss_.group_node.size());
+  paths->probs = loss_.prob_count;
+  return 0;
+}
+
+template <>
+TreeTouched TreeSoftmaxCpu::GradientPlan() const {
+  return {loss_.ordered, loss_.touched_rows, loss_.prob_count};
+}
+
+template <>
+TreeTouched TreeSoftmaxCpu::Resume(const TreeTouched& plan) {
+  return plan;
+}
+
+template <>
+template <typename T>
+int TreeSoftmaxCpu::Check(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t /*dim*/,
+                          TreeTouched* touched) {
+  touched->ok = CheckSaved(tree, saved, tokens, &touched->rows, &touched->probs);
+  return 0;
+}
+
+template int TreeSoftmaxCpu::FindPaths<int32_t>(const TreeArrays&, const int32_t*, const float*, int64_t,
+                                                int64_t, int64_t, Scratch*, TreePaths*);
+template int TreeSoftmaxCpu::FindPaths<int64_t>(const TreeArrays&, const int64_t*, const float*, int64_t,
+                                                int64_t, int64_t, Scratch*, TreePaths*);
+template int TreeSoftmaxCpu::Check<float>(const TreeArrays&, const TreeSaved&, int64_t, int64_t,
+                                          TreeTouched*);
+template int TreeSoftmaxCpu::Check<bfloat16>(const TreeArrays&, const TreeSaved&, int64_t, int64_t,
+                                             TreeTouched*);
 
 }  // namespace largeout

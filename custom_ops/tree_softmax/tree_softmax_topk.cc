@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "tree_softmax/tree_softmax.h"
+#include "tree_softmax/tree_softmax_floats.h"
 #include "tree_softmax/tree_softmax_kernels.h"
 #include "tree_softmax/tree_softmax_tasks.h"
 
@@ -118,11 +119,9 @@ class TopK {
   const int64_t k_, dim_;
 };
 
-}  // namespace
-
 template <typename T, typename Id>
-bool TreeTopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
-              int64_t queries, int64_t k, float* log_probs, Id* ids, Parallel* parallel) {
+bool TopKOf(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
+            int64_t queries, int64_t k, float* log_probs, Id* ids, Parallel* parallel) {
   if (queries == 0 || k == 0) return true;
   const int64_t root_size = tree.node_start[1];
   if (tree.node_start[0] != 0 || root_size < 1 || root_size > tree.rows) return false;
@@ -150,13 +149,27 @@ bool TreeTopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<
   return good;
 }
 
-#define LARGEOUT_TREE_TOPK(T, Id)                                                                                     \
-  template bool TreeTopK<T, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, const float*, int64_t, int64_t, \
-                                float*, Id*, Parallel*);
-LARGEOUT_TREE_TOPK(float, int32_t)
-LARGEOUT_TREE_TOPK(float, int64_t)
-LARGEOUT_TREE_TOPK(bfloat16, int32_t)
-LARGEOUT_TREE_TOPK(bfloat16, int64_t)
+}  // namespace
+
+template <>
+template <typename T, typename H, typename Id>
+int TreeSoftmaxCpu::TopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
+                         const H* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok) {
+  const float* floats;
+  LARGEOUT_RETURN_IF_ERROR(Floats(hidden, queries * table.dim, call_, &floats));
+  *ok = TopKOf(tree, row_child, table, floats, queries, k, log_probs, ids, call_.parallel);
+  return 0;
+}
+
+#define LARGEOUT_TREE_TOPK(T, H, Id)                                                                  \
+  template int TreeSoftmaxCpu::TopK<T, H, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, \
+                                              const H*, int64_t, int64_t, float*, Id*, bool*);
+#define LARGEOUT_TREE_TOPKS(T, H) LARGEOUT_TREE_TOPK(T, H, int32_t) LARGEOUT_TREE_TOPK(T, H, int64_t)
+LARGEOUT_TREE_TOPKS(float, float)
+LARGEOUT_TREE_TOPKS(float, bfloat16)
+LARGEOUT_TREE_TOPKS(bfloat16, float)
+LARGEOUT_TREE_TOPKS(bfloat16, bfloat16)
+#undef LARGEOUT_TREE_TOPKS
 #undef LARGEOUT_TREE_TOPK
 
 }  // namespace largeout

@@ -27,22 +27,25 @@ class StepTaker final : public TreeRowTaker<T> {
 
 }  // namespace
 
-template <typename T>
-void TreeUpdate(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                const TreeStep<T>& step, float* d_hidden, int64_t* rows, float* bias_grads,
-                Parallel* parallel) {
+template <>
+template <typename T, typename H>
+int TreeUpdateCpu::Update(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                          const float* weights, const float* grad_loss, int64_t tokens,
+                          const TreeSaved& saved, int64_t scratch_bytes, int64_t /*touched*/,
+                          const TreeStep<T>& step, H* d_hidden, int64_t* rows, float* bias_grads) {
   const RowUpdater<T, T> updater(step.rule, step.rows, table.dim, step.slots, step.hyper);
   StepTaker<T> taker(updater, table.dim);
-  TreeSoftmaxGradTo<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden, rows,
-                       &taker, bias_grads, parallel);
+  return TreeSoftmaxGradTo<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden,
+                              rows, &taker, bias_grads, call_);
 }
 
-#define LARGEOUT_TREE_UPDATE(T)                                                                             \
-  template void TreeUpdate<T>(const TreeArrays&, const TreeTable<T>&, const float*, const float*,           \
-                              const float*, int64_t, const TreeSaved&, int64_t, const TreeStep<T>&, float*, \
-                              int64_t*, float*, Parallel*);
-LARGEOUT_TREE_UPDATE(float)
-LARGEOUT_TREE_UPDATE(bfloat16)
+#define LARGEOUT_TREE_UPDATE(T, H)                                                                         \
+  template int TreeUpdateCpu::Update<T, H>(const TreeArrays&, const TreeTable<T>&, const H*, const float*, \
+                                           const float*, int64_t, const TreeSaved&, int64_t, int64_t,      \
+                                           const TreeStep<T>&, H*, int64_t*, float*);
+LARGEOUT_TREE_UPDATE(float, float)
+LARGEOUT_TREE_UPDATE(float, bfloat16)
+LARGEOUT_TREE_UPDATE(bfloat16, float)
+LARGEOUT_TREE_UPDATE(bfloat16, bfloat16)
 
 }  // namespace largeout

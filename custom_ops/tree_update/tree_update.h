@@ -1,8 +1,8 @@
 // The gradient of a softmax over a tree and the optimizer's step on its table in one pass ("backward with
-// fused optimizer" in FBGEMM). What TreeSoftmaxGrad (tree_softmax.h) would write, RowUpdate (row_update.h)
-// would read once: here the gradients of some rows stay in the cache and go into rows and slots at once, and
-// no array has those of all rows that a batch touches. With nodes of thousands of children these are most of
-// the table.
+// fused optimizer" in FBGEMM). What TreeSoftmax::Gradient (tree_softmax.h) would write, RowUpdate
+// (row_update.h) would read once: here the gradients of some rows stay in the cache and go into rows and
+// slots at once, and no array has those of all rows that a batch touches. With nodes of thousands of children
+// these are most of the table.
 //
 // Bounds of the speed, for U touched rows of D columns: bytes = U x D x (2 rows + 2 for each slot) and those
 // of the hidden vectors; the two passes write and read U x D more. Flops are those of the gradient.
@@ -23,14 +23,24 @@ struct TreeStep {
   const float* hyper;
 };
 
-// table.rows and step.rows are the same memory. The bits of rows and slots are those of TreeSoftmaxGrad
-// followed by RowUpdate, for any number of threads; d_hidden, rows and bias_grads are those of
-// TreeSoftmaxGrad.
-template <typename T>
-void TreeUpdate(const TreeArrays& tree, const TreeTable<T>& table, const float* hidden, const float* weights,
-                const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
-                const TreeStep<T>& step, float* d_hidden, int64_t* rows, float* bias_grads,
-                Parallel* parallel);
+// C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu): in two passes, with the gradients of all
+// touched rows in scratch memory between them, since those of a wide node come from many blocks.
+template <typename C>
+class TreeUpdate : public TreeSoftmax<C> {
+ public:
+  using TreeSoftmax<C>::TreeSoftmax;
+
+  // As Gradient, after Resume or Check; rows of the table and slots are updated. touched: how many rows that
+  // are. table.rows and step.rows are the same memory. The bits of rows and slots are those of Gradient
+  // followed by RowUpdate, for any number of threads; d_hidden, rows and bias_grads are those of Gradient.
+  template <typename T, typename H>
+  int Update(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden, const float* weights,
+             const float* grad_loss, int64_t tokens, const TreeSaved& saved, int64_t scratch_bytes,
+             int64_t touched, const TreeStep<T>& step, H* d_hidden, int64_t* rows, float* bias_grads);
+};
+
+using TreeUpdateCpu = TreeUpdate<CpuCall>;
+using TreeUpdateGpu = TreeUpdate<GpuCall>;
 
 }  // namespace largeout
 

@@ -86,80 +86,27 @@ struct Chunks {
 
 }  // namespace
 
-int FloatsCuda(const float* in, int64_t, Scratch*, GpuStream, const float** out) {
+int Floats(const float* in, int64_t, const GpuCall&, const float** out) {
   *out = in;
   return 0;
 }
-int FloatsCuda(const bfloat16* in, int64_t n, Scratch* scratch, GpuStream stream, const float** out) {
-  float* copy = scratch->Take<float>(n);
+int Floats(const bfloat16* in, int64_t n, const GpuCall& call, const float** out) {
+  float* copy = call.scratch->Take<float>(n);
   *out = copy;
   if (copy == nullptr) return kNoMemory;
-  return n == 0 ? 0 : Launch(Widen, Blocks(n), kThreads, 0, stream, in, n, copy);
+  return n == 0 ? 0 : Launch(Widen, Blocks(n), kThreads, 0, call.stream, in, n, copy);
 }
 
-int FromFloatsCuda(const float* in, int64_t n, bfloat16* out, GpuStream stream) {
-  if (n == 0) return 0;
-  return Launch(Round, Blocks(n), kThreads, 0, stream, in, n, out);
-}
+namespace {
 
+// d_hidden is float32, for any H.
 template <typename T, typename H>
-int TreeSoftmaxLossCuda(const TreeLossPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const H* hidden, const float* weights, int64_t tokens, const TreeLossOutputs& outputs,
-                        Scratch* scratch, GpuStream stream) {
-  if (tokens == 0) {
-    if (outputs.group_start != nullptr) {
-      LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
-    }
-    return 0;
-  }
-  float* pair_loss = nullptr;
-  if (plan.pairs > 0) {
-    pair_loss = static_cast<float*>(scratch->Allocate(plan.pairs * sizeof(float)));
-    if (pair_loss == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
-    const TreeBatch<T, H> batch{tree,
-                                table,
-                                hidden,
-                                plan.pair_token,
-                                plan.pair_row,
-                                plan.work.group_node,
-                                plan.work.group_start,
-                                plan.work.offsets,
-                                outputs.pair_lse};
-    const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
-    if (plan.work.narrow_slices > 0) {
-      const float* floats;
-      LARGEOUT_RETURN_IF_ERROR(FloatsCuda(hidden, tokens * table.dim, scratch, stream, &floats));
-      LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch.With(floats), plan.pairs, plan.pair_group, plan.pair_slot,
-                                           all, pair_loss, stream));
-    }
-    if (plan.work.wide_slices > 0) {
-      const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
-                            scratch->Take<float>(plan.pairs)};
-      if (terms.high == nullptr || terms.total == nullptr || terms.picked == nullptr) return kNoMemory;
-      LARGEOUT_RETURN_IF_ERROR(WideLoss(batch, plan.work, plan.pair_group, plan.pair_slot, terms,
-                                        outputs.probs, pair_loss, stream));
-    }
-    if (outputs.pair_token != nullptr) {
-      const auto copy = [&](int32_t* to, const int32_t* from, int64_t n) {
-        return cudaMemcpyAsync(to, from, n * sizeof(int32_t), cudaMemcpyDeviceToDevice, stream);
-      };
-      LARGEOUT_CUDA_RETURN(copy(outputs.pair_token, plan.pair_token, plan.pairs));
-      LARGEOUT_CUDA_RETURN(copy(outputs.pair_row, plan.pair_row, plan.pairs));
-      LARGEOUT_CUDA_RETURN(copy(outputs.group_node, plan.work.group_node, plan.groups));
-      LARGEOUT_CUDA_RETURN(copy(outputs.group_start, plan.work.group_start, plan.groups + 1));
-    }
-  } else if (outputs.group_start != nullptr) {
-    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
-  }
-  return Launch(SumPaths, Blocks(tokens), kThreads, 0, stream, pair_loss,
-                plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens, outputs.loss);
-}
-
-template <typename T, typename H>
-int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
-                        const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
-                        const TreeSaved& saved, int64_t scratch_bytes, float* d_hidden, int64_t* rows,
-                        T* row_grads, float* bias_grads, Scratch* scratch, GpuStream stream) {
+int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+               const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
+               int64_t scratch_bytes, float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads,
+               const GpuCall& call) {
+  Scratch* const scratch = call.scratch;
+  const GpuStream stream = call.stream;
   if (tokens == 0) return 0;
   // Tokens without pairs get no other value.
   if (table.dim > 0) {
@@ -169,24 +116,22 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   TreeWork work = plan.work;
   work.group_node = saved.group_node, work.group_start = saved.group_start;
   LARGEOUT_RETURN_IF_ERROR(ListGradPieces(tree, saved.probs == nullptr, scratch, stream, &work));
-  const auto allocate = [&](int64_t n) { return static_cast<float*>(scratch->Allocate(n * sizeof(float))); };
-  float* pair_scale = allocate(saved.pairs);
-  float* partials = allocate(work.partial_rows * table.dim);
-  float* bias_partials = allocate(work.partial_rows);
+  float* pair_scale = scratch->Take<float>(saved.pairs);
+  float* partials = scratch->Take<float>(work.partial_rows * table.dim);
+  float* bias_partials = scratch->Take<float>(work.partial_rows);
   const int64_t hidden_pieces =
       MostHiddenPieces(work.wide_slices * CeilDiv(table.dim, kTileColumns), work.max_children);
-  float* hidden_sums = allocate(hidden_pieces * kTileRows * kTileColumns);
+  float* hidden_sums = scratch->Take<float>(hidden_pieces * kTileRows * kTileColumns);
   if (pair_scale == nullptr || (work.partial_rows > 0 && (partials == nullptr || bias_partials == nullptr)) ||
       (hidden_pieces > 0 && hidden_sums == nullptr)) {
-    return static_cast<int>(cudaErrorMemoryAllocation);
+    return kNoMemory;
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(ScalePairs, Blocks(saved.pairs), kThreads, 0, stream, saved.pair_token,
                                   grad_loss, weights, saved.pairs, pair_scale));
   LARGEOUT_RETURN_IF_ERROR(Launch(WriteRowIds, Blocks(work.groups * 32), kThreads, 0, stream, tree,
                                   saved.group_node, work.offsets, work.groups, rows));
   const float* floats = nullptr;
-  if (work.narrow_slices > 0)
-    LARGEOUT_RETURN_IF_ERROR(FloatsCuda(hidden, tokens * table.dim, scratch, stream, &floats));
+  if (work.narrow_slices > 0) LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, call, &floats));
   const TreeBatch<T, H> batch{tree,
                               table,
                               hidden,
@@ -205,8 +150,8 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   const ChunkStart* starts = nullptr;
   if (data == nullptr) {
     data = static_cast<float*>(scratch->Allocate(chunks.bytes));
-    pair_group = static_cast<int32_t*>(scratch->Allocate(saved.pairs * sizeof(int32_t)));
-    if (data == nullptr || pair_group == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    pair_group = scratch->Take<int32_t>(saved.pairs);
+    if (data == nullptr || pair_group == nullptr) return kNoMemory;
     LARGEOUT_RETURN_IF_ERROR(Launch(ListGroupsOfPairs, Blocks(saved.pairs), kThreads, 0, stream,
                                     saved.group_start, work.groups, saved.pairs, pair_group));
     LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, work, scratch, stream, &starts));
@@ -234,13 +179,90 @@ int TreeSoftmaxGradCuda(const TreeGradPlan& plan, const TreeArrays& tree, const 
   return SumPartials(narrow, work, out, stream);
 }
 
-#define LARGEOUT_INSTANTIATE(T, H)                                                                          \
-  template int TreeSoftmaxLossCuda<T, H>(const TreeLossPlan&, const TreeArrays&, const TreeTable<T>&,       \
-                                         const H*, const float*, int64_t, const TreeLossOutputs&, Scratch*, \
-                                         GpuStream);                                                        \
-  template int TreeSoftmaxGradCuda<T, H>(const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&,       \
-                                         const H*, const float*, const float*, int64_t, const TreeSaved&,   \
-                                         int64_t, float*, int64_t*, T*, float*, Scratch*, GpuStream);
+}  // namespace
+
+template <>
+template <typename T, typename H>
+int TreeSoftmaxGpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                         const float* weights, int64_t tokens, const TreeLossOutputs& outputs,
+                         int64_t /*scratch_bytes*/) {
+  const TreeLossPlan& plan = loss_;
+  Scratch* const scratch = call_.scratch;
+  const GpuStream stream = call_.stream;
+  if (tokens == 0) {
+    if (outputs.group_start != nullptr) {
+      LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
+    }
+    return 0;
+  }
+  float* pair_loss = nullptr;
+  if (plan.pairs > 0) {
+    pair_loss = scratch->Take<float>(plan.pairs);
+    if (pair_loss == nullptr) return kNoMemory;
+    const TreeBatch<T, H> batch{tree,
+                                table,
+                                hidden,
+                                plan.pair_token,
+                                plan.pair_row,
+                                plan.work.group_node,
+                                plan.work.group_start,
+                                plan.work.offsets,
+                                outputs.pair_lse};
+    const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
+    if (plan.work.narrow_slices > 0) {
+      const float* floats;
+      LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, call_, &floats));
+      LARGEOUT_RETURN_IF_ERROR(NarrowProbs(batch.With(floats), plan.pairs, plan.pair_group, plan.pair_slot,
+                                           all, pair_loss, stream));
+    }
+    if (plan.work.wide_slices > 0) {
+      const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
+                            scratch->Take<float>(plan.pairs)};
+      if (terms.high == nullptr || terms.total == nullptr || terms.picked == nullptr) return kNoMemory;
+      LARGEOUT_RETURN_IF_ERROR(WideLoss(batch, plan.work, plan.pair_group, plan.pair_slot, terms,
+                                        outputs.probs, pair_loss, stream));
+    }
+    if (outputs.pair_token != nullptr) {
+      const auto copy = [&](int32_t* to, const int32_t* from, int64_t n) {
+        return cudaMemcpyAsync(to, from, n * sizeof(int32_t), cudaMemcpyDeviceToDevice, stream);
+      };
+      LARGEOUT_CUDA_RETURN(copy(outputs.pair_token, plan.pair_token, plan.pairs));
+      LARGEOUT_CUDA_RETURN(copy(outputs.pair_row, plan.pair_row, plan.pairs));
+      LARGEOUT_CUDA_RETURN(copy(outputs.group_node, plan.work.group_node, plan.groups));
+      LARGEOUT_CUDA_RETURN(copy(outputs.group_start, plan.work.group_start, plan.groups + 1));
+    }
+  } else if (outputs.group_start != nullptr) {
+    LARGEOUT_CUDA_RETURN(cudaMemsetAsync(outputs.group_start, 0, sizeof(int32_t), stream));
+  }
+  return Launch(SumPaths, Blocks(tokens), kThreads, 0, stream, pair_loss,
+                plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens, outputs.loss);
+}
+
+template <>
+template <typename T, typename H>
+int TreeSoftmaxGpu::Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
+                             const float* weights, const float* grad_loss, int64_t tokens,
+                             const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden, int64_t* rows,
+                             T* row_grads, float* bias_grads) {
+  const int64_t n = tokens * table.dim;
+  if constexpr (std::is_same_v<H, float>) {
+    return GradientOf(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes,
+                      d_hidden, rows, row_grads, bias_grads, call_);
+  } else {
+    float* floats = call_.scratch->template Take<float>(n);
+    if (floats == nullptr) return kNoMemory;
+    LARGEOUT_RETURN_IF_ERROR(GradientOf(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved,
+                                        scratch_bytes, floats, rows, row_grads, bias_grads, call_));
+    return n == 0 ? 0 : Launch(Round, Blocks(n), kThreads, 0, call_.stream, floats, n, d_hidden);
+  }
+}
+
+#define LARGEOUT_INSTANTIATE(T, H)                                                                        \
+  template int TreeSoftmaxGpu::Loss<T, H>(const TreeArrays&, const TreeTable<T>&, const H*, const float*, \
+                                          int64_t, const TreeLossOutputs&, int64_t);                      \
+  template int TreeSoftmaxGpu::Gradient<T, H>(const TreeArrays&, const TreeTable<T>&, const H*,           \
+                                              const float*, const float*, int64_t, const TreeSaved&,      \
+                                              int64_t, H*, int64_t*, T*, float*);
 LARGEOUT_INSTANTIATE(float, float)
 LARGEOUT_INSTANTIATE(float, bfloat16)
 LARGEOUT_INSTANTIATE(bfloat16, float)

@@ -1,4 +1,6 @@
 // The plan of a gradient: checks of what the loss has saved, and the pieces that its groups are cut into.
+#include <type_traits>
+
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_plan.cuh"
 
@@ -7,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// CheckTreeSaved for the pairs and groups; parents are checked by FindParents.
+// As CheckSaved of a CPU (tree_softmax_pairs.cc), for the pairs and groups; parents are checked by
+// FindParents.
 __global__ void CheckSaved(TreeArrays tree, TreeSaved saved, TreeTotals* totals) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i == 0) {
@@ -42,27 +45,49 @@ __global__ void CheckSavedPairs(TreeArrays tree, TreeSaved saved, int64_t tokens
 
 }  // namespace
 
-int PlanTreeGradCuda(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
-                     bool round_rows, Scratch* scratch, GpuStream stream, TreeGradPlan* plan) {
-  *plan = TreeGradPlan();
-  plan->work.pairs = saved.pairs;
+template <>
+TreeGradPlan TreeSoftmaxGpu::GradientPlan() const {
+  return loss_.gradient;
+}
+
+template <>
+TreeTouched TreeSoftmaxGpu::Resume(const TreeGradPlan& plan) {
+  gradient_ = plan;
+  return {plan.ok, plan.work.rows, plan.work.probs};
+}
+
+template <>
+template <typename T>
+int TreeSoftmaxGpu::Check(const TreeArrays& tree, const TreeSaved& saved, int64_t tokens, int64_t dim,
+                          TreeTouched* touched) {
+  constexpr bool kRoundRows = !std::is_same_v<T, float>;
+  const GpuStream stream = call_.stream;
+  TreeGradPlan plan;
+  plan.work.pairs = saved.pairs;
   if (saved.pairs == 0 || saved.groups == 0) {
-    plan->ok = saved.pairs == saved.groups;
+    plan.ok = saved.pairs == saved.groups;
+    *touched = Resume(plan);
     return 0;
   }
-  auto* device_totals = static_cast<TreeTotals*>(scratch->Allocate(sizeof(TreeTotals)));
-  if (device_totals == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+  TreeTotals* device_totals = call_.scratch->Take<TreeTotals>(1);
+  if (device_totals == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(device_totals, 0, sizeof(TreeTotals), stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(CheckSaved, static_cast<unsigned>(CeilDiv(saved.groups, kThreads)),
                                   kThreads, 0, stream, tree, saved, device_totals));
   LARGEOUT_RETURN_IF_ERROR(Launch(CheckSavedPairs, static_cast<unsigned>(CeilDiv(saved.pairs, kThreads)),
                                   kThreads, 0, stream, tree, saved, tokens, device_totals));
   TreeTotals totals;
-  const int error =
-      CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups, device_totals, dim,
-                    round_rows && saved.probs == nullptr, scratch, stream, &plan->work, &totals);
-  plan->ok = totals.bad == 0;
-  return error;
+  LARGEOUT_RETURN_IF_ERROR(CutTreeGroups(tree, saved.group_node, saved.group_start, saved.groups,
+                                         device_totals, dim, kRoundRows && saved.probs == nullptr,
+                                         call_.scratch, stream, &plan.work, &totals));
+  plan.ok = totals.bad == 0;
+  *touched = Resume(plan);
+  return 0;
 }
+
+template int TreeSoftmaxGpu::Check<float>(const TreeArrays&, const TreeSaved&, int64_t, int64_t,
+                                          TreeTouched*);
+template int TreeSoftmaxGpu::Check<bfloat16>(const TreeArrays&, const TreeSaved&, int64_t, int64_t,
+                                             TreeTouched*);
 
 }  // namespace largeout

@@ -215,12 +215,11 @@ int KeepForGradient(const TreeWork& work, Scratch* lasting, GpuStream stream, Tr
   return 0;
 }
 
-}  // namespace
-
+// Makes memory for likely_pairs pairs, and sorts as many. Where they suffice it waits for the stream once,
+// for the numbers of pairs, groups and probabilities; otherwise, or if likely_pairs is 0, twice.
 template <typename Id>
-int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
-                     int64_t dim, int64_t likely_pairs, Scratch* scratch, Scratch* lasting, GpuStream stream,
-                     TreeLossPlan* plan) {
+int PlanLoss(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens, int64_t dim,
+             int64_t likely_pairs, Scratch* scratch, Scratch* lasting, GpuStream stream, TreeLossPlan* plan) {
   *plan = TreeLossPlan();
   if (tokens == 0) return 0;
   LARGEOUT_SCRATCH(TreeTotals, totals, 1);
@@ -263,9 +262,26 @@ int PlanTreeLossCuda(const TreeArrays& tree, const Id* targets, const float* wei
   return ListLossPieces(scratch, stream, &plan->work);
 }
 
+}  // namespace
+
+template <>
+template <typename Id>
+int TreeSoftmaxGpu::FindPaths(const TreeArrays& tree, const Id* targets, const float* weights, int64_t tokens,
+                              int64_t dim, int64_t likely_pairs, Scratch* lasting, TreePaths* paths) {
+  LARGEOUT_RETURN_IF_ERROR(PlanLoss(tree, targets, weights, tokens, dim, likely_pairs, call_.scratch, lasting,
+                                    call_.stream, &loss_));
+  *paths = {loss_.status, loss_.bad_position, 0, loss_.pairs, loss_.groups, loss_.probs};
+  if (loss_.bad_position < 0) return 0;
+  Id target;
+  LARGEOUT_RETURN_IF_ERROR(
+      CopyToHostCuda(targets + loss_.bad_position, sizeof(target), &target, call_.stream));
+  paths->bad_target = static_cast<int64_t>(target);
+  return 0;
+}
+
 #define LARGEOUT_INSTANTIATE(Id)                                                                           \
-  template int PlanTreeLossCuda<Id>(const TreeArrays&, const Id*, const float*, int64_t, int64_t, int64_t, \
-                                    Scratch*, Scratch*, GpuStream, TreeLossPlan*);
+  template int TreeSoftmaxGpu::FindPaths<Id>(const TreeArrays&, const Id*, const float*, int64_t, int64_t, \
+                                             int64_t, Scratch*, TreePaths*);
 LARGEOUT_INSTANTIATE(int32_t)
 LARGEOUT_INSTANTIATE(int64_t)
 

@@ -206,25 +206,23 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
 template <typename T, typename Id>
-int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
-                 const float* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids,
-                 Scratch* scratch, GpuStream stream, bool* ok) {
+int TopKOf(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table, const float* hidden,
+           int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok, const GpuCall& call) {
+  Scratch* const scratch = call.scratch;
+  const GpuStream stream = call.stream;
   *ok = true;
   if (queries == 0 || k == 0) return 0;
   if (queries > 0x7fffffff || k > 0x7fffffff) return static_cast<int>(cudaErrorInvalidValue);
   SearchTask<T> task{tree,    row_child, table,   hidden, queries, 0, {}, static_cast<int>(k),
                      nullptr, nullptr,   nullptr, 0,      nullptr};
   if (k > kSharedWords) {
-    task.words = static_cast<Entry*>(scratch->Allocate(queries * k * sizeof(Entry)));
-    if (task.words == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    task.words = scratch->Take<Entry>(queries * k);
+    if (task.words == nullptr) return kNoMemory;
   }
-  task.overflowed = static_cast<int32_t*>(scratch->Allocate(queries * sizeof(int32_t)));
-  task.status = static_cast<SearchStatus*>(scratch->Allocate(sizeof(SearchStatus)));
-  if (task.overflowed == nullptr || task.status == nullptr)
-    return static_cast<int>(cudaErrorMemoryAllocation);
+  task.overflowed = scratch->Take<int32_t>(queries);
+  task.status = scratch->Take<SearchStatus>(1);
+  if (task.overflowed == nullptr || task.status == nullptr) return kNoMemory;
   LARGEOUT_CUDA_RETURN(cudaMemsetAsync(task.status, 0, sizeof(SearchStatus), stream));
   const bool aligned = RowsAligned(table.dim, table.rows, hidden);
   const auto launch = [&](int64_t blocks, bool fallback) {
@@ -254,7 +252,7 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
     const int64_t blocks =
         std::min<int64_t>({status.overflows, kFallbackBlocks, std::max<int64_t>(1, kFallbackBytes / each)});
     task.open = static_cast<Entry*>(scratch->Allocate(blocks * each));
-    if (task.open == nullptr) return static_cast<int>(cudaErrorMemoryAllocation);
+    if (task.open == nullptr) return kNoMemory;
     task.root = {};
     LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(blocks, kFallbackBlocks), true));
     LARGEOUT_CUDA_RETURN(
@@ -265,12 +263,26 @@ int TreeTopKCuda(const TreeArrays& tree, const int32_t* row_child, const TreeTab
   return 0;
 }
 
-#define LARGEOUT_TREE_TOPK(T, Id)                                                                        \
-  template int TreeTopKCuda<T, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, const float*, \
-                                   int64_t, int64_t, float*, Id*, Scratch*, GpuStream, bool*);
-LARGEOUT_TREE_TOPK(float, int32_t)
-LARGEOUT_TREE_TOPK(float, int64_t)
-LARGEOUT_TREE_TOPK(bfloat16, int32_t)
-LARGEOUT_TREE_TOPK(bfloat16, int64_t)
+}  // namespace
+
+template <>
+template <typename T, typename H, typename Id>
+int TreeSoftmaxGpu::TopK(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>& table,
+                         const H* hidden, int64_t queries, int64_t k, float* log_probs, Id* ids, bool* ok) {
+  const float* floats;
+  LARGEOUT_RETURN_IF_ERROR(Floats(hidden, queries * table.dim, call_, &floats));
+  return TopKOf(tree, row_child, table, floats, queries, k, log_probs, ids, ok, call_);
+}
+
+#define LARGEOUT_TREE_TOPK(T, H, Id)                                                                  \
+  template int TreeSoftmaxGpu::TopK<T, H, Id>(const TreeArrays&, const int32_t*, const TreeTable<T>&, \
+                                              const H*, int64_t, int64_t, float*, Id*, bool*);
+#define LARGEOUT_TREE_TOPKS(T, H) LARGEOUT_TREE_TOPK(T, H, int32_t) LARGEOUT_TREE_TOPK(T, H, int64_t)
+LARGEOUT_TREE_TOPKS(float, float)
+LARGEOUT_TREE_TOPKS(float, bfloat16)
+LARGEOUT_TREE_TOPKS(bfloat16, float)
+LARGEOUT_TREE_TOPKS(bfloat16, bfloat16)
+#undef LARGEOUT_TREE_TOPKS
+#undef LARGEOUT_TREE_TOPK
 
 }  // namespace largeout

@@ -12,7 +12,7 @@
 
 #include "common/cuda/cuda_warp.cuh"
 #include "common/cuda/gemm/tile_shape.cuh"
-#include "tree_softmax/cuda/tree_softmax_cuda.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 
 namespace largeout {
 
@@ -273,6 +273,10 @@ int WideRowGrad(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbCh
 template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream);
+
+// tree_softmax.cu: hidden vectors in float32, themselves, or a copy in scratch memory.
+int Floats(const float* in, int64_t n, const GpuCall& call, const float** out);
+int Floats(const bfloat16* in, int64_t n, const GpuCall& call, const float** out);
 
 }  // namespace largeout
 

@@ -1,7 +1,7 @@
 // The CPU kernels of tree_softmax.
 #include "tree_softmax/op/tree_softmax_loss_op.h"
 #include "tree_softmax/op/tree_softmax_topk_op.h"
-#include "tree_softmax/tree_softmax_cpu.h"
+#include "tree_softmax/tree_softmax.h"
 
 namespace largeout {
 

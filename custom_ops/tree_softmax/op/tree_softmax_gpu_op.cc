@@ -3,7 +3,7 @@
 #if LARGEOUT_CUDA
 #include "tree_softmax/op/tree_softmax_gpu_op.h"
 
-#include "tree_softmax/cuda/tree_softmax_gpu.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/op/tree_softmax_loss_op.h"
 #include "tree_softmax/op/tree_softmax_topk_op.h"
 

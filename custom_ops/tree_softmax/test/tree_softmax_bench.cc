@@ -13,9 +13,10 @@
 
 #include "common/huge_pages.h"
 #include "common/isa.h"
+#include "common/test/kept_scratch.h"
+#include "tree_softmax/test/tree_softmax_testing.h"
 #include "tree_softmax/tree_softmax.h"
 #include "tree_softmax/tree_softmax_kernels.h"
-#include "tree_softmax/test/tree_softmax_testing.h"
 
 namespace largeout {
 namespace {
@@ -80,55 +81,70 @@ struct Batch {
   double exponent;
   int64_t max_saved_bytes = 256 << 20;
   bool fresh = false;  // row gradients in new memory every step: a page fault every 4 KB
-  bool in_bfloat16 = false;
 };
 
+// H: the type of hidden vectors.
+template <typename H = float>
 void Run(const char* name, const TestTree& tree, const Batch& batch, Parallel* parallel) {
   const TreeArrays arrays = tree.arrays();
   const int64_t tokens = batch.tokens, dim = batch.dim;
   Pages<float> table(arrays.rows * dim), bias(arrays.rows);
-  std::vector<float> hidden(tokens * dim), grad_loss(tokens, 1.f / tokens), loss(tokens), d_hidden(tokens * dim);
+  std::vector<H> hidden(tokens * dim), d_hidden(tokens * dim);
+  std::vector<float> grad_loss(tokens, 1.f / tokens), loss(tokens);
   Random random(7);
-  for (float& x : hidden) x = random.Normalish();
+  for (H& x : hidden) FromFloat(random.Normalish(), &x);
   const auto sample = [&] {
     std::vector<int32_t> targets(tokens);
     for (int32_t& t : targets) t = static_cast<int32_t>(std::min<double>(arrays.classes - 1, std::pow(arrays.classes + 1.0, random.Unit()) - 1.0));
     return targets;
   };
   const auto targets = sample();
-  TreePairs touched;
-  BuildTreePairs(arrays, targets.data(), nullptr, tokens, parallel, &touched);
-  for (const int32_t node : touched.group_node) {  // memory that no step touches stays unmapped
-    for (int64_t i = arrays.node_start[node] * dim; i < arrays.node_start[node + 1] * dim; ++i) table.data[i] = random.Normalish();
-  }
+  KeptScratch scratch;
+  bool filled = false;
   std::unique_ptr<Pages<float>> row_grads;
   double pair_time = 1e9, loss_time = 1e9, grad_time = 1e9, flops = 0, bytes = 0, total = 0;
   int64_t pair_count = 0, unique = 0;
-  const int rounds = arrays.rows * dim > (int64_t{1} << 31) ? 2 : 12;
+  const int rounds = arrays.rows * dim > (int64_t{1} << 31) ? 3 : 13;
   for (int round = 0; round < rounds; ++round) {
     const double t0 = Now();
-    TreePairs pairs;
-    if (BuildTreePairs(arrays, targets.data(), nullptr, tokens, parallel, &pairs) != TreeStatus::kOk) std::abort();
+    scratch.Reset();
+    TreeSoftmaxCpu device({parallel, &scratch});
+    TreePaths paths;
+    device.FindPaths(arrays, targets.data(), nullptr, tokens, dim, 0, &scratch, &paths);
+    if (paths.status != TreeStatus::kOk) std::abort();
     const double t1 = Now();
-    pair_count = static_cast<int64_t>(pairs.token.size());
-    const bool save = pairs.prob_count * 4 <= batch.max_saved_bytes;
-    std::unique_ptr<float[]> probs(save ? new float[pairs.prob_count] : nullptr), lse(new float[pair_count]);
-    const TreeTable<float> rows{table.data, bias.data, dim, batch.in_bfloat16};
-    TreeSoftmaxLoss(arrays, rows, hidden.data(), nullptr, tokens, pairs, loss.data(), lse.get(), probs.get(), parallel);
+    pair_count = paths.pairs;
+    const bool save = paths.probs * 4 <= batch.max_saved_bytes;
+    std::unique_ptr<float[]> probs(save ? new float[paths.probs] : nullptr), lse(new float[pair_count]);
+    std::vector<int32_t> token(pair_count), row(pair_count), node(paths.groups), start(paths.groups + 1);
+    const TreeTable<float> rows{table.data, bias.data, dim};
+    device.Loss(arrays, rows, hidden.data(), nullptr, tokens,
+                {loss.data(), token.data(), row.data(), node.data(), start.data(), lse.get(), probs.get()},
+                batch.max_saved_bytes);
+    if (!filled) {  // memory that no step touches stays unmapped
+      for (const int32_t n : node) {
+        for (int64_t i = arrays.node_start[n] * dim; i < arrays.node_start[n + 1] * dim; ++i)
+          table.data[i] = random.Normalish();
+      }
+      filled = true;
+      continue;
+    }
     const double t2 = Now();
-    const TreeSaved saved{pairs.token.data(), pairs.row.data(), pairs.group_node.data(), pairs.group_start.data(), lse.get(), probs.get(), pair_count,
-                          static_cast<int64_t>(pairs.group_node.size())};
-    int64_t prob_count;
-    if (!CheckTreeSaved(arrays, saved, tokens, &unique, &prob_count)) std::abort();
+    const TreeSaved saved{token.data(), row.data(),  node.data(), start.data(),
+                          lse.get(),    probs.get(), pair_count,  paths.groups};
+    TreeTouched touched;
+    device.Check<float>(arrays, saved, tokens, dim, &touched);
+    if (!touched.ok) std::abort();
+    unique = touched.rows;
     {
       if (!row_grads || batch.fresh) row_grads.reset(), row_grads.reset(new Pages<float>(unique * dim));
       std::unique_ptr<float[]> bias_grads(new float[unique]);
       std::unique_ptr<int64_t[]> ids(new int64_t[unique]);
-      TreeSoftmaxGrad(arrays, rows, hidden.data(), nullptr, grad_loss.data(), tokens, saved, batch.max_saved_bytes,
-                      d_hidden.data(), ids.get(), row_grads->data, bias_grads.get(), parallel);
+      device.Gradient(arrays, rows, hidden.data(), nullptr, grad_loss.data(), tokens, saved,
+                      batch.max_saved_bytes, d_hidden.data(), ids.get(), row_grads->data, bias_grads.get());
     }
     const double t3 = Now();
-    flops = 2.0 * pairs.prob_count * dim * (save ? 3 : 4);
+    flops = 2.0 * paths.probs * dim * (save ? 3 : 4);
     bytes = 4.0 * unique * dim * 3;
     pair_time = std::min(pair_time, t1 - t0), loss_time = std::min(loss_time, t2 - t1), grad_time = std::min(grad_time, t3 - t2);
     total = pair_time + loss_time + grad_time;
@@ -151,10 +167,11 @@ void RunTopK(const char* name, const TestTree& tree, int64_t k, int64_t queries,
   double best = 1e9;
   for (int round = 0; round < 5; ++round) {
     const double start = Now();
-    if (!TreeTopK(arrays, tree.row_child.data(), TreeTable<float>{table.data, nullptr, dim}, hidden.data(), queries, k,
-                  log_probs.data(), ids.data(), parallel)) {
-      std::abort();
-    }
+    bool ok;
+    TreeSoftmaxCpu({parallel, nullptr})
+        .TopK(arrays, tree.row_child.data(), TreeTable<float>{table.data, nullptr, dim}, hidden.data(),
+              queries, k, log_probs.data(), ids.data(), &ok);
+    if (!ok) std::abort();
     best = std::min(best, Now() - start);
   }
   std::printf("%-34s %7.1f microseconds a query (k = %ld, %ld queries)\n", name, 1e6 * best / queries, static_cast<long>(k),
@@ -181,13 +198,12 @@ int main(int argc, char** argv) {
   if (wanted("headtail 448+64/16 100K")) Run("headtail 448+64/16 100K", HeadTailTree(100000, 448, 64, 16), lm, &parallel);
   if (wanted("twolevel 316 100K")) Run("twolevel 316 100K", TwoLevelTree(100000, 316), lm, &parallel);
   if (wanted("flat 512")) Run("flat 512", TwoLevelTree(512, 1), lm, &parallel);
-  Batch halves = lm;  // float32 products where the machine has none of bfloat16
-  halves.in_bfloat16 = true;
+  // Float32 products where the machine has none of bfloat16.
   if (wanted("bfloat16 headtail"))
-    Run("bfloat16 headtail 448+64/16 100K", HeadTailTree(100000, 448, 64, 16), halves, &parallel);
+    Run<bfloat16>("bfloat16 headtail 448+64/16 100K", HeadTailTree(100000, 448, 64, 16), lm, &parallel);
   if (wanted("bfloat16 twolevel"))
-    Run("bfloat16 twolevel 316 100K", TwoLevelTree(100000, 316), halves, &parallel);
-  if (wanted("bfloat16 flat")) Run("bfloat16 flat 512", TwoLevelTree(512, 1), halves, &parallel);
+    Run<bfloat16>("bfloat16 twolevel 316 100K", TwoLevelTree(100000, 316), lm, &parallel);
+  if (wanted("bfloat16 flat")) Run<bfloat16>("bfloat16 flat 512", TwoLevelTree(512, 1), lm, &parallel);
   for (const int64_t dim : {64, 256, 300, 1024, 4096}) {
     const std::string name = "flat 512, dim " + std::to_string(dim);
     if (wanted(name.c_str())) Run(name.c_str(), TwoLevelTree(512, 1), {1000, dim, 1.0}, &parallel);

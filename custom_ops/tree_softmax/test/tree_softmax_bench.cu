@@ -6,7 +6,7 @@
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
 #include "row_update/row_update.h"
-#include "tree_softmax/cuda/tree_softmax_cuda.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
 
 namespace largeout {
@@ -78,8 +78,8 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
   float* bias = memory.Take<float>(sizes.rows);
   BENCH_OK(cudaMemcpy(bias, host_bias.data(), host_bias.size() * sizeof(float), cudaMemcpyHostToDevice));
   const TreeTable<T> table{table_data, bias, dim};
-  H *hidden[kSets], *d_hidden = memory.Take<H>(sizeof(H) == 2 ? tokens * dim : 0);
-  float *grad_loss = memory.Take<float>(tokens), *d_floats = memory.Take<float>(tokens * dim);
+  H *hidden[kSets], *d_hidden = memory.Take<H>(tokens * dim);
+  float* grad_loss = memory.Take<float>(tokens);
   float* loss = memory.Take<float>(tokens);
   int32_t* targets[kSets];
   for (int64_t s = 0; s < kSets; ++s) {
@@ -99,36 +99,33 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     const int64_t s = i % kSets;
     memory.Reset(base);
     ArenaScratch scratch(&memory);
-    TreeLossPlan plan;
-    BENCH_OK(PlanTreeLossCuda(arrays, targets[s], nullptr, tokens, dim, likely_pairs, &scratch, &scratch,
-                              nullptr, &plan));
-    likely_pairs = plan.pairs + plan.pairs / 16;
-    const bool save = plan.probs * 4 <= int64_t{256} << 20;
+    TreeSoftmaxGpu device({nullptr, &scratch});
+    TreePaths paths;
+    BENCH_OK(device.FindPaths(arrays, targets[s], nullptr, tokens, dim, likely_pairs, &scratch, &paths));
+    likely_pairs = paths.pairs + paths.pairs / 16;
+    const bool save = paths.probs * 4 <= int64_t{256} << 20;
     const TreeLossOutputs out{loss,
-                              memory.Take<int32_t>(plan.pairs),
-                              memory.Take<int32_t>(plan.pairs),
-                              memory.Take<int32_t>(plan.groups),
-                              memory.Take<int32_t>(plan.groups + 1),
-                              memory.Take<float>(plan.pairs),
-                              save ? memory.Take<float>(plan.probs) : nullptr};
-    BENCH_OK(TreeSoftmaxLossCuda(plan, arrays, table, hidden[s], nullptr, tokens, out, &scratch, nullptr));
-    products = static_cast<double>(plan.probs), pairs = static_cast<double>(plan.pairs);
-    groups = static_cast<double>(plan.groups);
+                              memory.Take<int32_t>(paths.pairs),
+                              memory.Take<int32_t>(paths.pairs),
+                              memory.Take<int32_t>(paths.groups),
+                              memory.Take<int32_t>(paths.groups + 1),
+                              memory.Take<float>(paths.pairs),
+                              save ? memory.Take<float>(paths.probs) : nullptr};
+    BENCH_OK(device.Loss(arrays, table, hidden[s], nullptr, tokens, out, int64_t{256} << 20));
+    products = static_cast<double>(paths.probs), pairs = static_cast<double>(paths.pairs);
+    groups = static_cast<double>(paths.groups);
     if (parts < 2) return;
     const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
-                          out.pair_lse,   out.probs,    plan.pairs,     plan.groups};
-    TreeGradPlan grad_plan = plan.gradient;
-    if (sizeof(T) == 2 && !save)
-      BENCH_OK(PlanTreeGradCuda(arrays, saved, tokens, dim, true, &scratch, nullptr, &grad_plan));
-    const int64_t unique = grad_plan.work.rows;
+                          out.pair_lse,   out.probs,    paths.pairs,    paths.groups};
+    TreeTouched found = device.Resume(device.GradientPlan());
+    if (!device.CanResume<T>(device.GradientPlan(), save))
+      BENCH_OK(device.Check<T>(arrays, saved, tokens, dim, &found));
+    const int64_t unique = found.rows;
     int64_t* rows = memory.Take<int64_t>(unique);
     T* row_grads = memory.Take<T>(unique * dim);
     float* bias_grads = memory.Take<float>(unique);
-    BENCH_OK(TreeSoftmaxGradCuda(grad_plan, arrays, table, hidden[s], nullptr, grad_loss, tokens, saved,
-                                 int64_t{256} << 20, d_floats, rows, row_grads, bias_grads, &scratch,
-                                 nullptr));
-    if constexpr (!std::is_same<H, float>::value)
-      BENCH_OK(FromFloatsCuda(d_floats, tokens * dim, d_hidden, nullptr));
+    BENCH_OK(device.Gradient(arrays, table, hidden[s], nullptr, grad_loss, tokens, saved, int64_t{256} << 20,
+                             d_hidden, rows, row_grads, bias_grads));
     touched = static_cast<double>(unique);
     if (parts < 3) return;
     BadIndex bad;
@@ -157,10 +154,9 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
           float* log_probs = memory.Take<float>(batch * 10);
           int32_t* ids = memory.Take<int32_t>(batch * 10);
           bool ok;
-          const float* floats;
-          BENCH_OK(FloatsCuda(hidden[i % kSets], batch * dim, &scratch, nullptr, &floats));
-          BENCH_OK(TreeTopKCuda(arrays, row_child, table, floats, batch, int64_t{10}, log_probs, ids,
-                                &scratch, static_cast<GpuStream>(nullptr), &ok));
+          BENCH_OK(TreeSoftmaxGpu({nullptr, &scratch})
+                       .TopK(arrays, row_child, table, hidden[i % kSets], batch, int64_t{10}, log_probs, ids,
+                             &ok));
         },
         repeats);
     // How much of a tree a query has to look at depends on the query; of one node, all.

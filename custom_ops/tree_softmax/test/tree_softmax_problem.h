@@ -13,7 +13,7 @@
 #include "common/test/levels.h"
 #include "common/test/test_call.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
-#include "tree_softmax/tree_softmax_cpu.h"
+#include "tree_softmax/tree_softmax.h"
 
 namespace largeout {
 

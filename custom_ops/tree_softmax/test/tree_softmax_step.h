@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "gemm/test/every_product.h"
-#include "tree_softmax/cuda/tree_softmax_cuda.h"  // IsWide
+#include "tree_softmax/cuda/tree_softmax_plan.h"  // IsWide
 #include "tree_softmax/test/tree_softmax_problem.h"
 
 namespace largeout {

@@ -1,6 +1,6 @@
 #include "common/test/cuda_testing.cuh"
 #include "common/test/on_stream.cuh"
-#include "tree_softmax/cuda/tree_softmax_gpu.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/test/tree_softmax_cases.h"
 
 namespace largeout {

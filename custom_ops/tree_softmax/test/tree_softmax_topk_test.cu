@@ -1,5 +1,5 @@
 #include "common/test/cuda_testing.cuh"
-#include "tree_softmax/cuda/tree_softmax_gpu.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/test/tree_softmax_topk_cases.h"
 
 namespace largeout {

@@ -1,6 +1,6 @@
 // The CPU kernels of TreeSoftmaxUpdate.
 #include "tree_update/op/tree_update_kernel_op.h"
-#include "tree_update/tree_update_cpu.h"
+#include "tree_update/tree_update.h"
 
 namespace largeout {
 namespace {

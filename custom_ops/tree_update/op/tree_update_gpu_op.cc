@@ -1,8 +1,9 @@
 // The GPU kernels of TreeSoftmaxUpdate. Handles of variables and the arrays of the tree lie on the host.
 #if LARGEOUT_CUDA
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/op/tree_softmax_gpu_op.h"
-#include "tree_update/cuda/tree_update_gpu.h"
 #include "tree_update/op/tree_update_kernel_op.h"
+#include "tree_update/tree_update.h"
 
 namespace largeout {
 namespace {

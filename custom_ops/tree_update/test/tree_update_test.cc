@@ -1,6 +1,7 @@
+#include "tree_update/tree_update.h"
+
 #include "row_update/row_update.h"
 #include "tree_update/test/tree_update_cases.h"
-#include "tree_update/tree_update_cpu.h"
 
 namespace largeout {
 

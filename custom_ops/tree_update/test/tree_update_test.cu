@@ -1,8 +1,8 @@
 #include "common/test/cuda_testing.cuh"
 #include "row_update/row_update.h"
-#include "tree_softmax/cuda/tree_softmax_gpu.h"
-#include "tree_update/cuda/tree_update_gpu.h"
+#include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_update/test/tree_update_cases.h"
+#include "tree_update/tree_update.h"
 
 namespace largeout {
 

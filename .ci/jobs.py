@@ -133,7 +133,7 @@ JOBS = [
     kernels("emulated", *KERNELS, "benchmarks/gpu/run.py", "benchmarks/_table.py"),
     kernels("address,undefined", *KERNELS),
     kernels("thread", ":(glob)custom_ops/common/*"),
-    kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/common/test/emulation"),
+    kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/cuda_emulator"),
     versions("lowest"),
     versions("highest"),
     tests("soak of files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),

@@ -1,5 +1,5 @@
 # largeout_emulated_family(NAME): the CUDA kernels of custom_ops/NAME compiled by the C++ compiler, and their tests on a CPU
-# (common/test/emulation/emulation.h), whether there is a GPU or not.
+# (cuda_emulator/emulation.h), whether there is a GPU or not.
 #
 #   cuda/*.cu                          -> library NAME_emulated
 #   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
@@ -23,7 +23,7 @@ function(largeout_as_cpp target)
     file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
     target_sources(${target} PRIVATE ${wrapper})
   endforeach()
-  target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/include)
+  target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include)
   target_compile_definitions(${target} PRIVATE LARGEOUT_EMULATE_CUDA=1)
   target_compile_options(${target} PRIVATE -O1 -g1 -Wno-unknown-pragmas -Wno-psabi -Wno-subobject-linkage)
   if(NOT LARGEOUT_SANITIZE)
@@ -34,11 +34,11 @@ function(largeout_as_cpp target)
 endfunction()
 
 if(LARGEOUT_EMULATES)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*.cc
-       ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/*/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/*.cc
+       ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/*/*.cc)
   add_library(largeout_emulation STATIC ${sources})
   target_include_directories(largeout_emulation BEFORE PRIVATE
-                             ${CMAKE_CURRENT_SOURCE_DIR}/common/test/emulation/include)
+                             ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include)
 endif()
 
 function(largeout_emulated_family family)

@@ -2,7 +2,7 @@
 #ifndef LARGEOUT_COMMON_HOST_DEVICE_H_
 #define LARGEOUT_COMMON_HOST_DEVICE_H_
 
-// LARGEOUT_CUDA_CODE: this is a .cu file, compiled by nvcc or (in tests) by g++, see common/test/emulation/.
+// LARGEOUT_CUDA_CODE: this is a .cu file, compiled by nvcc or (in tests) by g++, see cuda_emulator/.
 #if defined(__CUDACC__)
 #define LARGEOUT_CUDA_CODE 1
 #define LARGEOUT_HOST_DEVICE __host__ __device__

@@ -58,7 +58,7 @@ int CopyOnDeviceCuda(const void* from, int64_t bytes, void* to, GpuStream stream
 
 namespace largeout {
 
-// Whether the kernels run in common/test/emulation/. There what bounds a piece of work may be small, so that
+// Whether the kernels run in cuda_emulator/. There what bounds a piece of work may be small, so that
 // tests of some thousand elements come past it.
 #ifdef LARGEOUT_EMULATE_CUDA
 constexpr bool kInEmulation = true;

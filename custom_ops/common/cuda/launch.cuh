@@ -1,5 +1,5 @@
 // How every kernel is launched: Launch(kernel, grid, block, shared_bytes, stream, args...). One place, so
-// that each launch is checked, and so that a test may run the kernel by other means (common/test/emulation/).
+// that each launch is checked, and so that a test may run the kernel by other means (cuda_emulator/).
 #ifndef LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 #define LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 
@@ -21,7 +21,7 @@ inline unsigned TurnBlocks(int64_t units, int64_t most) {
 }  // namespace largeout
 
 #ifdef LARGEOUT_EMULATE_CUDA
-#include "common/test/emulation/launch.h"
+#include "cuda_emulator/launch.h"
 #else
 namespace largeout {
 

@@ -6,7 +6,7 @@
 #include "common/cuda/cuda.h"
 
 #ifdef LARGEOUT_EMULATE_CUDA
-#include "common/test/emulation/warp/tensor_cores.h"
+#include "cuda_emulator/warp/tensor_cores.h"
 #else
 namespace largeout {
 

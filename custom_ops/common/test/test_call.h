@@ -39,7 +39,7 @@ std::vector<int64_t> SizesFor(const std::vector<int64_t>& cpu, const std::vector
   return std::is_same_v<typename Device::Call, CpuCall> ? cpu : gpu;
 }
 
-// Where the threads of a GPU are fibers (common/test/emulation/), or each access is looked at for races,
+// Where the threads of a GPU are fibers (cuda_emulator/), or each access is looked at for races,
 // every kOneOf-th case of a grid is made: some of each row and column, as long as their lengths have no
 // factor in common with it.
 #ifdef LARGEOUT_EMULATE_CUDA

@@ -59,7 +59,7 @@ MAY_IMPORT = {
         "ops",
     },
     "optimizers": {"planning", "tables", "replicas", "ops"},
-    "training": {"distribute", "tables", "replicas"},
+    "training": {"distribute", "tables", "replicas", "ops"},
     "model": {"training", "_head_annotations"},
     "layers": {
         "model",

@@ -23,9 +23,10 @@ class Candidates(NamedTuple):
     def places_of(self, classes):
         """Return where each of `classes` (int64 `[m]`) is among the ids: int64 `[m]`, -1 where it is not."""
         count = tf.size(self.ids)
-        places = tf.minimum(tf.searchsorted(self.ids, classes), tf.maximum(count - 1, 0))
+        places = tf.searchsorted(self.ids, classes, out_type=tf.int64)
+        places = tf.minimum(places, tf.cast(tf.maximum(count - 1, 0), tf.int64))
         padded = tf.concat([self.ids, [tf.constant(-1, tf.int64)]], 0)  # never without an element
-        return tf.where(tf.gather(padded, places) == classes, tf.cast(places, tf.int64), -1)
+        return tf.where(tf.gather(padded, places) == classes, places, -1)
 
 
 class CandidateSampler:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.ops._library import ops
+from keras_largeout.ops.labels import on_the_host
 
 OUT_OF_RANGE = ("error", "zero")
 
@@ -92,11 +93,13 @@ def partition_ids(
         raise ValueError(f"`ids` must be integers. Received: dtype={ids.dtype.name}")
     if ids.dtype not in (tf.int32, tf.int64):
         ids = tf.cast(ids, tf.int32 if ids.dtype.size < 4 else tf.int64)
+    with on_the_host():
+        offsets = tf.cast(offsets, tf.int64)
     permuted = {"multiplier": multiplier, "addend": addend} if kind == "permutation" else {}
     return Partition(
         *ops.largeout_partition_ids(
             ids,
-            tf.cast(offsets, tf.int64),
+            offsets,
             tf.cast(position_of, tf.int64) if explicit else tf.zeros([0], tf.int64),
             tf.zeros([0], tf.int64) if explicit or hot is None else tf.cast(hot, tf.int64),
             kind=kind,

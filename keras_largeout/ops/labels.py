@@ -33,10 +33,11 @@ class LabelLists(NamedTuple):
 
     def present(self, like):
         """Return which tokens have a label, bool of the shape of `like`."""
+        shape = tf.shape(like)  # where `like` is: a GPU need not send it
         with on_the_host():
             labels = tf.cumsum(tf.cast(self.labels != -1, tf.int64))
             before = tf.gather(tf.pad(labels, [[1, 0]]), self.row_splits)
-            return tf.reshape(before[1:] > before[:-1], tf.shape(like))
+            return tf.reshape(before[1:] > before[:-1], shape)
 
     def pairs(self):
         """Return each label with its token, int64 `[pairs]` both, ordered by token, and the weights or

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.ops.row_update import merge_rows
 from keras_largeout.planning.exchange_estimator import SUMMED_IN_PARTS
 from keras_largeout.replicas.collectives import AllToAll, all_gather
@@ -35,7 +36,9 @@ def of(gradient, weight):
         indices, values = gradient.indices, gradient.values
     else:
         values = tf.convert_to_tensor(gradient)
-        indices = tf.range(tf.shape(values, tf.int64)[0], dtype=tf.int64)
+        with on_the_host():  # where a GPU's kernel reads the bounds
+            bounds = [tf.constant(bound, tf.int64) for bound in (0, weight.variable.shape[0], 1)]
+        indices = tf.range(*bounds)
     if len(weight.variable.shape) == 1:
         values = tf.reshape(values, [-1])
     if values.dtype not in (tf.float32, tf.bfloat16):

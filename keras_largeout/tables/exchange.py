@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_largeout.ops.embedding.wrapper import embedding_combine
 from keras_largeout.ops.exchange import partition_ids
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.replicas.collectives import AllGather, AllToAll
 from keras_largeout.replicas.devices import (
     device_scope,
@@ -151,9 +152,13 @@ class Exchange:
 
     def runs(self, partition):
         """Yield `(key of a part, the slice of its rows in the partition)` for each part of the table."""
+        with on_the_host():
+            boundaries = tf.cast(
+                partition.boundaries, tf.int32
+            )  # a GPU keeps int32 in host memory, where slices are cut
         for key in self.table.array.parts:
             run = 0 if key == HOT else key + 1
-            yield key, slice(partition.boundaries[run], partition.boundaries[run + 1])
+            yield key, slice(boundaries[run], boundaries[run + 1])
 
 
 def rows_of_part(table, part, wanted):

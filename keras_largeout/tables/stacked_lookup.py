@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_largeout.ops.embedding.bags import bags_of, concat_bags
 from keras_largeout.ops.embedding.wrapper import Lookup
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.tables.lookup import fetch_unique_rows
 from keras_largeout.tables.stacked import Section
 
@@ -105,11 +106,12 @@ def _groups(requests, bags):
 
 def _stacked_ids(parts):
     """Return the rows of the stack that the ids of `(request, ids)` are, int64; -1: takes part in nothing."""
-    parts = [(request, tf.cast(ids, tf.int64)) for request, ids in parts]
     strict = [(request, ids) for request, ids in parts if request.out_of_range == "error"]
-    checked = [_check_range(strict)] if strict else []
+    with on_the_host():  # whence ids come. A GPU has no minimum of int64, and would wait for the verdict
+        checked = [_check_range(strict)] if strict else []
     with tf.control_dependencies(checked):
-        moved = [tf.identity(ids) + request.section.start for request, ids in parts]
+        parts = [(request, tf.cast(tf.identity(ids), tf.int64)) for request, ids in parts]
+    moved = [ids + request.section.start for request, ids in parts]
     for i, (request, ids) in enumerate(parts):
         if request.padding or request.out_of_range == "zero":
             inside = (ids >= int(request.padding)) & (ids < request.section.rows)
@@ -119,6 +121,7 @@ def _stacked_ids(parts):
 
 def _check_range(parts):
     """Return an op that fails where an id is not a row of its table."""
+    parts = [(request, tf.cast(ids, tf.int64)) for request, ids in parts]
     lows = tf.stack([tf.reduce_min(ids) for _, ids in parts])
     highs = tf.stack([tf.reduce_max(ids) for _, ids in parts])
     rows = [request.section.rows for request, _ in parts]

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_largeout._keras import LoopHooks, yield_calls
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.training.auto_steps import AutoSteps, wants_every_batch
 
 
@@ -81,40 +82,45 @@ def _step_function(model, step):
         logs = strategy.run(step, args=(batch,))
         return keras.tree.map_structure(functools.partial(_mean, strategy), logs)
 
-    def flat_step(batch):
-        return _flat(one(_with_none(batch.get_value())))
+    def step_of(batch, otherwise):
+        """Return 1 and the logs of a step, a flat list; or 0 and `otherwise` where there is no batch.
 
-    def logs_of(batch):
+        The number stays in host memory, also where it is handed on: bools are kept on a GPU.
+        """
+        with on_the_host():
+            taken = tf.cast(batch.has_value(), tf.int32)
+        logs = tf.cond(
+            batch.has_value(), lambda: _flat(one(_with_none(batch.get_value()))), lambda: otherwise
+        )
+        return taken, logs
+
+    def logs_of(iterator):
         """Return the structure of the logs of a step, and placeholders for them, a flat list."""
-        made = one.get_concrete_function(_with_none(batch.get_value())).structured_outputs
+        made = one.get_concrete_function(_with_none(iterator.element_spec)).structured_outputs
         return made, [_placeholder(spec) for spec in _flat(made)]
 
     @functools.partial(tf.function, reduce_retracing=True)
     @tf.autograph.experimental.do_not_convert
     def next_step(iterator):
         if isinstance(iterator, tf.distribute.DistributedIterator):  # whose Optional fails in `tf.cond`
-            return True, one(_with_none(iterator.get_next()))
-        batch = iterator.get_next_as_optional()
-        made, none = logs_of(batch)
-        logs = tf.cond(batch.has_value(), lambda: flat_step(batch), lambda: none)
-        return batch.has_value(), tf.nest.pack_sequence_as(made, logs, expand_composites=True)
+            return tf.constant(1), one(_with_none(iterator.get_next()))
+        made, none = logs_of(iterator)
+        taken, logs = step_of(iterator.get_next_as_optional(), none)
+        return taken, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
     @functools.partial(tf.function, reduce_retracing=True)
     @tf.autograph.experimental.do_not_convert
     def next_steps(iterator, count):
-        first = iterator.get_next_as_optional()
-        made, none = logs_of(first)
+        made, none = logs_of(iterator)
 
-        def goes_on(i, batch, logs):
-            return tf.logical_and(i < count, batch.has_value())
+        def body(left, done, logs):
+            # No batch is handed from turn to turn: a GPU would be sent it, and asked for it again.
+            taken, logs = step_of(iterator.get_next_as_optional(), logs)
+            return (left - 1) * taken, done + taken, logs
 
-        def body(i, batch, logs):
-            # The next batch is made while the step computes. One behind the last step is for the next call.
-            following = tf.cond(i + 1 < count, iterator.get_next_as_optional, lambda: batch)
-            return i + 1, following, flat_step(batch)
-
-        done, _, logs = tf.while_loop(goes_on, body, (0, first, none), parallel_iterations=1)
-        return done > 0, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
+        counts = count, tf.constant(0)
+        _, done, logs = tf.while_loop(lambda left, *_: left > 0, body, (*counts, none), parallel_iterations=1)
+        return done, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
     def function(iterator):
         auto, count = model._auto_steps, model.steps_per_execution
@@ -124,8 +130,8 @@ def _step_function(model, step):
             return logs
         if auto is not None:
             count, auto.called = auto.count, True
-        begun, logs = next_step(iterator) if count == 1 else next_steps(iterator, tf.constant(count))
-        if not begun:
+        taken, logs = next_step(iterator) if count == 1 else next_steps(iterator, tf.constant(count))
+        if not taken:
             raise StopIteration
         return logs
 
@@ -143,10 +149,9 @@ def _mean(strategy, value):
 
 
 def _with_none(batch):
-    """Return a batch in which None is None: datasets of Keras have an empty Optional there."""
-    return keras.tree.map_structure(
-        lambda part: None if isinstance(part, tf.experimental.Optional) else part, batch
-    )
+    """Return a batch, or its spec, in which None is None: datasets of Keras have an empty Optional there."""
+    empty = tf.experimental.Optional, tf.OptionalSpec
+    return keras.tree.map_structure(lambda part: None if isinstance(part, empty) else part, batch)
 
 
 def _placeholder(spec):

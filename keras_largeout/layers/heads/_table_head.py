@@ -166,12 +166,15 @@ class TableHead(FusedHeadMixin, Head):
         if active is None:
             found = self._stepping(y_true, vectors, weight, hidden)
         else:  # the others cost nothing
-            # A GPU leaves int32 shapes on the host, where `scatter_nd` reads them; not those of int64.
-            kept = tf.cast(tf.where(tf.reshape(active, [-1])), tf.int32)
-            y_true, vectors, weight = (tf.gather_nd(x, kept) for x in (y_true, vectors, weight))
+            active = tf.reshape(active, [-1])
+            # Of three axes: the gradient is `scatter_nd` then, and a GPU computes no shape for it.
+            kept = tf.where(active)[:, None]
+            y_true, vectors, weight = (
+                tf.squeeze(tf.gather_nd(x, kept), 1) for x in (y_true, vectors, weight)
+            )
             found = self._stepping(y_true, vectors, weight, hidden)
-            size = tf.reduce_prod(lead)[None]
-            found = [tf.scatter_nd(kept, losses, size) for losses in found]
+            size = tf.shape(active, tf.int64)
+            found = [tf.scatter_nd(kept[:, 0], losses, size) for losses in found]
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):

@@ -195,9 +195,10 @@ class SparseOutput(FusedHeadMixin, Head):
         lists = label_lists(y_true, lead, self.num_classes, ignore_class)
         if self.loss_kind != "softmax" or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
             return lists, like, None  # all tokens count, without a label too
+        present = lists.present(like)
         with on_the_host():  # with one label per token -1 says that it has none
             several = tf.rank(tf.convert_to_tensor(y_true)) != tf.rank(like)
-            return lists, like, lists.present(like) | several
+            return lists, like, present | several
 
     def token_losses(
         self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None = None

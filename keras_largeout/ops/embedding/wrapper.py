@@ -7,6 +7,7 @@ from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.bags import bags_of, concat_bags
 from keras_largeout.ops.embedding.reference import embedding_gradient_reference, embedding_lookup_reference
+from keras_largeout.ops.labels import on_the_host
 
 __all__ = [
     "COMBINERS",
@@ -174,7 +175,7 @@ def _embedding_lookup_gradient(op, grad):
 
     def of_table(gradient_rows):
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        return _gradients.row_gradient(shape, *gradient_rows(shape[0]))
+        return _gradients.row_gradient(shape, *gradient_rows(_first(shape)))
 
     return _gradient(op, grad, of_table, ops.largeout_embedding_weights_grad)
 
@@ -182,16 +183,22 @@ def _embedding_lookup_gradient(op, grad):
 @tf.RegisterGradient("Largeout>EmbeddingCombine")
 def _embedding_combine_gradient(op, grad):
     def of_table(gradient_rows):
-        shape = tf.shape(op.inputs[0], tf.int64)
-        unique_ids, rows = gradient_rows(shape[0])
-        # Rows of an exchange all occur; any others leave gaps.
+        table = op.inputs[0]
+        unique_ids, rows = gradient_rows(_first(tf.shape(table, tf.int64)))
+        # Rows of an exchange all occur; any others leave gaps. (Numbers of int32 are in host memory.)
         return tf.cond(
-            tf.shape(rows, tf.int64)[0] == shape[0],
+            tf.shape(rows)[0] == tf.shape(table)[0],
             lambda: rows,
-            lambda: tf.scatter_nd(unique_ids[:, None], rows, shape),
+            lambda: tf.scatter_nd(unique_ids[:, None], rows, tf.shape(table, tf.int64)),
         )
 
     return _gradient(op, grad, of_table, ops.largeout_embedding_combine_weights_grad)
+
+
+def _first(shape):
+    """Return the first number of an int64 shape, in host memory."""
+    with on_the_host():
+        return shape[0]
 
 
 @tf.RegisterGradient("Largeout>EmbeddingGrad")

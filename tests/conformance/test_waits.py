@@ -1,0 +1,213 @@
+"""What a step waits for on a GPU: each layer has a budget. `_waits.py` finds it without a GPU."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from _tables import strategy_of
+from conformance._gpu_kernels import SOURCES, own_kernels
+from conformance._layers import BATCH, LAYERS
+from conformance._waits import Step, functions_of
+from tensorflow.python.framework import op_def_registry
+
+import keras_largeout as kl
+
+# Waits, and their reasons. "op > op that reads it.argument": what the first makes on a GPU the second reads
+# on the host.
+
+# Keras's mse: TensorFlow computes the shape of the gradient of a mean over the last axis on the device.
+# None where the size of a batch is static.
+MEAN = ["DynamicStitch > Reshape.shape"]
+# How many pairs of token and node there are, which the sizes of outputs are.
+TREE = ["Largeout>TreeSoftmaxLoss, inside"]
+# Which tokens count: those that do not are left out of the products, which costs less than they would.
+ACTIVE = ["Where, inside"]
+# Targets are checked, and candidates are drawn until enough of them are different. Seeds of stateless
+# random numbers are in host memory.
+CANDIDATES = [
+    "ArgMax > AddV2.x",
+    "LogicalAnd > LoopCond.input",
+    "Squeeze > Less.x",
+    "StatelessRandomUniformFullIntV2 > Pack.values",
+    "Switch > StatelessRandomGetKeyCounter.seed",
+    "Unique > Equal.x",
+    "Unique, inside",
+    "Unique, inside",
+    "UniqueWithCounts, inside",
+]
+# Keras's own Embedding, of 32-bit ids: its gradient has their number.
+KERAS_EMBEDDING = ["SelectV2 > Size.input"]
+# Rows and slots are in host memory: unique ids go there, and so do gradients and the learning rate.
+OFFLOADED = [
+    "Largeout>EmbeddingGrad, inside",
+    "Largeout>PartitionIds > ResourceGather.indices",
+    "Largeout>PartitionIds, inside",
+    "Pack > Largeout>RowUpdate.hyper",
+    "Reshape > Largeout>RowUpdate.indices",
+    "Reshape > Largeout>RowUpdate.values",
+]
+# Ids are mapped on the host.
+VOCABULARY = ["Reshape > Reshape.tensor"]
+
+WAITS = {
+    "ShardedEmbedding": MEAN,
+    "DistributedEmbedding": MEAN,
+    "HierarchicalSoftmax": TREE,
+    "FullSoftmax": ACTIVE,
+    "SampledSoftmax": MEAN + ACTIVE + CANDIDATES,
+    "SparseOutput": [],
+    "SparseOutput, fused": [],
+    "HierarchicalSoftmax, fused": TREE,
+    "ShardedEmbedding, fused": MEAN,
+    "SparseDense": MEAN,
+    "SparseDense, fused": MEAN,
+    "CategoryHashing": MEAN,
+    "Positions": MEAN + KERAS_EMBEDDING,
+    "ShardedEmbedding, host": MEAN + OFFLOADED,
+    "ShardedEmbedding, vocabulary": MEAN + VOCABULARY,
+    "DistributedEmbedding, fused": MEAN,
+}
+# On two GPUs: (waits, tensors from GPU to GPU, nodes). One wait is that of TensorFlow's iterator, for
+# whether any replica has a batch; each replica waits for the sizes of what it sends, and of its gradient.
+MIRRORED = {
+    "ShardedEmbedding": (7, 19, 820),
+    "DistributedEmbedding": (9, 19, 1060),
+    "HierarchicalSoftmax": (25, 32, 1170),
+    "FullSoftmax": (7, 33, 1190),
+    "SampledSoftmax": (43, 29, 1860),
+    "SparseOutput": (3, 30, 1110),
+    "SparseOutput, fused": (3, 27, 1160),
+    "HierarchicalSoftmax, fused": (25, 35, 1290),
+    "ShardedEmbedding, fused": (7, 22, 940),
+    "SparseDense": (7, 21, 930),
+    "SparseDense, fused": (7, 24, 1050),
+    "CategoryHashing": (7, 19, 920),
+    "Positions": (9, 17, 840),
+    "ShardedEmbedding, host": (20, 10, 820),
+    "ShardedEmbedding, vocabulary": (10, 25, 970),
+    "DistributedEmbedding, fused": (15, 31, 1550),
+}
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Logical CPUs are GPUs for code that asks whether there are some."""
+    known = tf.config.list_logical_devices
+    monkeypatch.setattr(
+        tf.config,
+        "list_logical_devices",
+        lambda kind=None: known("CPU")[1:] if kind == "GPU" else known(kind),
+    )
+
+
+def model_on(row, strategy):
+    case = LAYERS[row]
+    with strategy.scope():
+        keras.utils.set_random_seed(7)
+        model = case.model()
+        model.compile(kl.optimizers.LazyAdam(0.01), loss=case.loss(model))
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def step_of(row, devices=1, several=False, first=1, drop_remainder=False):
+    strategy = strategy_of(devices, beside_host=devices > 1 and first == 1)
+    dataset = strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices(LAYERS[row].data()).batch(BATCH, drop_remainder)
+    )
+    iterator = iter(dataset)
+    with tf.device("CPU:1") if devices == 1 else strategy.scope():
+        one, many = functions_of(model_on(row, strategy))
+        traced = (many, iterator, tf.constant(5)) if several else (one, iterator)
+        return Step(traced[0].get_concrete_function(*traced[1:]), first)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("several", [False, True], ids=["one step", "several steps"])
+@pytest.mark.parametrize("row", LAYERS)
+def test_waits_of_a_step(row, several, gpus):
+    """Where a wait is gone, its line goes; a new one needs a reason."""
+    assert step_of(row, several=several).waits() == sorted(WAITS[row])
+
+
+def test_batches_of_a_static_size(gpus):
+    for row in ("ShardedEmbedding", "DistributedEmbedding"):
+        assert not step_of(row, drop_remainder=True).waits()
+
+
+@pytest.mark.full
+@pytest.mark.every_case
+@pytest.mark.parametrize("row", MIRRORED)
+def test_strategies(row, gpus):
+    """Waits, tensors that go from GPU to GPU, and nodes: on two GPUs none is above its budget."""
+    step = step_of(row, devices=2)
+    found = len(step.waits()), step.crossing(), len(step.nodes)
+    assert all(np.less_equal(found, MIRRORED[row])), (found, step.waits())
+
+
+@pytest.mark.full
+def test_eight_devices():
+    """They grow with the square of the devices. (The host is one of them here.)"""
+    step = step_of("ShardedEmbedding", devices=8, first=0)
+    assert step.crossing() <= 322 and len(step.nodes) <= 4400
+
+
+class Planted(keras.layers.Layer):
+    """Waits for nothing that its name does not say."""
+
+    def __init__(self, wait):
+        super().__init__()
+        self.wait = wait
+
+    def call(self, x):
+        if self.wait == "where":
+            return tf.gather(x, tf.where(x[:, 0] < 9.0)[:, 0])
+        if self.wait == "cond":
+            return tf.cond(tf.reduce_all(x < 9.0), lambda: x, lambda: 2.0 * x)
+        if self.wait == "no kernel":
+            return tf.strings.to_number(tf.strings.as_string(x))
+        if self.wait == "shape":
+            return tf.reshape(x, [tf.cast(tf.reduce_sum(tf.zeros([tf.shape(x)[0]])), tf.int32) - 1, 3])
+        return tf.reshape(x, [tf.shape(x)[0], 3])
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [
+        ("nothing", []),
+        ("where", ["Where, inside"]),
+        ("cond", ["All > Switch.pred"]),
+        ("no kernel", ["BiasAdd > AsString.input"]),
+        ("shape", ["Cast > Sub.x"]),
+    ],
+)
+def test_planted_waits_are_found(wait, found, gpus):
+    x = np.zeros((8, 3), "float32")
+    iterator = iter(tf.data.Dataset.from_tensor_slices((x, x)).batch(4, drop_remainder=True))
+    with tf.device("CPU:1"):
+        inputs = keras.Input((3,))
+        model = kl.Model(inputs, Planted(wait)(keras.layers.Dense(3)(inputs)))
+        model.compile("sgd", lambda y, y_pred: tf.reduce_sum(tf.stop_gradient(y_pred)) + tf.reduce_sum(y))
+        model.layers[1].trainable = False
+        waits = Step(functions_of(model)[0].get_concrete_function(iterator)).waits()
+    assert waits == found
+
+
+def test_kernels_of_our_ops_are_read():
+    """All that a source registers for GPUs is found, with the arguments that are in host memory."""
+    sources = "".join(path.read_text() for path in SOURCES.rglob("op/*_gpu_op.cc"))
+    sources = re.sub(r'TypeConstraint<[^>]*>\("\w+"\)', "", sources)
+    found = own_kernels()
+    named = set(re.findall(r'"(?:Largeout>)?([A-Z]\w+)"', sources)) - {"Tindices"}
+    assert named <= {name.partition(">")[2] for name in found}
+    assert {kernel.host for kernel in found["Largeout>EmbeddingLookup"]} == {("table",)}
+    assert {kernel.host for kernel in found["Largeout>FullSoftmax"]} == {("table", "bias"), ()}
+    for name, kernels in found.items():
+        known = op_def_registry.get(name)
+        arguments = {argument.name for argument in [*known.input_arg, *known.output_arg]}
+        attributes = {attribute.name for attribute in known.attr}
+        for kernel in kernels:
+            assert arguments.issuperset(kernel.host) and attributes.issuperset(kernel.types), name

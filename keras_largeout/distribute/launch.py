@@ -21,7 +21,7 @@ import time
 
 from keras_largeout.distribute.processes.config import Cluster
 from keras_largeout.distribute.processes.exit_codes import FAILED, LOST, SIGNAL, SUCCESS, of_process
-from keras_largeout.distribute.processes.heartbeat import answers
+from keras_largeout.distribute.processes.heartbeat import Heartbeat, add_heartbeat_option, answers
 from keras_largeout.distribute.processes.lines import FORMS
 from keras_largeout.distribute.processes.listening import free_ports
 from keras_largeout.distribute.processes.metrics_page import LauncherMetrics, add_metrics_options, prometheus
@@ -47,6 +47,7 @@ class Launcher:
         log_bytes: int, the size at which a file of output is rotated; 0 for no limit.
         log_format: "text" or "json".
         metrics: None, or the port and the address of a page of metrics.
+        heartbeat_timeout: float, seconds after which a script that stands still is killed.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Launcher:
         log_bytes=_LOG_BYTES,
         log_format="text",
         metrics=None,
+        heartbeat_timeout=60.0,
     ):
         self.script = list(script)
         self.logs = pathlib.Path(logs)
         self.restarts, self.restarted = max_restarts, 0
         self.log_bytes, self.form, self.metrics = log_bytes, FORMS[log_format], metrics
+        self.heartbeat_timeout, self._heartbeat = heartbeat_timeout, None
         self.children = {}
         self._signals, self._told = [], set()
         self._lost_ps_at = None
@@ -95,6 +98,30 @@ class Launcher:
         for job, index, _ in self.cluster.servers():
             self._start(job, index)
 
+    def _watch_over(self, tasks):
+        """Kill these processes when they stand still, from now on, and no others."""
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        self._heartbeat = Heartbeat(
+            self.cluster,
+            [(job, index, self.cluster.addresses[job][index]) for job, index in tasks],
+            self.heartbeat_timeout,
+            self._kill_silent,
+            lambda text, *values: self.console.say(text % values, "WARNING"),
+            lambda *task: task in self.children and self.children[task].stopped,
+        )
+
+    def _kill_silent(self, *task):
+        child = self.children.get(task)
+        if child is not None and not child.stood_still:
+            child.stood_still = True
+            self.console.say(f"{self.cluster.name(*task)} is killed", "WARNING")
+            child.send(signal.SIGKILL)
+
+    @staticmethod
+    def _code_of(child):
+        return LOST if child.stood_still else of_process(child.process.returncode)
+
     def _watch(self):
         while not all(child.ready for child in self.children.values()):
             self.console.wait(0.5)
@@ -109,12 +136,12 @@ class Launcher:
                 return self._stop()
             for (job, _), child in self._reap():
                 if job == "chief":
-                    code = child.process.returncode
+                    code = self._code_of(child)
                     lost = code and (code == LOST or self._lost_ps_at is not None)
                     if lost and self.restarts:
                         self._end_silent()
-                    if not self._again(job, 0, code < 0 or lost):
-                        return self._stop(of_process(code))
+                    if not self._again(job, 0, child.process.returncode < 0 or lost):
+                        return self._stop(code)
             if not any(job == "worker" for job, _ in self.children):
                 self.console.say("no worker is left", "ERROR")
                 return self._stop(LOST)
@@ -126,9 +153,11 @@ class Launcher:
         no_gpu = {} if job == "worker" else {"CUDA_VISIBLE_DEVICES": ""}
         if job == "chief":
             self._lost_ps_at = None
+            self._watch_over([(job, index)])
             self._start_child(job, index, job, self.script, **no_gpu)
         else:
-            server = ["-m", "keras_largeout.distribute.server"]
+            patience = f"{2 * self.heartbeat_timeout:g}"  # this process gives the script up first
+            server = ["-m", "keras_largeout.distribute.server", "--heartbeat-timeout", patience]
             self._start_child(job, index, f"{job} {index}", server, hidden_until=_READY, **no_gpu)
 
     def _start_child(self, job, index, name, arguments, hidden_until=None, **environment):
@@ -227,6 +256,7 @@ class HostLauncher(Launcher):
         return Cluster({"worker": tuple(f"127.0.0.1:{port}" for port in free_ports(workers))}, "worker")
 
     def _start_first(self):
+        self._watch_over([(job, index) for job, index, _ in self.cluster.hosts()])
         for job, index, _ in self.cluster.hosts():
             shown = None if index == 0 else _NEVER  # all hosts say much the same
             self._start_child(job, index, f"host {index}", self.script, hidden_until=shown)
@@ -246,7 +276,7 @@ class HostLauncher(Launcher):
                 ended = child.process.returncode
                 if ended:
                     self._say_how_it_ended(job, index, child)
-                    code = code or of_process(ended)
+                    code = code or self._code_of(child)
                     deadline = deadline or time.monotonic() + _SCRIPT_GRACE
             if deadline is not None:
                 self._end_after(self.children.values(), deadline)
@@ -290,6 +320,7 @@ def main(arguments=None):
         default="text",
         help="json: an object of time, process, level and text a line, on the console and in the files",
     )
+    add_heartbeat_option(parser)
     add_metrics_options(parser)
     parser.add_argument("script", help="runs as the chief")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
@@ -305,7 +336,8 @@ def main(arguments=None):
     if not os.path.exists(options.script):
         parser.error(f"`script` must be the path of a script. Received: {options.script}")
     script = [options.script, *options.arguments]
-    common = {name: getattr(options, name) for name in ("logs", "max_restarts", "log_bytes", "log_format")}
+    names = "logs", "max_restarts", "log_bytes", "log_format", "heartbeat_timeout"
+    common = {name: getattr(options, name) for name in names}
     if options.metrics_port is not None:
         try:
             prometheus("--metrics-port")

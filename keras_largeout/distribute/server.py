@@ -4,7 +4,8 @@ It loads the package's ops into TensorFlow's own server, and serves until SIGTER
 `TF_CONFIG`, or from `--cluster`, `--job` and `--index`.
 
 When its chief ends, the server starts afresh in the same process. No other chief can take over the weights
-that it holds, and TensorFlow would keep them for minutes beside those of the next chief.
+that it holds, and TensorFlow would keep them for minutes beside those of the next chief. When its chief
+stands still, the server ends.
 
 TensorFlow's gRPC is neither authenticated nor encrypted: whoever reaches the port can run what they like. A
 cluster belongs on a private network. One whose addresses are all loopback (127.0.0.1, localhost) listens on
@@ -21,8 +22,9 @@ import sys
 import tensorflow as tf
 
 from keras_largeout.distribute.processes.config import cluster_of, from_environment
-from keras_largeout.distribute.processes.exit_codes import SUCCESS
+from keras_largeout.distribute.processes.exit_codes import LOST, SUCCESS
 from keras_largeout.distribute.processes.following import follow
+from keras_largeout.distribute.processes.heartbeat import Heartbeat, add_heartbeat_option
 from keras_largeout.distribute.processes.listening import require_address, require_free_port
 from keras_largeout.distribute.processes.metrics_page import ServerMetrics, add_metrics_options
 from keras_largeout.ops import build_info
@@ -32,12 +34,15 @@ class _Stopped(BaseException):
     """A signal has told this process to end."""
 
 
-def serve(cluster, metrics=None):
+def serve(cluster, metrics=None, heartbeat_timeout=60.0):
     """Runs the server of this process's task until SIGTERM or SIGINT, then ends the process.
+
+    It also ends, with exit code `LOST`, when its chief has stood still for `heartbeat_timeout`.
 
     Args:
         cluster: `Cluster` whose task is a worker or a parameter server.
         metrics: the `ServerMetrics` of this process, or None.
+        heartbeat_timeout: float, seconds within which the chief must answer once it was there.
 
     Raises:
         ValueError: it is the chief.
@@ -52,7 +57,7 @@ def serve(cluster, metrics=None):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:
-        _serve_one_chief(cluster, title, metrics)
+        _serve_one_chief(cluster, title, metrics, heartbeat_timeout)
         print(f"keras_largeout: {title} begins again, its chief has ended", flush=True)
         sys.stderr.flush()
         os.execv(sys.executable, sys.orig_argv)
@@ -68,7 +73,7 @@ def _stop(*_):
     raise _Stopped
 
 
-def _serve_one_chief(cluster, title, metrics):
+def _serve_one_chief(cluster, title, metrics, heartbeat_timeout):
     sources = build_info()["sources"]
     require_free_port(cluster)
     server = tf.distribute.Server(
@@ -82,12 +87,20 @@ def _serve_one_chief(cluster, title, metrics):
     server.start()  # it cannot be shut down: its threads end with the process, or where another begins in it
     print(f"keras_largeout: {title} is ready, ops {sources}", flush=True)
 
+    chief = cluster.addresses["chief"][0]
+
     def seen():
         print(f"keras_largeout: {title} sees its chief", flush=True)
         if metrics is not None:
             metrics.has_chief.set(1)
+        Heartbeat(cluster, [("chief", 0, chief)], heartbeat_timeout, silent)
 
-    follow(cluster.addresses["chief"][0], seen)
+    def silent(*_):
+        print(f"keras_largeout: {title} ends, its chief stands still", flush=True)
+        sys.stderr.flush()
+        os._exit(LOST)
+
+    follow(chief, seen)
 
 
 def main(arguments=None):
@@ -98,13 +111,14 @@ def main(arguments=None):
     parser.add_argument("--job", choices=("worker", "ps"))
     parser.add_argument("--index", type=int, default=0, help="number within the job (default: 0)")
     add_metrics_options(parser)
+    add_heartbeat_option(parser)
     options = parser.parse_args(arguments)
     try:
         cluster, metrics = _cluster(options), None
         if options.metrics_port is not None:
             metrics = ServerMetrics(cluster, options.metrics_port, options.metrics_address)
             print(f"keras_largeout: metrics on port {metrics.port}", flush=True)
-        serve(cluster, metrics)
+        serve(cluster, metrics, options.heartbeat_timeout)
     except (ValueError, ImportError) as error:
         parser.error(str(error))
 

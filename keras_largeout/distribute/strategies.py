@@ -37,8 +37,9 @@ def strategy(
         heartbeat_timeout: float, seconds within which another process of the run must answer. On a cluster,
             the steps of a worker that stands still (it was stopped, its machine or network hangs) then go to
             other workers, and training ends with an error that names it where it is a parameter server or the
-            last worker. Synchronous hosts end with `HostLostError`, after at most 10 seconds. A process that
-            computes or compiles answers. Defaults to `60.0`.
+            last worker. Workers and servers end when the chief stands still. Synchronous hosts end with
+            `HostLostError`, after at most 10 seconds. A process that computes or compiles answers.
+            Defaults to `60.0`.
 
     Returns:
         `tf.distribute.MirroredStrategy`, TensorFlow's default strategy for one device, a
@@ -101,7 +102,7 @@ def _take_part(cluster, devices, exchange_dtype, heartbeat_timeout):
     if cluster.is_server:
         from keras_largeout.distribute.server import serve  # it is a program as well: not imported twice
 
-        serve(cluster)
+        serve(cluster, heartbeat_timeout=heartbeat_timeout)
     from keras_largeout.distribute.cluster.parameter_server import connect
 
     return connect(cluster, exchange_dtype, heartbeat_timeout)

@@ -209,6 +209,22 @@ def test_all_hosts_begin_again_together(launch, tmp_path):
     assert launcher.ended() == exit_codes.SUCCESS, launcher.text
 
 
+@pytest.mark.parametrize("servers, name", [("1", "chief 0"), ("0", "host 0")], ids=["chief", "host"])
+def test_a_script_that_stands_still_is_named_and_ended(servers, name, launch):
+    script = (
+        "import json, os, signal\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    launcher = launch(
+        script, "--workers", "2", "--ps", servers, "--heartbeat-timeout", "3", "--max-restarts", "1"
+    )
+    assert launcher.ended() == exit_codes.LOST, launcher.text
+    launcher.wait_for(rf"^\[launch\] {name} \(.*\) did not answer for 3 s", times=2)
+    launcher.wait_for(rf"^\[launch\] {name} \(.*\) is killed", times=2)
+    assert not _children(launcher)
+
+
 def test_a_server_that_cannot_start_ends_it_with_its_last_words(launch, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -10,8 +10,8 @@ import keras_largeout_ops
 import pytest
 from _cluster import SERVER
 
-from keras_largeout.distribute.processes import config as clusters
 from keras_largeout.distribute.processes import exit_codes
+from keras_largeout.distribute.processes.heartbeat import answers
 from keras_largeout.ops import build_info
 
 pytestmark = pytest.mark.processes
@@ -47,10 +47,10 @@ def _outside_address():
 def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):
     cluster = new_cluster(1, 1)
     port = cluster.address("ps", 0).rsplit(":", 1)[1]
-    assert clusters.accepts(f"127.0.0.1:{port}")
+    assert answers(f"127.0.0.1:{port}", 60.0)
     outside = _outside_address()
     if outside is not None:
-        assert not clusters.accepts(f"{outside}:{port}")
+        assert not answers(f"{outside}:{port}", 1.0)
 
     for chief in (1, 2):  # the second one at once: no server has served another before
         script = cluster.run(CONNECT + "import time; time.sleep(1000)")
@@ -92,6 +92,20 @@ def test_a_server_serves_metrics(new_cluster):
     server.wait_for("sees its chief")
     script.wait_for("took part")
     assert "\nkeras_largeout_has_chief 1.0\n" in urllib.request.urlopen(url, timeout=60).read().decode()
+
+
+def test_a_chief_that_stands_still_ends_its_servers(new_cluster):
+    cluster = new_cluster(1, 1, start=False)
+    cluster.start(command=(*SERVER, "--heartbeat-timeout", "10"))
+    script = cluster.run(CONNECT + "import time; time.sleep(1000)")
+    script.wait_for("took part")
+    for server in cluster.servers.values():
+        server.wait_for("sees its chief")
+    script.send(signal.SIGSTOP)
+    for server in cluster.servers.values():
+        assert server.ended() == exit_codes.LOST, server.text
+        server.wait_for("^chief 0 .* did not answer for 10 s")
+        server.wait_for(" ends, its chief stands still")
 
 
 def test_a_server_without_the_package_is_refused(new_cluster, tmp_path):

@@ -1,9 +1,12 @@
 """A watch that notices workers and parameter servers that no longer answer."""
 
+import logging
 import threading
 
 from keras_largeout.distribute.processes.following import follow
 from keras_largeout.distribute.processes.heartbeat import Heartbeat, disconnect
+
+_LOG = logging.getLogger("keras_largeout")
 
 
 class ServerWatch:
@@ -22,6 +25,7 @@ class ServerWatch:
 
     def __init__(self, cluster, seconds):
         self._cluster, self._ended = cluster, []
+        _LOG.warning("A worker or server is given up after %g s without an answer.", seconds)
         self._heartbeat = Heartbeat(cluster, cluster.servers(), seconds, self._give_up)
         for index in range(len(cluster.addresses["ps"])):
             threading.Thread(target=self._follow, args=(index,), name="largeout_ps", daemon=True).start()

@@ -4,7 +4,6 @@ import dataclasses
 import ipaddress
 import json
 import os
-import socket
 
 SERVER_JOBS = ("worker", "ps")
 _TITLES = {"chief": "chief", "worker": "worker", "ps": "parameter server"}
@@ -166,15 +165,6 @@ def _check_addresses(jobs):
                     f"Received: {address!r} for {names[address]} and for {name}"
                 )
             names[address] = name
-
-
-def accepts(address, timeout=1.0):
-    """Return True where something listens at `"host:port"`. Only to say who is missing."""
-    try:
-        socket.create_connection(host_and_port(address), timeout).close()
-    except OSError:
-        return False
-    return True
 
 
 def host_and_port(address):

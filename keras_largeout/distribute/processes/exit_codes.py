@@ -8,7 +8,7 @@ SUCCESS = 0
 FAILED = 1
 #: The command line, `TF_CONFIG` or the script's name is wrong: another start ends in the same way.
 MISCONFIGURED = 2
-#: A parameter server, a host or the last worker was lost: another start goes on from the backup.
+#: A parameter server, a host, the last worker or the chief was lost: another start goes on from the backup.
 #: (`EX_TEMPFAIL` of <sysexits.h>.)
 LOST = 75
 #: Added to the number of the signal that ended a process.

@@ -5,8 +5,10 @@ greets each new connection from its own threads: a process that computes, compil
 answers too.
 """
 
+import argparse
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -41,36 +43,68 @@ def answers(address, seconds):
 class Heartbeat:
     """Polls processes, each from its own thread, and reports each that stands still.
 
+    Time in which the polling process itself stood still does not count.
+
     Args:
         cluster: `Cluster`.
         tasks: list of `(job, index, address)`.
         seconds: float, how long a process may be silent.
         on_silent: function of `(job, index)`, called again and again while a process is silent.
+        say: function of a `logging` format and its arguments, for what users should know.
+        stopped: function of `(job, index)`; returns True for a process of which it is known without asking
+            that it stands still.
 
     Attributes:
         silent: dict of `(job, index)` to the name of each process that is silent now.
     """
 
-    def __init__(self, cluster, tasks, seconds, on_silent):
+    def __init__(self, cluster, tasks, seconds, on_silent, say=_LOG.warning, stopped=lambda *_: False):
         self.silent = {}
         self._cluster, self._seconds, self._on_silent = cluster, seconds, on_silent
-        _LOG.warning("A worker or server is given up after %g s without an answer.", seconds)
+        self._say, self._stopped, self._closed = say, stopped, threading.Event()
         for task in tasks:
             threading.Thread(target=self._watch, args=task, name="keras_largeout_heart", daemon=True).start()
 
     def _watch(self, job, index, address):
-        answered, pause, task = time.monotonic(), self._seconds / 20, (job, index)
-        while True:
-            if answers(address, 5 * pause) is not None:
-                answered = time.monotonic()
-                if self.silent.pop(task, None):
-                    _LOG.warning("%s answers again.", self._cluster.name(job, index))
-            elif time.monotonic() - answered > self._seconds - 2 * pause:
+        silent, looked, pause, task = 0.0, time.monotonic(), self._seconds / 20, (job, index)
+        while not self._closed.wait(pause):
+            answer = None if self._stopped(*task) else answers(address, 5 * pause)
+            before, looked = looked, time.monotonic()
+            silent += min(looked - before, 12 * pause)
+            if answer is not None:
+                silent = 0.0
+                if self.silent.pop(task, None) and answer:
+                    self._say("%s answers again.", self._cluster.name(job, index))
+            elif silent > self._seconds - 2 * pause and not self._closed.is_set():
                 if task not in self.silent:
                     self.silent[task] = self._cluster.name(job, index)
-                    _LOG.warning("%s did not answer for %g s.", self.silent[task], self._seconds)
+                    self._say("%s did not answer for %g s.", self.silent[task], self._seconds)
                 self._on_silent(job, index)
-            time.sleep(pause)
+
+    def close(self):
+        """Poll no more."""
+        self._closed.set()
+
+
+def add_heartbeat_option(parser):
+    """Add `--heartbeat-timeout` to an `argparse.ArgumentParser`."""
+    parser.add_argument(
+        "--heartbeat-timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the script may stand still before this process gives it up (default: %(default)g)",
+    )
+
+
+def _seconds(text):
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds. Received: {text}")
+    return seconds
 
 
 def disconnect(address):

@@ -61,11 +61,14 @@ class Child:
             Libraries are talkative while they load.
         log_bytes: int, the size at which the file is rotated; 0 for no limit.
         form: a function of `lines.FORMS`. The file has text as it comes, and JSON by the line.
+
+    Attributes:
+        stood_still: whether it was killed because it stood still.
     """
 
     def __init__(self, name, command, environment, log, hidden_until=None, log_bytes=0, form=as_text):
         self.name = name
-        self.log = log
+        self.log, self.stood_still = log, False
         self.ready = hidden_until is None
         self.last_lines = collections.deque(maxlen=25)
         self._hidden_until = hidden_until
@@ -119,6 +122,13 @@ class Child:
         if error is None:
             return []
         return [self._form("launch", f"output of {self.name} is lost: {error}\n".encode(), "ERROR")]
+
+    @property
+    def stopped(self):
+        """True if a signal has stopped the process (SIGSTOP, Ctrl-Z)."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+        return False
 
     def send(self, number):
         """Sends a signal to the process and to whatever it started."""

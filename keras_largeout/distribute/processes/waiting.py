@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 
-from keras_largeout.distribute.processes.config import accepts
+from keras_largeout.distribute.processes.heartbeat import answers
 
 _LOG = logging.getLogger("keras_largeout")
 _PATIENCE = 15.0  # seconds until a message says who is missing
@@ -18,7 +18,7 @@ def telling_who_is_missing(cluster):
     def tell():
         patience = _PATIENCE
         while not arrived.wait(patience):
-            missing = [cluster.name(j, i) for j, i, address in cluster.others() if not accepts(address)]
+            missing = [cluster.name(j, i) for j, i, address in cluster.others() if not answers(address, 1.0)]
             if missing:
                 _LOG.warning("Waiting for %s.", ", ".join(missing))
             patience = min(2 * patience, 300.0)

@@ -26,6 +26,8 @@ class PrometheusMetrics(keras.callbacks.Callback):
     - `keras_largeout_rows{weight=..., device=...}`, `keras_largeout_bytes{...}`: the rows of each part of a
       table of which this process knows, and its bytes with those of its optimizer slots. (On parameter
       servers the chief knows all parts. A host knows those of its devices.)
+    - `keras_largeout_process_up{process="ps 0"}`: on the chief of a cluster, for each worker and parameter
+      server, 1 if it answered when it was last asked.
     - `keras_largeout_backup_age_seconds`: the age of the last backup in `backup_dir`; NaN before the first.
     - `process_resident_memory_bytes` and others of the process, by `prometheus_client`.
 
@@ -106,6 +108,17 @@ class PrometheusMetrics(keras.callbacks.Callback):
         self._bytes = client.Gauge(
             "keras_largeout_bytes", "Bytes of a table with its slots", labels, registry=page.registry
         )
+        watch = getattr(self.model.distribute_strategy, "watch", None)  # of a chief
+        if watch is not None:
+            gauge = client.Gauge(
+                "keras_largeout_process_up",
+                "1 for each worker and server that answers",
+                ["process"],
+                registry=page.registry,
+            )
+            for job, index in watch.up:
+                up = gauge.labels(f"{job} {index}")
+                up.set_function(lambda task=(job, index): watch.up[task])
         if self.backup_dir is not None:
             gauge = client.Gauge(
                 "keras_largeout_backup_age_seconds", "Age of the last backup", registry=page.registry

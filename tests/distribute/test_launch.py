@@ -190,6 +190,8 @@ def test_a_chief_and_a_host_serve_metrics(servers, rows, launch):
     for what, times in (("rows", 1), ("bytes", 2 * 4 * 4)):
         found = re.findall(rf"keras_largeout_{what}{{.*}} (.*)", launcher.text)
         assert [float(value) for value in found] == [times * n for n in rows], launcher.text
+    up = re.findall(r'keras_largeout_process_up{process="(.*)"} 1.0', launcher.text)
+    assert up == (["worker 0", "worker 1", "ps 0", "ps 1"] if servers == "2" else [])
 
 
 def test_all_hosts_begin_again_together(launch, tmp_path):

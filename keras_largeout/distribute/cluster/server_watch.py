@@ -38,6 +38,11 @@ class ServerWatch:
         self._ended.append(index)
 
     @property
+    def up(self):
+        """A dict of the `(job, index)` of workers and servers to whether they answered when last asked."""
+        return self._heartbeat.up
+
+    @property
     def lost(self):
         """The index of a parameter server that ended or stands still, or None."""
         silent = [index for job, index in list(self._heartbeat.silent) if job == "ps"]

@@ -56,10 +56,11 @@ class Heartbeat:
 
     Attributes:
         silent: dict of `(job, index)` to the name of each process that is silent now.
+        up: dict of `(job, index)` to whether the process answered when it was last asked.
     """
 
     def __init__(self, cluster, tasks, seconds, on_silent, say=_LOG.warning, stopped=lambda *_: False):
-        self.silent = {}
+        self.silent, self.up = {}, {(job, index): True for job, index, _ in tasks}
         self._cluster, self._seconds, self._on_silent = cluster, seconds, on_silent
         self._say, self._stopped, self._closed = say, stopped, threading.Event()
         for task in tasks:
@@ -69,6 +70,7 @@ class Heartbeat:
         silent, looked, pause, task = 0.0, time.monotonic(), self._seconds / 20, (job, index)
         while not self._closed.wait(pause):
             answer = None if self._stopped(*task) else answers(address, 5 * pause)
+            self.up[task] = bool(answer)
             before, looked = looked, time.monotonic()
             silent += min(looked - before, 12 * pause)
             if answer is not None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model, written_by_first
-from keras_largeout.files.whole import put, scratch_in
+from keras_largeout.files.atomic_write import put, scratch_in
 from keras_largeout.ops import export_mode
 from keras_largeout.tables.export_proxy import write_tables
 

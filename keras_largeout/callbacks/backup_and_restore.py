@@ -12,13 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.callbacks._whole_files import WholeFiles
+from keras_largeout.callbacks._atomic_files import AtomicFiles
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
+from keras_largeout.files.atomic_write import is_local, whole_file
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import noted
 from keras_largeout.files.seal import note_of
 from keras_largeout.files.table_files import read_json
-from keras_largeout.files.whole import is_local, whole_file
 from keras_largeout.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.tables.server_files import server_files
 
@@ -27,7 +27,7 @@ _LOG = logging.getLogger("keras_largeout")
 _WEIGHTS, _EPOCH, _BEFORE = "latest.weights.h5", "training_metadata.json", ".bkp"
 
 
-class BackupAndRestore(WholeFiles, keras.callbacks.BackupAndRestore):
+class BackupAndRestore(AtomicFiles, keras.callbacks.BackupAndRestore):
     """`keras.callbacks.BackupAndRestore` that survives a kill while it saves, for any `keras.Model`.
 
     - The weights and the number of their epoch appear together, in one file that is complete or not there:

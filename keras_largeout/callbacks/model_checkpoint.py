@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_largeout.callbacks._whole_files import WholeFiles
+from keras_largeout.callbacks._atomic_files import AtomicFiles
 
 
-class ModelCheckpoint(WholeFiles, keras.callbacks.ModelCheckpoint):
+class ModelCheckpoint(AtomicFiles, keras.callbacks.ModelCheckpoint):
     """`keras.callbacks.ModelCheckpoint` that never leaves half a file, for any `keras.Model`.
 
     A file is written in a new folder in the same folder, `.<host>-<boot>-<process>-<random>.partial`, flushed

@@ -22,8 +22,8 @@ import time
 from keras_largeout.distribute.processes.config import Cluster
 from keras_largeout.distribute.processes.exit_codes import FAILED, LOST, SIGNAL, SUCCESS, of_process
 from keras_largeout.distribute.processes.heartbeat import Heartbeat, add_heartbeat_option, answers
-from keras_largeout.distribute.processes.lines import FORMS
 from keras_largeout.distribute.processes.listening import free_ports
+from keras_largeout.distribute.processes.log_lines import FORMS
 from keras_largeout.distribute.processes.metrics_page import LauncherMetrics, add_metrics_options, prometheus
 from keras_largeout.distribute.processes.supervise import Child, Console
 

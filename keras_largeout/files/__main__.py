@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 
+from keras_largeout.files.atomic_write import remove_leftovers, scratches
 from keras_largeout.files.loading import verify_file
 from keras_largeout.files.record_marks import written_records
 from keras_largeout.files.table_files import (
@@ -26,7 +27,6 @@ from keras_largeout.files.table_files import (
     words_of,
     write_about,
 )
-from keras_largeout.files.whole import remove_leftovers, scratches
 
 _SAVES = ".keras", ".weights.h5", ".weights.json"
 

@@ -16,9 +16,9 @@ import weakref
 import zipfile
 import zlib
 
+from keras_largeout.files.atomic_write import is_local
 from keras_largeout.files.digests import KEY, check_arrays
 from keras_largeout.files.seal import check_seal
-from keras_largeout.files.whole import is_local
 
 MAP_DIGEST = "keras_largeout"
 

@@ -8,9 +8,9 @@ import os
 import re
 import shutil
 
+from keras_largeout.files.atomic_write import is_local, put, scratch_in, scratches, whole_file
 from keras_largeout.files.loading import MAP_DIGEST, digest_of_map, files_of_groups
 from keras_largeout.files.seal import seal
-from keras_largeout.files.whole import is_local, put, scratch_in, scratches, whole_file
 
 _note = contextvars.ContextVar("keras_largeout_note", default=None)
 

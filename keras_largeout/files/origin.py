@@ -6,7 +6,7 @@ import os
 import zipfile
 from typing import NamedTuple
 
-from keras_largeout.files.whole import is_local
+from keras_largeout.files.atomic_write import is_local
 
 #: How many times its size on the disk a member of an archive counts at most, as in Keras.
 _MOST_EXPANSION = 100

@@ -11,7 +11,7 @@ import math
 import os
 import zlib
 
-from keras_largeout.files.whole import whole_file
+from keras_largeout.files.atomic_write import whole_file
 
 ABOUT, LOCK, ROWS = "table.json", "lock", ".rows"
 _PAGE, _SAMPLED = 4096, 64

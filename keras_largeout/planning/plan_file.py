@@ -9,8 +9,8 @@ import zlib
 
 import numpy as np
 
+from keras_largeout.files.atomic_write import whole_file
 from keras_largeout.files.table_files import read_json
-from keras_largeout.files.whole import whole_file
 from keras_largeout.planning.devices import Device, hosts_of_devices
 from keras_largeout.planning.pins import pinned
 from keras_largeout.planning.placement import SIMPLE_KINDS, Placement

@@ -24,7 +24,7 @@ from keras_largeout.distribute.hosts.agreement import check_agreement
 from keras_largeout.distribute.hosts.multi_worker import SyncStrategy, callbacks_here
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.parallel.sharded_slots import check_and_save_whole
-from keras_largeout.files.leaving import leaving_when_told
+from keras_largeout.files.exit_signals import leaving_when_told
 from keras_largeout.replicas.hosts import hosts_of
 from keras_largeout.replicas.optimizer_check import can_train, check_compiled
 from keras_largeout.training.saving import Saving

@@ -9,7 +9,7 @@ from keras_largeout.distribute.hosts.watch import HostWatch
 from keras_largeout.distribute.processes.exit_codes import exit_as_lost
 from keras_largeout.distribute.processes.listening import kept_to_address, require_free_port
 from keras_largeout.distribute.processes.waiting import telling_who_is_missing
-from keras_largeout.files.leaving import leave_on_sigterm
+from keras_largeout.files.exit_signals import leave_on_sigterm
 from keras_largeout.ops import build_info
 from keras_largeout.replicas._tensorflow import cpus_per_host
 from keras_largeout.replicas.collectives import all_gather_vector

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers, graph_calls
 from keras_largeout.distribute.parallel.clones import same_layers
+from keras_largeout.distribute.parallel.layer_costs import call_costs
 from keras_largeout.distribute.parallel.losses import compute_loss_there
 from keras_largeout.distribute.parallel.on_device import checked_device, device_of
+from keras_largeout.distribute.parallel.pipeline import run_in_stages
 from keras_largeout.distribute.parallel.replicated import in_replicas
-from keras_largeout.distribute.parallel.sections import in_sections
 from keras_largeout.distribute.parallel.stage_planner import SectionPlan, plan_stages
-from keras_largeout.distribute.parallel.stages import run_in_stages
+from keras_largeout.distribute.parallel.tensor_parallel import in_sections
 from keras_largeout.distribute.parallel.towers import in_towers
-from keras_largeout.distribute.parallel.trial import call_costs
 from keras_largeout.planning.devices import Device
 
 WAYS = ("stages", "sections", "towers", "data")

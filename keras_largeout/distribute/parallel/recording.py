@@ -6,7 +6,7 @@ gradients on whatever device is the current one when it is asked.
 
 import tensorflow as tf
 
-from keras_largeout.distribute.parallel.again import Again, check_same
+from keras_largeout.distribute.parallel.recompute import Recompute, check_same
 from keras_largeout.ops._gradients import with_gradient, with_gradients
 from keras_largeout.replicas.differentiable import differentiable
 
@@ -34,7 +34,7 @@ class Recorded:
     def __init__(self, device, compute, inputs, variables, remat=None):
         self._device, self._compute = device, compute
         with tf.device(device):
-            self._again = None if remat is None else Again(remat)
+            self._again = None if remat is None else Recompute(remat)
             self._inputs = [tf.identity(value) for value in inputs]
             self.values, self._differentiate = differentiable(compute, self._inputs, variables)
         self.variables = list(variables())

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from keras_largeout.distribute.processes.lines import as_text
+from keras_largeout.distribute.processes.log_lines import as_text
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded here: nothing may be loaded between fork and exec

@@ -9,7 +9,7 @@ import weakref
 
 import tensorflow as tf
 
-from keras_largeout.files.leaving import close_on_signals, end_on_signals, leaving_later
+from keras_largeout.files.exit_signals import close_on_signals, end_on_signals, leaving_later
 from keras_largeout.files.table_files import (
     ABOUT,
     LOCK,

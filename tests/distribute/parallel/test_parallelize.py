@@ -27,7 +27,7 @@ from distribute.parallel._models import (
 import keras_largeout as kl
 import keras_largeout.optimizers as klo
 from keras_largeout.distribute import Device, parallelize
-from keras_largeout.distribute.parallel.trial import call_costs
+from keras_largeout.distribute.parallel.layer_costs import call_costs
 
 WAYS = ["stages", "sections", "towers", "data"]
 

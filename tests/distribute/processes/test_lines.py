@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_largeout.distribute.processes.lines import as_json
+from keras_largeout.distribute.processes.log_lines import as_json
 
 
 @pytest.mark.parametrize(

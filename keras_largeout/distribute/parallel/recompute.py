@@ -11,7 +11,7 @@ from keras_largeout._keras import LazyTfVariable, all_layers, same_call, uncast
 _NOISE = {2: 0.1, 4: 0.01, 8: 0.01}  # by bytes
 
 
-class Again:
+class Recompute:
     """The state in which layers begin a computation, to be made once more later.
 
     Args:

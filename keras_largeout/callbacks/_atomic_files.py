@@ -7,7 +7,7 @@ from keras_largeout.tables.server_files import bytes_to_save
 from keras_largeout.training.saving import Saving
 
 
-class WholeFiles:
+class AtomicFiles:
     """First base of a Keras callback that saves `self.model`."""
 
     _saves = False

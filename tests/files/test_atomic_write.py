@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import keras_largeout as kl
-from keras_largeout.files import model_files, whole
+from keras_largeout.files import atomic_write, model_files
+from keras_largeout.files.atomic_write import whole_file
 from keras_largeout.files.seal import check_seal
-from keras_largeout.files.whole import whole_file
 
 PACKAGE = pathlib.Path(kl.__file__).parent
 
@@ -111,10 +111,10 @@ def test_sharded_weights(tmp_path, monkeypatch):
 def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
     """That of another machine, whose locks may be unknown here, when it has not been renewed for long."""
 
-    def left(at, boot=whole._BOOT):
+    def left(at, boot=atomic_write._BOOT):
         with monkeypatch.context() as patch:
-            patch.setattr(whole, "_BOOT", boot)
-            patch.setattr(whole, "_clear", lambda outer, inner, lock: os.close(lock))
+            patch.setattr(atomic_write, "_BOOT", boot)
+            patch.setattr(atomic_write, "_clear", lambda outer, inner, lock: os.close(lock))
             with whole_file(tmp_path / "m") as path:
                 pathlib.Path(path).write_text("half")
         outer = pathlib.Path(path).parents[1]
@@ -134,13 +134,13 @@ def _no_locks(*arguments):
     raise OSError(errno.ENOLCK, "no locks")
 
 
-@pytest.mark.parametrize("boot", [whole._BOOT, "01234567"])
+@pytest.mark.parametrize("boot", [atomic_write._BOOT, "01234567"])
 @pytest.mark.parametrize("locks", [True, False])
 def test_several_processes_save_into_one_folder(tmp_path, monkeypatch, locks, boot):
     """Others that save have no number of a process here; nor need the file system have locks."""
     if not locks:
         monkeypatch.setattr(fcntl, "flock", _no_locks)
-    monkeypatch.setattr(whole, "_RENEWED", 0.01)
+    monkeypatch.setattr(atomic_write, "_RENEWED", 0.01)
     with whole_file(tmp_path / "a") as path:
         pathlib.Path(path).write_text("first")
         lock = pathlib.Path(path).parents[1] / "lock"
@@ -148,7 +148,7 @@ def test_several_processes_save_into_one_folder(tmp_path, monkeypatch, locks, bo
         while lock.stat().st_mtime == 0:
             time.sleep(0.01)
         with monkeypatch.context() as patch:
-            patch.setattr(whole, "_BOOT", boot)
+            patch.setattr(atomic_write, "_BOOT", boot)
             for name in "ab":
                 with whole_file(tmp_path / name) as other:
                     pathlib.Path(other).write_text("second")
@@ -186,7 +186,7 @@ import os, sys, time, types
 package, path, waits = sys.argv[1:]
 sys.modules["keras_largeout"] = types.ModuleType("keras_largeout")  # without TensorFlow
 sys.modules["keras_largeout"].__path__ = [package]
-from keras_largeout.files.whole import whole_file
+from keras_largeout.files.atomic_write import whole_file
 with whole_file(path) as new:
     open(new, "w").write(f"process {os.getpid()}")
     print("writes", flush=True)

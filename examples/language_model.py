@@ -40,6 +40,7 @@ def arguments(argv=None):
     add("--dim", type=int, default=128, help="width of the embedding")
     add("--units", type=int, default=256, help="width of the GRU")
     add("--learning-rate", type=float, default=5e-3)
+    add("--backup", metavar="DIR", help="back up each epoch, and go on from there when started again")
     args = parser.parse_args(argv)
     if bool(args.corpus) != bool(args.validation):
         parser.error("--corpus goes with --validation")
@@ -139,7 +140,7 @@ def fit(args, model, corpus):
         steps_per_epoch=steps,
         shuffle=False,  # the dataset does that itself
         validation_data=batches(held_out, max(1, args.batch // 4)),
-        callbacks=[clock],
+        callbacks=[clock, *([kl.callbacks.BackupAndRestore(args.backup)] if args.backup else [])],
         verbose=2,
     ).history
     speed = clock.steps * per_step / clock.seconds

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Synchronous hosts on Slurm: `sbatch examples/cluster/slurm.sh examples/language_model.py --save model.keras`.
+# Synchronous hosts on Slurm: `sbatch examples/cluster/slurm.sh examples/language_model.py --save model.keras --backup state`.
 # With parameter servers: `PS=2 sbatch ...`; task 0 is the chief then, the next PS tasks are servers, the others workers.
 #SBATCH --job-name=largeout
 #SBATCH --nodes=4

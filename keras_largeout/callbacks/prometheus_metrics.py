@@ -38,7 +38,7 @@ class PrometheusMetrics(keras.callbacks.Callback):
     The callback listens from its first loop until `close()` or the end of the process, on `address` alone. It
     has neither passwords nor encryption. On synchronous hosts each serves its own metrics.
 
-    Needs `prometheus_client`: `pip install keras-largeout[metrics]`.
+    Needs `prometheus_client`: `pip install prometheus_client`, or the extra `metrics` of this package.
 
     Args:
         port: int, the port; 0 for a free one.

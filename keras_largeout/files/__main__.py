@@ -33,16 +33,18 @@ _SAVES = ".keras", ".weights.h5", ".weights.json"
 
 def check(folder):
     """Prints what is found in a folder; whether nothing is wrong, or is wrong no longer."""
-    good = True
+    good, something = True, False
     for path, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.endswith(".partial"))
         left = scratches(path)
         remove_leftovers(path)
         for name in sorted(left - scratches(path)):
             print(f"{path}: removed {name}, a save that was killed")
+            something = True
         found = {os.path.join(path, file): verify_file for file in sorted(files) if file.endswith(_SAVES)}
         if ABOUT in files or rows_files(path):
             found[path] = _check_table
+        something = something or bool(found)
         for where, verify in found.items():
             try:
                 said = verify(where)
@@ -50,6 +52,8 @@ def check(folder):
             except OSError as error:
                 good = False
                 print(f"{where}: {error}")
+    if not something:
+        print(f"{folder}: there is no table and no saved model here")
     return good
 
 

@@ -417,6 +417,13 @@ DAMAGES = {  # what is done to a file of rows, and what is said about it
 }
 
 
+def test_a_folder_without_files_to_check_is_said(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        files_main(["check", str(tmp_path)])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"{tmp_path}: there is no table and no saved model here\n"
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_files_that_are_not_those_that_were_closed(tmp_path, damage, capsys):
     path, copy = filled(tmp_path)

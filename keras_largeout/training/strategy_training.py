@@ -184,7 +184,7 @@ class StrategyTraining(Saving, LoopHooks):
 
     def make_train_function(self, force=False):
         if self._cluster_strategy is None:
-            return super().make_train_function(force)
+            return super().make_train_function(force or isinstance(self.train_function, Steps))
         self._check_runs_graphs()
         if force or not isinstance(self.train_function, Steps):
             self.train_function = Steps(self, self.train_step, self._cluster_strategy, trains=True)
@@ -192,7 +192,7 @@ class StrategyTraining(Saving, LoopHooks):
 
     def make_test_function(self, force=False):
         if self._cluster_strategy is None:
-            return super().make_test_function(force)
+            return super().make_test_function(force or isinstance(self.test_function, Steps))
         self._check_runs_graphs()
         if force or not isinstance(self.test_function, Steps):
             self.test_function = Steps(self, self.test_step, self._cluster_strategy, trains=False)
@@ -200,7 +200,7 @@ class StrategyTraining(Saving, LoopHooks):
 
     def make_predict_function(self, force=False):
         if self._cluster_strategy is None:
-            return super().make_predict_function(force)
+            return super().make_predict_function(force or isinstance(self.predict_function, Predictions))
         if force or not isinstance(self.predict_function, Predictions):
             self.predict_function = Predictions(self, self._cluster_strategy)
         return self.predict_function

@@ -61,20 +61,23 @@ def test_local_state_keeps_its_own_and_writes_what_is_not():
     np.testing.assert_array_equal(other.value, [8.0, 12.0])
 
 
-def test_functions_of_a_process_give_way_to_those_of_a_cluster(monkeypatch):
-    """A model may have predicted before its strategy is a cluster's: as in an export."""
+def test_functions_of_a_process_and_of_a_cluster_replace_each_other(monkeypatch):
+    """A model that was made outside of the scope predicts outside, then inside, and outside again."""
 
     class OfCluster:
         def __init__(self, *args, **kwargs):
             pass
 
-    model = kl.Sequential([keras.layers.Dense(1)])
-    model.compile(loss="mse")
-    makers = (model.make_train_function, model.make_test_function, model.make_predict_function)
-    before = [make() for make in makers]
-    monkeypatch.setattr(type(model), "_cluster_strategy", object())
+    def functions():
+        found = [model.make_train_function(), model.make_test_function(), model.make_predict_function()]
+        return [isinstance(function, OfCluster) for function in found]
+
     for name in ("Steps", "Predictions"):
         monkeypatch.setattr(strategy_training, name, OfCluster)
-    found = [make() for make in makers]
-    assert all(isinstance(function, OfCluster) for function in found) and not set(before) & set(found)
-    assert [make() for make in makers] == found
+    model = kl.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    assert functions() == [False] * 3
+    with monkeypatch.context() as inside:
+        inside.setattr(type(model), "_cluster_strategy", object())
+        assert functions() == [True] * 3
+    assert functions() == [False] * 3

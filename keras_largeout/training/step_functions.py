@@ -112,7 +112,11 @@ def _step_function(model, step):
     @tf.autograph.experimental.do_not_convert
     def next_steps(iterator, count):
         made, none = logs_of(iterator)
+        loop = loop_over_replicas if isinstance(iterator, tf.distribute.DistributedIterator) else loop_here
+        done, logs = loop(iterator, count, none)
+        return done, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
 
+    def loop_here(iterator, count, none):
         def body(left, done, logs):
             # No batch is handed from turn to turn: a GPU would be sent it, and asked for it again.
             taken, logs = step_of(iterator.get_next_as_optional(), logs)
@@ -120,7 +124,20 @@ def _step_function(model, step):
 
         counts = count, tf.constant(0)
         _, done, logs = tf.while_loop(lambda left, *_: left > 0, body, (*counts, none), parallel_iterations=1)
-        return done, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
+        return done, logs
+
+    def loop_over_replicas(iterator, count, none):
+        def goes_on(done, batch, logs):
+            return tf.logical_and(done < count, batch.has_value())
+
+        def body(done, batch, logs):
+            # A batch behind the last step is for the next call.
+            following = tf.cond(done + 1 < count, iterator.get_next_as_optional, lambda: batch)
+            return done + 1, following, _flat(one(_with_none(batch.get_value())))
+
+        first = iterator.get_next_as_optional()
+        done, _, logs = tf.while_loop(goes_on, body, (0, first, none), parallel_iterations=1)
+        return done, logs
 
     def function(iterator):
         auto, count = model._auto_steps, model.steps_per_execution

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-pytest_plugins = ["_tiers"]
+pytest_plugins = ["_tiers", "tests.distribute._processes"]
 
 # Processes that tests start run the same Python files as the tests, wherever they are started.
 _package = pathlib.Path(importlib.util.find_spec("keras_largeout").origin).parents[1]

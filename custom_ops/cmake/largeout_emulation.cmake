@@ -69,7 +69,7 @@ function(largeout_emulated_family family)
       largeout_as_cpp(${name}_emulated ${program})
       add_test(NAME ${name}_emulated
                COMMAND python3 -m benchmarks.gpu.run bench --emulated --quick --only ${family}
-               --build ${CMAKE_CURRENT_BINARY_DIR} --out ${CMAKE_CURRENT_BINARY_DIR}/${name}
+               --build ${CMAKE_CURRENT_BINARY_DIR} --out ${CMAKE_CURRENT_BINARY_DIR}/${name}_results
                WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/..)
     else()
       largeout_as_cpp(${name}_emulated ${program} ${CMAKE_CURRENT_SOURCE_DIR}/common/test/cuda_test_main.cu)

@@ -107,7 +107,7 @@ def callbacks_here(hosts, callbacks):
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     callbacks = [callback for callback in keras.tree.flatten(callbacks) if callback is not None]
-    if hosts.index:
+    if not hosts.is_first:
         callbacks = [
             callback
             for callback in callbacks

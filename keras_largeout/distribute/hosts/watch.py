@@ -39,7 +39,7 @@ def _keep(error):
 
 
 class HostLostError(RuntimeError):
-    """A synchronous host with this one ended, or stood still for too long.
+    """Another synchronous host ended, or stood still for too long.
 
     Attributes:
         names: list of str, the hosts that were lost.

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import all_layers, step_counter
+from keras_largeout._keras import all_layers, optimizers_inside, step_counter
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
 from keras_largeout.distribute.cluster.packed import Packed, one_of, stack
@@ -203,6 +203,5 @@ def counters(optimizer):
     """Return the variables in which an optimizer, and those inside it, count their steps."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
-    inside = [*getattr(optimizer, "optimizers", ()), getattr(optimizer, "inner_optimizer", None)]
-    found = [step_counter(optimizer), *(v for other in inside for v in counters(other))]
+    found = map(step_counter, optimizers_inside(optimizer))
     return list({id(v): v for v in found}.values())

@@ -7,7 +7,8 @@ those with which it last passed, as `.ci/green` records them, or if nothing is r
 known, everything runs. Jobs that nothing brings, but whose records are a week old, follow. The jobs with the
 oldest records, or with none, begin first. When the run is older than `BUDGET`, no other job begins: what is
 left is printed and keeps its old record, so that the next run brings it again. `--full` (and
-`FULL=1 .ci/run`) runs every job, however long it takes.
+`FULL=1 .ci/run`) runs every job, however long it takes. A job that runs for longer than `HANGS` fails, and
+prints where its processes stand.
 
 A job that passes is recorded in `.ci/green` of the working tree. Whoever lands a change commits that file
 with it. A record that is not committed only makes more jobs run.
@@ -21,6 +22,7 @@ import fnmatch
 import hashlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,8 @@ GREEN = ROOT / ".ci/green"
 AT_A_TIME = 2
 #: Seconds of a run after which no job begins, but those that every change must pass (`always`).
 BUDGET = 20 * 60
+#: Seconds after which a job is said to hang. The longest takes half of them.
+HANGS = 45 * 60
 WEEK = datetime.timedelta(days=7)
 
 PACKAGE = ("keras_largeout", "pyproject.toml")
@@ -85,6 +89,11 @@ def tests(name, arguments, *paths, **kwargs):
     return Job(f"tests: {name}", command, (*paths, *OF_ALL_TESTS), **kwargs)
 
 
+def soak(name, folders, *paths):
+    # A test may kill a hundred processes.
+    return tests(f"soak of {name}", f"-o faulthandler_timeout=3600 --tier soak {folders}", *paths)
+
+
 def kernels(kind, *paths):
     return Job(f"kernels: {kind}", f".ci/kernels {kind}", (*paths, ".ci/kernels"))
 
@@ -136,14 +145,12 @@ JOBS = [
     kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/cuda_emulator"),
     versions("lowest"),
     versions("highest"),
-    tests("soak of files", "--tier soak tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
-    tests(
-        "soak of distribute", "--tier soak tests/distribute", "keras_largeout/distribute", "tests/distribute"
-    ),
-    tests("soak of conformance", "--tier soak tests/conformance", "tests/conformance"),
-    tests(
-        "soak of the rest",
-        "--tier soak tests/layers tests/ops tests/optimizers tests/benchmarks",
+    soak("files", "tests/files tests/callbacks", "keras_largeout/files", "tests/files"),
+    soak("distribute", "tests/distribute", "keras_largeout/distribute", "tests/distribute"),
+    soak("conformance", "tests/conformance", "tests/conformance"),
+    soak(
+        "the rest",
+        "tests/layers tests/ops tests/optimizers tests/benchmarks",
         "keras_largeout/ops",
         "tests/layers",
         "tests/optimizers",
@@ -222,6 +229,13 @@ def brought(today):
     return ([job for *_, job in sorted(entries, key=lambda entry: entry[:2])] for entries in (changed, old))
 
 
+def _stacks(lines):
+    """Return the lines in which processes that crashed or hung say where they stood."""
+    words = "Fatal Python error", "Timeout ("
+    begins = [i for i, line in enumerate(lines) if any(word in line for word in words)]
+    return [line for i in begins[:3] for line in lines[i : i + 60]]
+
+
 def run(job):
     """Run a job and print what it printed.
 
@@ -237,12 +251,16 @@ def run(job):
             stdout=log,
             stderr=subprocess.STDOUT,
         )
+        # By this signal pytest prints the stack of each thread, and ends.
+        alarm = threading.Timer(HANGS, os.kill, (process.pid, signal.SIGABRT))
+        alarm.start()
         _, status, used = os.wait4(process.pid, 0)
+        alarm.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         log.seek(0)
         lines = log.read().splitlines()
     passed, wall = process.returncode == 0, time.monotonic() - began
-    text = "\n".join(lines[-15:] if passed else lines[-80:])
+    text = "\n".join(lines[-15:] if passed else [*_stacks(lines), *lines[-80:]])
     print(f"\n-- {'passed' if passed else 'FAILED'}: {job.name} ({wall:.0f} s)\n{text}", flush=True)
     named = [line[:200] for line in lines if line.startswith(("FAILED ", "ERROR ")) and not passed]
     return passed, wall, (used.ru_utime + used.ru_stime) / 60, named

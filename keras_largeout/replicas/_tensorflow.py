@@ -190,6 +190,37 @@ def abort_collectives(message):
     _need(context, "abort_collective_ops")(tf.errors.UNAVAILABLE, message)
 
 
+def stop_before_data_goes(iterator):
+    """Have a `tf.distribute.DistributedIterator` stop reading its data before they are freed.
+
+    Why: where an iterator has several devices, a thread of TensorFlow reads ahead. When the iterator goes,
+    TensorFlow 2.21 frees the dataset first and waits for that thread afterwards, and a thread that is in the
+    middle of a batch reads what is freed: some fits in ten thousand crash or stand still, and under load or
+    with slow data many more. The thread also ends where the iterator gets another dataset, here an empty one,
+    while the old one is there.
+
+    Anything else than such an iterator, or one that was here before, stays as it is.
+    """
+    if not isinstance(iterator, tf.distribute.DistributedIterator) or iterator in _STOPPING:
+        return
+    _STOPPING.add(iterator)
+    for of_host in _need(iterator, "_iterators"):
+        reader = _need(of_host, "_iterator")
+        resource = getattr(reader, "_multi_device_iterator_resource", None)  # not on one device
+        if resource is not None:
+            worker, data = _need(of_host, "_worker"), _need(of_host, "_dataset")
+            weakref.finalize(reader, _read_nothing, resource, worker, data)
+
+
+_STOPPING = weakref.WeakSet()
+
+
+def _read_nothing(resource, worker, data):
+    with contextlib.suppress(tf.errors.OpError), tf.device(worker):  # of a host that is gone
+        nothing = tf.data.experimental.to_variant(data.take(0))
+        tf.raw_ops.MultiDeviceIteratorInit(dataset=nothing, multi_device_iterator=resource, max_buffer_size=1)
+
+
 def never_wait_for_other_workers():
     """Keep the workers of a `ClusterCoordinator` running when one of them stands still.
 

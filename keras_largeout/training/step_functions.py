@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_largeout._keras import LoopHooks, yield_calls
 from keras_largeout.ops.labels import on_the_host
+from keras_largeout.replicas._tensorflow import stop_before_data_goes
 from keras_largeout.training.auto_steps import AutoSteps, wants_every_batch
 
 
@@ -145,6 +146,7 @@ def _step_function(model, step):
             for _, batch in zip(range(count), iterator):
                 logs = one(_with_none(batch))
             return logs
+        stop_before_data_goes(iterator)
         if auto is not None:
             count, auto.called = auto.count, True
         taken, logs = next_step(iterator) if count == 1 else next_steps(iterator, tf.constant(count))

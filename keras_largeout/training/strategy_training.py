@@ -25,6 +25,7 @@ from keras_largeout.distribute.hosts.multi_worker import SyncStrategy, callbacks
 from keras_largeout.distribute.parallel.on_device import device_of, update_beside
 from keras_largeout.distribute.parallel.sharded_slots import check_and_save_whole
 from keras_largeout.files.exit_signals import leaving_when_told
+from keras_largeout.replicas._tensorflow import stop_before_data_goes
 from keras_largeout.replicas.hosts import hosts_of
 from keras_largeout.replicas.optimizer_check import can_train, check_compiled
 from keras_largeout.training.saving import Saving
@@ -221,6 +222,7 @@ class StrategyTraining(Saving, LoopHooks):
         strategy = self._strategy
         if strategy is not None and iterator is not None:
             for _, _, batches in iterator:
+                stop_before_data_goes(batches)
                 data_batch = next(batches)
                 break
             data = worker_data_of(data_batch)

@@ -1,14 +1,18 @@
 """The functions that take the steps of `kl.Model`: to the bit those of a `keras.Model`, without Optionals."""
 
 import contextlib
+import functools
+import gc
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from _tables import strategy_of
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import keras_largeout as kl
+from keras_largeout.replicas._tensorflow import stop_before_data_goes
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -262,3 +266,41 @@ def watched_graphs(ops):
         yield
     finally:
         FuncGraph._create_op_internal = made
+
+
+def _read_on_two_devices(data):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    iterator = iter(strategy_of(2).experimental_distribute_dataset(data.with_options(options)))
+    stop_before_data_goes(iterator)
+    iterator.get_next()
+    return iterator
+
+
+def test_data_of_an_iterator_are_read_no_more_when_it_goes():
+    iterator = _read_on_two_devices(tf.data.Dataset.range(100).batch(2))
+    reader = iterator._iterators[0]._iterator._multi_device_iterator_resource
+    ask = functools.partial(
+        tf.raw_ops.MultiDeviceIteratorGetNextFromShard,
+        multi_device_iterator=reader,
+        shard_num=0,
+        output_types=[tf.int64],
+        output_shapes=[[None]],
+    )
+    assert len(ask(incarnation_id=1)) == 1
+    del iterator
+    gc.collect()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incarnation"):
+        ask(incarnation_id=1)  # there is another dataset
+    with pytest.raises(tf.errors.OutOfRangeError):
+        ask(incarnation_id=2)
+
+
+@pytest.mark.soak
+def test_iterators_that_go_in_the_middle_of_a_batch():
+    # Without `stop_before_data_goes` TensorFlow 2.21 crashes within a hundred of them.
+    def slow(i):
+        return tf.reduce_sum(tf.random.stateless_uniform([100_000], [i, i]))
+
+    for _ in range(300):
+        _read_on_two_devices(tf.data.Dataset.range(1000).map(slow).batch(2))

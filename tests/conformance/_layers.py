@@ -146,6 +146,12 @@ LAYERS = {
     "HierarchicalSoftmax": last(tree_head),
     "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
     "SampledSoftmax": last(lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="large")),
+    "FullSoftmax, cosine": last(
+        lambda: kl.layers.FullSoftmax(CLASSES, normalize=True, temperature=0.2, name="large")
+    ),
+    "SampledSoftmax, cosine": last(
+        lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, normalize=True, temperature=0.2, name="large")
+    ),
     "SparseOutput": last(sparse_output),
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
     "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),

@@ -36,7 +36,9 @@ class _Index:
         return np.take_along_axis(distances, ids, axis=1), ids
 
 
-@pytest.mark.parametrize("options", [{}, {"use_bias": False, "temperature": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_bias": False, "temperature": 0.5}, {"normalize": True, "temperature": 0.5}]
+)
 def test_the_nearest_rows_are_the_best_classes(options, rng, monkeypatch):
     faiss = types.SimpleNamespace(index_factory=_Index, METRIC_L2="l2", METRIC_INNER_PRODUCT="product")
     monkeypatch.setitem(sys.modules, "faiss", faiss)

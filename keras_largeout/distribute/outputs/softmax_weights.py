@@ -15,6 +15,7 @@ from keras_largeout.distribute.outputs.over_hosts import best_of_hosts, logsumex
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.full_softmax.stock import stock_full_top_k
 from keras_largeout.ops.full_softmax.wrapper import SoftmaxTerms, full_softmax_terms
+from keras_largeout.ops.rows import unit_rows
 from keras_largeout.ops.top_k_in_chunks import NO_CLASS, best_of, marked_missing
 from keras_largeout.replicas.collectives import AllGather
 from keras_largeout.replicas.devices import device_scope, replica_copy
@@ -47,10 +48,14 @@ class SoftmaxWeights:
         kernel: `ShardedTable` `[num_classes, dim]`: whole, or cut by ranges.
         bias: `ShardedTable` `[num_classes]` of the same placement, or None.
         layer: the head. Where it is frozen, no weights get gradients from it, whoever else trains them.
+        normalize: bool, whether the rows of the kernel are divided by their lengths. `terms` makes a tensor
+            of the size of a part on its device, once for each replica; `top_scores` and `rows` normalize the
+            rows that they read.
     """
 
-    def __init__(self, kernel, bias, layer):
+    def __init__(self, kernel, bias, layer, normalize=False):
         self.kernel, self.bias, self._layer = kernel, bias, weakref.ref(layer)
+        self._normalize = normalize
         self.num_classes = kernel.shape[0]
 
     @property
@@ -102,14 +107,16 @@ class SoftmaxWeights:
             return self._terms_of_all_hosts(hosts, hidden, targets)
         if len(parts) == 1:
             (part,) = parts
-            return full_softmax_terms(
-                send_narrowed(hidden, part.kernel, self.kernel.exchange_dtype),
-                targets,
-                part.kernel,
-                part.bias,
-                expected=expected if trainable else None,
-                weight_gradient=trainable,
-            )
+            vectors = send_narrowed(hidden, part.kernel, self.kernel.exchange_dtype)
+            with part.on_its_device():
+                return full_softmax_terms(
+                    vectors,
+                    targets,
+                    self._table(part),
+                    part.bias,
+                    expected=expected if trainable else None,
+                    weight_gradient=trainable,
+                )
         return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)))[0]
 
     def _terms_of_all_hosts(self, hosts, hidden, targets):
@@ -136,11 +143,15 @@ class SoftmaxWeights:
                 local_targets = tf.where(inside, mine, tf.constant(-1, tf.int64))
                 found.append(
                     full_softmax_terms(
-                        vectors, local_targets, part.kernel, part.bias, weight_gradient=trainable
+                        vectors, local_targets, self._table(part), part.bias, weight_gradient=trainable
                     )
                 )
                 here.append(inside)
         return _combine_terms(found, here), functools.reduce(tf.logical_or, here)
+
+    def _table(self, part):
+        """Return what the logits of a part are computed from: its variable, or a tensor of its unit rows."""
+        return unit_rows(tf.convert_to_tensor(part.kernel)) if self._normalize else part.kernel
 
     def checked(self, targets, name="targets", least=-1):
         """Return `targets`, looked at where no op does, or where it cannot tell another's class from none.
@@ -191,7 +202,7 @@ class SoftmaxWeights:
                 most = tf.minimum(k, part.count) if tf.is_tensor(k) else min(k, part.count)
                 here = None if excluded is None else excluded - [0, part.first]
                 scores, places, total = stock_full_top_k(
-                    hidden, part.kernel, part.bias, part.count, most, here
+                    hidden, part.kernel, part.bias, part.count, most, here, self._normalize
                 )
                 logits.append(scores)
                 ids.append(places + part.first)
@@ -208,6 +219,7 @@ class SoftmaxWeights:
         Their gradients are those of a lookup: of these rows alone.
         """
         rows = sharded_lookup(self.kernel, classes)
+        rows = unit_rows(rows) if self._normalize else rows
         if self.bias is None:
             return rows, None
         if self.bias.is_whole:

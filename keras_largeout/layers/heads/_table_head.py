@@ -15,21 +15,24 @@ from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.heads.head import Head
+from keras_largeout.ops.rows import unit_rows
 from keras_largeout.tables.row_range import saved_shape
 from keras_largeout.tables.table import ShardedTable, track_shards
 
 
 class TableHead(FusedHeadMixin, Head):
-    """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`.
+    """A head whose scores are `hidden . kernel[class] / temperature + bias[class]`, or cosines over the
+    temperature.
 
     Args:
         num_classes: int > 0.
-        use_bias: bool, whether every class has a bias.
+        use_bias: bool, whether every class has a bias; None: unless `normalize`.
         kernel: None, or the `ShardedEmbedding` or Keras `Embedding` (or its name) whose table is the kernel
             too.
         temperature: float > 0.
         optimizer: None, or an optimizer that is fused into the backward pass.
         counts: positive frequencies `[num_classes]`, of which the first biases are the logs, or None.
+        normalize: bool, whether scores are `cos(hidden, kernel[class]) / temperature`.
         kernel_initializer, kernel_constraint: as in `keras.layers.Dense`.
         bias_initializer: None: the logs of `counts`, or zeros.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -38,7 +41,7 @@ class TableHead(FusedHeadMixin, Head):
     def __init__(
         self,
         num_classes: int,
-        use_bias: bool = True,
+        use_bias: bool | None = None,
         kernel: str | keras.Layer | None = None,
         temperature: float = 1.0,
         optimizer: str | keras.Optimizer | None = None,
@@ -46,10 +49,17 @@ class TableHead(FusedHeadMixin, Head):
         kernel_initializer: str | keras.Initializer = "uniform",
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
+        normalize: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
-        self.use_bias = use_bias
+        self.normalize = bool(normalize)
+        if self.normalize and use_bias:
+            raise ValueError(
+                "`use_bias` must be False or None where `normalize` is True: the scores are cosines. "
+                f"Received: use_bias={use_bias}, normalize={normalize}"
+            )
+        self.use_bias = not self.normalize if use_bias is None else use_bias
         self._first_counts = counts
         self._tied = None if kernel is None else Tied(kernel, self.num_classes)
         if not temperature > 0:
@@ -114,7 +124,7 @@ class TableHead(FusedHeadMixin, Head):
                 trainable=trainable,
                 beside=kernel if whole else None,
             )
-        self.softmax_weights = SoftmaxWeights(kernel, bias, self)
+        self.softmax_weights = SoftmaxWeights(kernel, bias, self, self.normalize)
         track_shards(self, *self._own_tables())
         self.build_optimizer(self._own_tables())
         self.built = True
@@ -202,7 +212,8 @@ class TableHead(FusedHeadMixin, Head):
         raise NotImplementedError
 
     def scaled(self, vectors):
-        """Return hidden vectors over the temperature."""
+        """Return hidden vectors, of length 1 if cosines are asked for, over the temperature."""
+        vectors = unit_rows(vectors) if self.normalize else vectors
         return vectors if self.temperature == 1.0 else vectors / tf.cast(self.temperature, vectors.dtype)
 
     def log_prob(self, hidden, y):
@@ -267,6 +278,7 @@ class TableHead(FusedHeadMixin, Head):
             **super().get_config(),
             "use_bias": self.use_bias,
             "temperature": self.temperature,
+            "normalize": self.normalize,
             "optimizer": None if self._fused is None else self._fused.config,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),

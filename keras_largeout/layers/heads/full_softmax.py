@@ -28,7 +28,8 @@ class FullSoftmax(TableHead):
         num_classes: int > 0.
         counts: array `[num_classes]` of class frequencies, from which the first biases are made, or None.
             Not saved: weights take their place. Defaults to `None`.
-        use_bias: bool, whether every class has a bias. Defaults to `True`.
+        use_bias: bool, whether every class has a bias. None: unless `normalize`, which has none. Defaults to
+            `None`.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
             layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
             and over several devices `placement="range"`. A `keras.layers.Embedding` or `ReversibleEmbedding`
@@ -47,6 +48,11 @@ class FullSoftmax(TableHead):
         bias_initializer: initializer of `[num_classes]`. None: such that an untrained head predicts the
             frequencies of `counts`; zeros without `counts`. Defaults to `None`.
         kernel_constraint: constraint that acts row by row. Defaults to `None`.
+        normalize: bool: the logits are `cos(hidden, kernel[class]) / temperature`, in training, evaluation
+            and exports. They are in `[-1 / temperature, 1 / temperature]`: a temperature from 0.02 to 0.1 is
+            usual. A training step computes a kernel with rows of length 1, each device of its part, once for
+            each replica: with its gradient that takes about three times the memory of the kernel. Vectors
+            shorter than 1e-6 are divided by 1e-6. Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.
@@ -58,9 +64,9 @@ class FullSoftmax(TableHead):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: an argument outside its range; `kernel` is not an embedding, or has another number of rows
-            or another width. In a call: `y_true` does not have the shape of the hidden vectors without their
-            last axis.
+        ValueError: an argument outside its range; `use_bias=True` with `normalize`; `kernel` is not an
+            embedding, or has another number of rows or another width. In a call: `y_true` does not
+            have the shape of the hidden vectors without their last axis.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:
@@ -78,6 +84,7 @@ class FullSoftmax(TableHead):
         - [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859), section 3 (one table for both).
         - [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7 (label smoothing).
         - [Chowdhery et al., 2023](https://arxiv.org/abs/2204.02311), section 5 (z-loss).
+        - [Wang et al., 2017](https://arxiv.org/abs/1704.06369), section 3 (a softmax of cosines).
     """
 
     dense_gradients = True  # a step touches every class
@@ -86,7 +93,7 @@ class FullSoftmax(TableHead):
         self,
         num_classes: int,
         counts: ArrayLike | None = None,
-        use_bias: bool = True,
+        use_bias: bool | None = None,
         kernel: str | keras.Layer | None = None,
         temperature: float = 1.0,
         label_smoothing: float = 0.0,
@@ -95,6 +102,7 @@ class FullSoftmax(TableHead):
         kernel_initializer: str | keras.Initializer = "uniform",
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
+        normalize: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -107,6 +115,7 @@ class FullSoftmax(TableHead):
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,
+            normalize=normalize,
             **kwargs,
         )
         if not 0 <= label_smoothing < 1:

@@ -63,6 +63,8 @@ class SampledSoftmax(TableHead):
             `None`.
         use_bias, kernel, temperature, optimizer, kernel_initializer, bias_initializer, kernel_constraint: as
             in `FullSoftmax`.
+        normalize: bool, as in `FullSoftmax`; a training step normalizes the rows of its candidates and
+            targets alone. Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -72,8 +74,8 @@ class SampledSoftmax(TableHead):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: an argument outside its range; `distribution="counts"` without counts. In a call: as
-            `FullSoftmax`.
+        ValueError: an argument outside its range; `distribution="counts"` without counts; `use_bias=True`
+            with `normalize`. In a call: as `FullSoftmax`.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:
@@ -106,13 +108,14 @@ class SampledSoftmax(TableHead):
         loss: str = "softmax",
         calibration: float = 0.75,
         seed: int | None = None,
-        use_bias: bool = True,
+        use_bias: bool | None = None,
         kernel: str | keras.Layer | None = None,
         temperature: float = 1.0,
         optimizer: str | keras.Optimizer | None = None,
         kernel_initializer: str | keras.Initializer = "uniform",
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
+        normalize: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -125,6 +128,7 @@ class SampledSoftmax(TableHead):
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,
+            normalize=normalize,
             **kwargs,
         )
         if distribution is None:

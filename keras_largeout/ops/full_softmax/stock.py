@@ -2,14 +2,14 @@
 
 import tensorflow as tf
 
-from keras_largeout.ops.rows import gather
+from keras_largeout.ops.rows import gather, unit_rows
 from keras_largeout.ops.top_k_in_chunks import top_k_in_chunks
 
 _VALUES = 2**23  # Logits that exist at a time: of all tokens, for
 _MOST, _LEAST = 16_384, 512  # so many classes, whose rows are copied.
 
 
-def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
+def stock_full_top_k(hidden, table, bias, classes, k, excluded=None, normalize=False):
     """Return the k largest logits of every token, and the logsumexp of all.
 
     Args:
@@ -18,6 +18,7 @@ def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
         classes: int.
         k: int, or an int32 scalar tensor.
         excluded: as in `top_k_in_chunks`.
+        normalize: bool, whether rows are divided by their lengths, a chunk at a time.
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[n, k]`, descending, int32 `[n, k]`, float32 `[n]`.
@@ -25,7 +26,8 @@ def stock_full_top_k(hidden, table, bias, classes, k, excluded=None):
     hidden = tf.cast(hidden, tf.float32)
 
     def logits_of(rows):
-        logits = tf.matmul(hidden, tf.cast(gather(table, rows), tf.float32), transpose_b=True)
+        rows_of = tf.cast(gather(table, rows), tf.float32)
+        logits = tf.matmul(hidden, unit_rows(rows_of) if normalize else rows_of, transpose_b=True)
         return logits if bias is None else logits + tf.cast(tf.gather(bias, rows), tf.float32)
 
     tokens = tf.shape(hidden)[0]

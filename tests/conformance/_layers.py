@@ -138,6 +138,7 @@ def sparse_output(**options):
 # A layer with its own optimizer, and what it refuses.
 ADAM = functools.partial(keras.optimizers.Adam, 0.01)
 FUSED = {"mixed_float16": r"`optimizer` must be None under mixed_float16.* dtype=mixed_float16"}
+COSINE = {"normalize": True, "temperature": 0.2}
 
 # The only table of layers: name -> how to try it, and what it refuses.
 LAYERS = {
@@ -147,10 +148,10 @@ LAYERS = {
     "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
     "SampledSoftmax": last(lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="large")),
     "FullSoftmax, cosine": last(
-        lambda: kl.layers.FullSoftmax(CLASSES, normalize=True, temperature=0.2, name="large")
+        lambda: kl.layers.FullSoftmax(CLASSES, margin=("arcface", 0.3), name="large", **COSINE)
     ),
     "SampledSoftmax, cosine": last(
-        lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, normalize=True, temperature=0.2, name="large")
+        lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, margin=("cosface", 0.1), name="large", **COSINE)
     ),
     "SparseOutput": last(sparse_output),
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),

@@ -91,20 +91,22 @@ class SoftmaxWeights:
             for key, shard in self.kernel.array.parts.items()
         ]
 
-    def terms(self, hidden, targets, expected=None):
+    def terms(self, hidden, targets, expected=None, skip_target=False):
         """Return what a loss needs: the `SoftmaxTerms` over all classes.
 
         Args:
             hidden: float32 or bfloat16 `[tokens, dim]`.
             targets: int32 or int64 `[tokens]`, -1: none.
             expected: None, or the `Expected` gradients; of use where one device has all classes.
+            skip_target: bool, whether the class of the target is left out of `lse`; the other terms mean
+                nothing then.
 
         Raises:
             tf.errors.InvalidArgumentError: a target that is no class.
         """
         hosts, parts, trainable = self.kernel.hosts, self.parts(), self.trainable
         if not (hosts.is_alone or self.kernel.is_whole):
-            return self._terms_of_all_hosts(hosts, hidden, targets)
+            return self._terms_of_all_hosts(hosts, hidden, targets, skip_target)
         if len(parts) == 1:
             (part,) = parts
             vectors = send_narrowed(hidden, part.kernel, self.kernel.exchange_dtype)
@@ -114,21 +116,22 @@ class SoftmaxWeights:
                     targets,
                     self._table(part),
                     part.bias,
-                    expected=expected if trainable else None,
+                    skip_target,
+                    expected if trainable else None,
                     weight_gradient=trainable,
                 )
-        return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)))[0]
+        return self._terms_here(hidden, self.checked(tf.cast(targets, tf.int64)), skip_target)[0]
 
-    def _terms_of_all_hosts(self, hosts, hidden, targets):
+    def _terms_of_all_hosts(self, hosts, hidden, targets, skip_target):
         """Return the terms over all hosts: send hidden vectors to all, receive three numbers per token."""
         targets = self.checked(tf.cast(targets, tf.int64))
         route = AllGather(hosts, hidden)
-        terms, here = self._terms_here(route.forward(hidden), route.forward(targets))
+        terms, here = self._terms_here(route.forward(hidden), route.forward(targets), skip_target)
         here = tf.unstack(route.reverse(tf.cast(here, tf.int32)) > 0, hosts.count)
         numbers = tf.unstack(route.reverse(tf.stack(terms, axis=1)), hosts.count)
         return _combine_terms([SoftmaxTerms(*tf.unstack(of_host, 3, axis=1)) for of_host in numbers], here)
 
-    def _terms_here(self, hidden, targets):
+    def _terms_here(self, hidden, targets, skip_target):
         """Return the `SoftmaxTerms` over the classes of this process, and which of the targets are among
         them.
         """
@@ -143,7 +146,12 @@ class SoftmaxWeights:
                 local_targets = tf.where(inside, mine, tf.constant(-1, tf.int64))
                 found.append(
                     full_softmax_terms(
-                        vectors, local_targets, self._table(part), part.bias, weight_gradient=trainable
+                        vectors,
+                        local_targets,
+                        self._table(part),
+                        part.bias,
+                        skip_target,
+                        weight_gradient=trainable,
                     )
                 )
                 here.append(inside)
@@ -216,17 +224,21 @@ class SoftmaxWeights:
     def rows(self, classes):
         """Return rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they are.
 
-        Their gradients are those of a lookup: of these rows alone.
+        Their gradients are those of a lookup: of these rows alone; none of a frozen head.
         """
-        rows = sharded_lookup(self.kernel, classes)
-        rows = unit_rows(rows) if self._normalize else rows
+        rows, biases = sharded_lookup(self.kernel, classes), self._biases(classes)
+        if not self.trainable:  # the table may be another layer's, which is trained
+            rows, biases = (None if x is None else tf.stop_gradient(x) for x in (rows, biases))
+        return (unit_rows(rows) if self._normalize else rows), biases
+
+    def _biases(self, classes):
         if self.bias is None:
-            return rows, None
+            return None
         if self.bias.is_whole:
             with device_scope(self.bias.variable):
-                return rows, tf.gather(self.bias.variable, classes)
+                return tf.gather(self.bias.variable, classes)
         partition = self.bias.exchange.partition(classes, "error")
-        return rows, tf.gather(self.bias.exchange.rows(partition), partition.inverse)
+        return tf.gather(self.bias.exchange.rows(partition), partition.inverse)
 
 
 def _combine_terms(found, here):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._head_annotations import annotate_training
+from keras_largeout._head_annotations import annotate_training, in_training
 from keras_largeout._keras import store_path
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
 from keras_largeout.files.digests import digested
@@ -14,10 +14,16 @@ from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._tied import Tied
+from keras_largeout.layers.heads._margin import Margin
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.rows import unit_rows
 from keras_largeout.tables.row_range import saved_shape
 from keras_largeout.tables.table import ShardedTable, track_shards
+
+
+def row_scores(vectors, rows):
+    """Return the inner product of each vector and its row, float32 `[n]`, of float `[n, dim]` both."""
+    return tf.reduce_sum(tf.cast(vectors, tf.float32) * tf.cast(rows, tf.float32), axis=-1)
 
 
 class TableHead(FusedHeadMixin, Head):
@@ -33,6 +39,7 @@ class TableHead(FusedHeadMixin, Head):
         optimizer: None, or an optimizer that is fused into the backward pass.
         counts: positive frequencies `[num_classes]`, of which the first biases are the logs, or None.
         normalize: bool, whether scores are `cos(hidden, kernel[class]) / temperature`.
+        margin: None, or `("arcface" or "cosface", m)`, by which targets are lowered in training.
         kernel_initializer, kernel_constraint: as in `keras.layers.Dense`.
         bias_initializer: None: the logs of `counts`, or zeros.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -50,6 +57,7 @@ class TableHead(FusedHeadMixin, Head):
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
+        margin: tuple[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
@@ -59,6 +67,7 @@ class TableHead(FusedHeadMixin, Head):
                 "`use_bias` must be False or None where `normalize` is True: the scores are cosines. "
                 f"Received: use_bias={use_bias}, normalize={normalize}"
             )
+        self._margin = None if margin is None else Margin(margin, self.normalize)
         self.use_bias = not self.normalize if use_bias is None else use_bias
         self._first_counts = counts
         self._tied = None if kernel is None else Tied(kernel, self.num_classes)
@@ -216,6 +225,12 @@ class TableHead(FusedHeadMixin, Head):
         vectors = unit_rows(vectors) if self.normalize else vectors
         return vectors if self.temperature == 1.0 else vectors / tf.cast(self.temperature, vectors.dtype)
 
+    def with_margin(self, scores, hidden):
+        """Return scores of targets, float32 `[n]`, lowered by the margin if `hidden` is of training."""
+        if self._margin is None or not in_training(hidden):
+            return scores
+        return self._margin.lowered(scores, self.temperature)
+
     def log_prob(self, hidden, y):
         vectors = hidden_vectors(self, tf.convert_to_tensor(hidden))
         y = tf.convert_to_tensor(y)
@@ -279,6 +294,7 @@ class TableHead(FusedHeadMixin, Head):
             "use_bias": self.use_bias,
             "temperature": self.temperature,
             "normalize": self.normalize,
+            "margin": None if self._margin is None else (self._margin.kind, self._margin.size),
             "optimizer": None if self._fused is None else self._fused.config,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),

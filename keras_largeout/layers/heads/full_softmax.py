@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers.heads._per_class import counts_per_class
-from keras_largeout.layers.heads._table_head import TableHead
+from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.full_softmax.wrapper import Expected
 
 
@@ -53,6 +53,10 @@ class FullSoftmax(TableHead):
             usual. A training step computes a kernel with rows of length 1, each device of its part, once for
             each replica: with its gradient that takes about three times the memory of the kernel. Vectors
             shorter than 1e-6 are divided by 1e-6. Defaults to `False`.
+        margin: None, or with `normalize` a margin by which the loss of training, and nothing else, lowers the
+            cosine of the target: `("arcface", m)` with m in [0, pi / 2] takes cos(theta + m) in the place of
+            cos(theta); where theta + m is above pi, cos(theta) - m sin(m), which keeps falling with theta.
+            `("cosface", m)` takes cos(theta) - m. Not with `label_smoothing`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.
@@ -64,7 +68,8 @@ class FullSoftmax(TableHead):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: an argument outside its range; `use_bias=True` with `normalize`; `kernel` is not an
+        ValueError: an argument outside its range; `use_bias=True` with `normalize`; `margin` without
+            it, or with `label_smoothing`; `kernel` is not an
             embedding, or has another number of rows or another width. In a call: `y_true` does not
             have the shape of the hidden vectors without their last axis.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
@@ -85,6 +90,8 @@ class FullSoftmax(TableHead):
         - [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7 (label smoothing).
         - [Chowdhery et al., 2023](https://arxiv.org/abs/2204.02311), section 5 (z-loss).
         - [Wang et al., 2017](https://arxiv.org/abs/1704.06369), section 3 (a softmax of cosines).
+        - [Deng et al., 2019](https://arxiv.org/abs/1801.07698), section 3 (ArcFace).
+        - [Wang et al., 2018](https://arxiv.org/abs/1801.09414), section 3 (CosFace).
     """
 
     dense_gradients = True  # a step touches every class
@@ -103,6 +110,7 @@ class FullSoftmax(TableHead):
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
+        margin: tuple[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -116,6 +124,7 @@ class FullSoftmax(TableHead):
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,
             normalize=normalize,
+            margin=margin,
             **kwargs,
         )
         if not 0 <= label_smoothing < 1:
@@ -124,11 +133,18 @@ class FullSoftmax(TableHead):
             )
         if not z_loss >= 0:
             raise ValueError(f"`z_loss` must not be negative. Received: z_loss={z_loss}")
+        if margin is not None and label_smoothing:
+            raise ValueError(
+                "`label_smoothing` must be 0 with a `margin`. "
+                f"Received: label_smoothing={label_smoothing}, margin={margin}"
+            )
         self.label_smoothing, self.z_loss = float(label_smoothing), float(z_loss)
 
     def flat_losses(
         self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        if self._margin is not None and in_training(hidden):
+            return self._losses_with_margin(y_true, vectors, weight, hidden)
         expected = None
         if in_training(hidden):
             expected = Expected(weight, None, self.label_smoothing, self.z_loss, self.num_classes)
@@ -140,6 +156,17 @@ class FullSoftmax(TableHead):
         if self.z_loss:
             losses += self.z_loss * tf.square(terms.lse)
         return losses, terms.ce
+
+    def _losses_with_margin(self, y_true, vectors, weight, hidden):
+        y_true = self.softmax_weights.checked(tf.cast(y_true, tf.int64), least=0)
+        scores = row_scores(vectors, self.softmax_weights.rows(y_true)[0])
+        lowered = self.with_margin(scores, hidden)
+        expected = None if self.z_loss else Expected(weight, lowered)
+        others = self.softmax_weights.terms(vectors, y_true, expected, skip_target=True).lse
+        losses = tf.math.softplus(others - lowered)
+        if self.z_loss:
+            losses += self.z_loss * tf.square(lowered + losses)
+        return losses, tf.math.softplus(others - scores)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}

@@ -11,7 +11,7 @@ from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
 from keras_largeout.layers.heads._ranking import ranking_losses
-from keras_largeout.layers.heads._table_head import TableHead
+from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
 from keras_largeout.replicas.cross_replica import joined_of_replicas
@@ -65,6 +65,7 @@ class SampledSoftmax(TableHead):
             in `FullSoftmax`.
         normalize: bool, as in `FullSoftmax`; a training step normalizes the rows of its candidates and
             targets alone. Defaults to `False`.
+        margin: None, or as in `FullSoftmax`, against candidates, with any `loss`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -75,7 +76,7 @@ class SampledSoftmax(TableHead):
 
     Raises:
         ValueError: an argument outside its range; `distribution="counts"` without counts; `use_bias=True`
-            with `normalize`. In a call: as `FullSoftmax`.
+            with `normalize`; `margin` without it. In a call: as `FullSoftmax`.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:
@@ -116,6 +117,7 @@ class SampledSoftmax(TableHead):
         bias_initializer: str | keras.Initializer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
+        margin: tuple[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -129,6 +131,7 @@ class SampledSoftmax(TableHead):
             bias_initializer=bias_initializer,
             kernel_constraint=kernel_constraint,
             normalize=normalize,
+            margin=margin,
             **kwargs,
         )
         if distribution is None:
@@ -177,44 +180,43 @@ class SampledSoftmax(TableHead):
         if not in_training(hidden) and self.loss_kind == "softmax":
             losses = self.softmax_weights.terms(vectors, y_true).ce
             return losses, losses
-        losses = self._sampled_losses(y_true, vectors, weight, in_training(hidden))
-        return losses, losses
+        return self._sampled_losses(y_true, vectors, weight, hidden)
 
-    def _sampled_losses(self, y_true, vectors, weight, training):
+    def _sampled_losses(self, y_true, vectors, weight, hidden):
         if self._counts is not None:
             self._counts.require_known()
         y_true = self.softmax_weights.checked(tf.cast(y_true, tf.int64), least=0)
-        candidates = self._drawn(y_true, training)
+        candidates = self._drawn(y_true, in_training(hidden))
         rows, biases = self.softmax_weights.rows(tf.concat([candidates.ids, y_true], 0))
-        if not self.trainable:  # the table may be another layer's, which is trained
-            rows, biases = (None if x is None else tf.stop_gradient(x) for x in (rows, biases))
         count = tf.size(candidates.ids)
         places = candidates.places_of(y_true)
-        of_targets = tf.reduce_sum(tf.cast(vectors, tf.float32) * tf.cast(rows[count:], tf.float32), axis=-1)
+        of_targets = row_scores(vectors, rows[count:])
         if biases is not None:
             of_targets += biases[count:]
+        lowered = self.with_margin(of_targets, hidden)
         if self.loss_kind != "softmax":
             biases = None if biases is None else biases[:count]
             hits = places[:, None] == tf.range(tf.cast(count, tf.int64))[None, :]
-            return ranking_losses(
+            losses = ranking_losses(
                 self.loss_kind,
                 vectors,
                 rows[:count],
                 biases,
-                of_targets,
+                lowered,
                 hits,
                 self.num_classes,
                 self.calibration,
             )
+            return losses, losses
         terms = full_softmax_terms(
             vectors,
             places,
             rows[:count],
             candidates.correction if biases is None else biases[:count] + candidates.correction,
             skip_target=True,
-            expected=Expected(weight, of_targets),
+            expected=Expected(weight, lowered),
         )
-        return tf.math.softplus(terms.lse - of_targets)
+        return tf.math.softplus(terms.lse - lowered), tf.math.softplus(terms.lse - of_targets)
 
     def _drawn(self, y_true, training):
         """Return the `Candidates` of this step; without training those of the seed, whatever the step."""

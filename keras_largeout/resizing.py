@@ -76,8 +76,8 @@ def resize(
     Raises:
         ValueError: a table that the model does not have, or whose ids come from a `DynamicVocabulary`, or
             that an optimizer of Keras's trains (whose slots are no rows); a head that has a number for each
-            class (`counts` of a `SampledSoftmax`, `label_weights`); two numbers for an embedding and the head
-            that shares its rows.
+            class (`counts` of a `SampledSoftmax`, `label_weights`, `class_weight`); two numbers for an
+            embedding and the head that shares its rows.
 
     Example:
 
@@ -213,7 +213,7 @@ def _tied_too(rows, tables):
 
 
 def _check(table, model):
-    for numbers in ("counts", "label_weights"):
+    for numbers in ("counts", "label_weights", "class_weight"):
         if table.get(numbers) is not None:
             raise ValueError(
                 f"`rows` must not name {table['name']!r}: it has `{numbers}`, a number for each of its "

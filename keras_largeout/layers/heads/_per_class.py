@@ -1,4 +1,4 @@
-"""A number for each class that a head is given and keeps among its weights: label weights, counts."""
+"""A number for each class that a head is given and keeps among its weights, such as counts."""
 
 import numpy as np
 import tensorflow as tf
@@ -72,6 +72,16 @@ class PerClass:
                 f"Received: {self.name}=True"
             )
 
+    def of(self, classes):
+        """Return the numbers of classes, float32; `classes`: int32 or int64 of any shape.
+
+        One that is out of range, of which the head's op tells, gets that of the nearest.
+        """
+        self.require_known()
+        with on_the_host():
+            clipped = tf.clip_by_value(classes, 0, self.variable.shape[0] - 1)
+        return tf.gather(self.variable.value, clipped)  # where the variable is
+
 
 class LabelWeights(PerClass):
     """The weight of each label where it is one, such as 1 / propensity."""
@@ -81,11 +91,7 @@ class LabelWeights(PerClass):
 
     def times(self, lists):
         """Return `LabelLists` with these weights, times those that they have."""
-        self.require_known()
-        last = self.variable.shape[0] - 1  # the op says which label is out of range
-        with on_the_host():
-            clipped = tf.clip_by_value(lists.labels, 0, last)
-        weights = tf.gather(self.variable.value, clipped)  # where the variable is
+        weights = self.of(lists.labels)
         with on_the_host():
             return lists._replace(weights=weights if lists.weights is None else weights * lists.weights)
 

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import annotate_training, in_training
 from keras_largeout._keras import store_path
@@ -15,6 +16,7 @@ from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.heads._margin import Margin
+from keras_largeout.layers.heads._per_class import PerClass, check_stored
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.rows import unit_rows
 from keras_largeout.tables.row_range import saved_shape
@@ -40,6 +42,9 @@ class TableHead(FusedHeadMixin, Head):
         counts: positive frequencies `[num_classes]`, of which the first biases are the logs, or None.
         normalize: bool, whether scores are `cos(hidden, kernel[class]) / temperature`.
         margin: None, or `("arcface" or "cosface", m)`, by which targets are lowered in training.
+        label_smoothing: float in [0, 1).
+        class_weight: None, or `[num_classes]`, by which the losses of tokens are multiplied; True: those of
+            the weights that are going to be loaded.
         kernel_initializer, kernel_constraint: as in `keras.layers.Dense`.
         bias_initializer: None: the logs of `counts`, or zeros.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -58,6 +63,8 @@ class TableHead(FusedHeadMixin, Head):
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
         margin: tuple[str, float] | None = None,
+        label_smoothing: float = 0.0,
+        class_weight: ArrayLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
@@ -68,6 +75,19 @@ class TableHead(FusedHeadMixin, Head):
                 f"Received: use_bias={use_bias}, normalize={normalize}"
             )
         self._margin = None if margin is None else Margin(margin, self.normalize)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}"
+            )
+        if self._margin is not None and label_smoothing:
+            raise ValueError(
+                "`label_smoothing` must be 0 with a `margin`. "
+                f"Received: label_smoothing={label_smoothing}, margin={margin}"
+            )
+        self.label_smoothing = float(label_smoothing)
+        self._class_weight = None
+        if class_weight is not None:
+            self._class_weight = PerClass("class_weight", class_weight, self.num_classes)
         self.use_bias = not self.normalize if use_bias is None else use_bias
         self._first_counts = counts
         self._tied = None if kernel is None else Tied(kernel, self.num_classes)
@@ -107,6 +127,9 @@ class TableHead(FusedHeadMixin, Head):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
+        for numbers in self._per_class().values():
+            if numbers is not None:
+                numbers.build(self)
         self.dim = hidden_length(input_shape)
         trainable = self.optimizer is None
         if self._tied is None:
@@ -197,9 +220,14 @@ class TableHead(FusedHeadMixin, Head):
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):
-        return self.losses_with_fused_update(
-            vectors, lambda vectors: self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
-        )
+        of_class = None if self._class_weight is None else self._class_weight.of(y_true)
+        weight = weight if of_class is None else weight * of_class
+
+        def losses_of(vectors):
+            losses, cross_entropy = self.flat_losses(y_true, self.scaled(vectors), weight, hidden)
+            return losses if of_class is None else losses * of_class, cross_entropy
+
+        return self.losses_with_fused_update(vectors, losses_of)
 
     @staticmethod
     def _check_shape(name, classes, hidden):
@@ -215,7 +243,7 @@ class TableHead(FusedHeadMixin, Head):
         Args:
             y_true: int32 or int64 `[n]`.
             vectors: float32 or bfloat16 `[n, dim]`, `scaled`.
-            weight: float32 `[n]`.
+            weight: float32 `[n]`, by which the losses are going to be multiplied.
             hidden: the hidden vectors as they came, with what was noted on them.
         """
         raise NotImplementedError
@@ -224,6 +252,17 @@ class TableHead(FusedHeadMixin, Head):
         """Return hidden vectors, of length 1 if cosines are asked for, over the temperature."""
         vectors = unit_rows(vectors) if self.normalize else vectors
         return vectors if self.temperature == 1.0 else vectors / tf.cast(self.temperature, vectors.dtype)
+
+    def smoothed(self, cross_entropy, lse, mean):
+        """Return the cross-entropy, smoothed where the head has `label_smoothing`: float32 `[n]`.
+
+        Args:
+            cross_entropy: float32 `[n]`, `lse` minus the logits of the targets.
+            lse, mean: float32 `[n]`, the logsumexp and the mean of the logits of all classes.
+        """
+        if not self.label_smoothing:
+            return cross_entropy
+        return (1.0 - self.label_smoothing) * cross_entropy + self.label_smoothing * (lse - mean)
 
     def with_margin(self, scores, hidden):
         """Return scores of targets, float32 `[n]`, lowered by the margin if `hidden` is of training."""
@@ -252,6 +291,10 @@ class TableHead(FusedHeadMixin, Head):
 
     # Saving.
 
+    def _per_class(self):
+        """Return the `PerClass` of each argument that the head has a number for each class of, or None."""
+        return {"class_weight": self._class_weight}
+
     def _own_tables(self):
         return [table for table in self.softmax_weights.tables if self._tied is None or table is self.bias]
 
@@ -260,6 +303,9 @@ class TableHead(FusedHeadMixin, Head):
         with digested(store, store_path(store)) as arrays:
             for table in self._own_tables():
                 table.save(arrays)
+            for name, numbers in self._per_class().items():
+                if numbers is not None:
+                    arrays[name] = numbers.variable.numpy()
             self.save_more(arrays)
 
     def load_own_variables(self, store):
@@ -271,19 +317,20 @@ class TableHead(FusedHeadMixin, Head):
             )
         for table in self._own_tables():  # all of them, before anything is changed
             table.check(store)
-        self.check_more(store)
+        for name, numbers in self._per_class().items():
+            check_stored(name, numbers, store)
         if only_checking():
             return
         self.make_slots()
         for table in self._own_tables():
             table.load(store)
+        for name, numbers in self._per_class().items():
+            if numbers is not None:
+                numbers.variable.assign(np.asarray(store[name]))
         self.load_more(store)
 
     def save_more(self, arrays):
-        """Writes what a subclass keeps beside its tables; `check_more` and `load_more` read it."""
-
-    def check_more(self, store):
-        """Raises ValueError unless `load_more` could read `store`."""
+        """Writes what a subclass keeps beside its tables and numbers of classes; `load_more` reads it."""
 
     def load_more(self, store):
         """Reads what `save_more` wrote."""
@@ -295,6 +342,8 @@ class TableHead(FusedHeadMixin, Head):
             "temperature": self.temperature,
             "normalize": self.normalize,
             "margin": None if self._margin is None else (self._margin.kind, self._margin.size),
+            "label_smoothing": self.label_smoothing,
+            "class_weight": None if self._class_weight is None else True,
             "optimizer": None if self._fused is None else self._fused.config,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),

@@ -57,6 +57,10 @@ class FullSoftmax(TableHead):
             cosine of the target: `("arcface", m)` with m in [0, pi / 2] takes cos(theta + m) in the place of
             cos(theta); where theta + m is above pi, cos(theta) - m sin(m), which keeps falling with theta.
             `("cosface", m)` takes cos(theta) - m. Not with `label_smoothing`. Defaults to `None`.
+        class_weight: array `[num_classes]` of numbers from 0 on, or None. The loss of a token is multiplied
+            by the weight of its target, and by its sample weight; of a list of targets each loss by its own.
+            Means are over the same tokens as without. `evaluate` has the weights, too; `log_prob` and metrics
+            have not. Saved with the weights; in a config it is just True. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.
@@ -111,6 +115,7 @@ class FullSoftmax(TableHead):
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
         margin: tuple[str, float] | None = None,
+        class_weight: ArrayLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -125,20 +130,13 @@ class FullSoftmax(TableHead):
             kernel_constraint=kernel_constraint,
             normalize=normalize,
             margin=margin,
+            label_smoothing=label_smoothing,
+            class_weight=class_weight,
             **kwargs,
         )
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}"
-            )
         if not z_loss >= 0:
             raise ValueError(f"`z_loss` must not be negative. Received: z_loss={z_loss}")
-        if margin is not None and label_smoothing:
-            raise ValueError(
-                "`label_smoothing` must be 0 with a `margin`. "
-                f"Received: label_smoothing={label_smoothing}, margin={margin}"
-            )
-        self.label_smoothing, self.z_loss = float(label_smoothing), float(z_loss)
+        self.z_loss = float(z_loss)
 
     def flat_losses(
         self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
@@ -149,10 +147,7 @@ class FullSoftmax(TableHead):
         if in_training(hidden):
             expected = Expected(weight, None, self.label_smoothing, self.z_loss, self.num_classes)
         terms = self.softmax_weights.terms(vectors, y_true, expected)
-        losses = terms.ce
-        if self.label_smoothing:
-            even = terms.lse - terms.sum / self.num_classes
-            losses = (1.0 - self.label_smoothing) * losses + self.label_smoothing * even
+        losses = self.smoothed(terms.ce, terms.lse, terms.sum / self.num_classes)
         if self.z_loss:
             losses += self.z_loss * tf.square(terms.lse)
         return losses, terms.ce
@@ -169,4 +164,4 @@ class FullSoftmax(TableHead):
         return losses, tf.math.softplus(others - scores)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
+        return {**super().get_config(), "z_loss": self.z_loss}

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
-from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
+from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._ranking import ranking_losses
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
@@ -66,6 +66,11 @@ class SampledSoftmax(TableHead):
         normalize: bool, as in `FullSoftmax`; a training step normalizes the rows of its candidates and
             targets alone. Defaults to `False`.
         margin: None, or as in `FullSoftmax`, against candidates, with any `loss`. Defaults to `None`.
+        label_smoothing: float in [0, 1), for `loss="softmax"`: so much of the target's probability is spread
+            evenly over all classes. In training each candidate stands for as many classes as logQ says, and
+            the mean of their logits for that of all; without `counts`, "in_batch" spreads it over the classes
+            of the batch. Defaults to `0.0`.
+        class_weight: as in `FullSoftmax`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -118,6 +123,8 @@ class SampledSoftmax(TableHead):
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         normalize: bool = False,
         margin: tuple[str, float] | None = None,
+        label_smoothing: float = 0.0,
+        class_weight: ArrayLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -132,6 +139,8 @@ class SampledSoftmax(TableHead):
             kernel_constraint=kernel_constraint,
             normalize=normalize,
             margin=margin,
+            label_smoothing=label_smoothing,
+            class_weight=class_weight,
             **kwargs,
         )
         if distribution is None:
@@ -142,6 +151,11 @@ class SampledSoftmax(TableHead):
             )
         if loss not in LOSSES:
             raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+        if label_smoothing and loss != "softmax":
+            raise ValueError(
+                '`label_smoothing` must be 0 where `loss` is not "softmax". '
+                f"Received: label_smoothing={label_smoothing}, loss={loss!r}"
+            )
         if not 0 <= calibration <= 1:
             raise ValueError(f"`calibration` must be in [0, 1]. Received: calibration={calibration}")
         if distribution == "counts" and counts is None:
@@ -163,13 +177,6 @@ class SampledSoftmax(TableHead):
             None if self._counts is None else lambda: self._counts.variable.value,
         )
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        if self.built:
-            return
-        if self._counts is not None:
-            self._counts.build(self)
-        super().build(input_shape)
-
     @property
     def has_log_probs(self) -> bool:
         return self.loss_kind == "softmax"
@@ -178,8 +185,8 @@ class SampledSoftmax(TableHead):
         self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         if not in_training(hidden) and self.loss_kind == "softmax":
-            losses = self.softmax_weights.terms(vectors, y_true).ce
-            return losses, losses
+            terms = self.softmax_weights.terms(vectors, y_true)
+            return self.smoothed(terms.ce, terms.lse, terms.sum / self.num_classes), terms.ce
         return self._sampled_losses(y_true, vectors, weight, hidden)
 
     def _sampled_losses(self, y_true, vectors, weight, hidden):
@@ -216,7 +223,14 @@ class SampledSoftmax(TableHead):
             skip_target=True,
             expected=Expected(weight, lowered),
         )
-        return tf.math.softplus(terms.lse - lowered), tf.math.softplus(terms.lse - of_targets)
+        cross_entropy = tf.math.softplus(terms.lse - of_targets)
+        if self._margin is not None:
+            return tf.math.softplus(terms.lse - lowered), cross_entropy
+        if not self.label_smoothing:
+            return cross_entropy, cross_entropy
+        biases = None if biases is None else biases[:count]
+        mean = _mean_logits(vectors, rows[:count], biases, candidates.correction, places, of_targets)
+        return self.smoothed(cross_entropy, of_targets + cross_entropy, mean), cross_entropy
 
     def _drawn(self, y_true, training):
         """Return the `Candidates` of this step; without training those of the seed, whatever the step."""
@@ -237,19 +251,15 @@ class SampledSoftmax(TableHead):
 
     # Saving.
 
+    def _per_class(self):
+        return {**super()._per_class(), "counts": self._counts}
+
     def save_more(self, arrays: Any) -> None:
         arrays["seed_state"] = keras.ops.convert_to_numpy(self._seeds.state)  # a training goes on as it would
-        if self._counts is not None:
-            arrays["counts"] = self._counts.variable.numpy()
-
-    def check_more(self, store: Any) -> None:
-        check_stored("counts", self._counts, store)
 
     def load_more(self, store: Any) -> None:
         if "seed_state" in store:
             self._seeds.state.assign(np.asarray(store["seed_state"]))
-        if self._counts is not None:
-            self._counts.variable.assign(np.asarray(store["counts"]))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -262,6 +272,26 @@ class SampledSoftmax(TableHead):
             "calibration": self.calibration,
             "seed": self.seed,
         }
+
+
+def _mean_logits(vectors, rows, biases, correction, places, of_targets):
+    """Return an estimate of the mean logit of all classes, of the candidates and the target: float32
+    `[tokens]`.
+
+    Args:
+        vectors: float `[tokens, dim]`.
+        rows, biases: float `[candidates, dim]`, and float32 `[candidates]` or None.
+        correction: float32 `[candidates]`, the log of how many classes each stands for.
+        places: int64 `[tokens]`, where the target is among the candidates, and counts once; -1: nowhere.
+        of_targets: float32 `[tokens]`, the logits of the targets.
+    """
+    shares = tf.exp(correction)
+    total = row_scores(vectors, tf.linalg.matvec(tf.cast(rows, tf.float32), shares, transpose_a=True))
+    if biases is not None:
+        total += tf.reduce_sum(shares * biases)
+    of_hits = tf.where(places >= 0, tf.gather(shares, tf.maximum(places, 0)), 0.0)
+    total += (1.0 - of_hits) * of_targets
+    return total / (tf.reduce_sum(shares) + 1.0 - of_hits)
 
 
 def _checked_samples(num_sampled, distribution, num_classes):

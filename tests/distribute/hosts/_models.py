@@ -54,6 +54,9 @@ HEADS = {
         CLASSES, counts=_COUNTS, optimizer=kl.optimizers.LazyAdam(0.01)
     ),
     "full": lambda: kl.layers.FullSoftmax(CLASSES),
+    "cosine": lambda: kl.layers.FullSoftmax(
+        CLASSES, normalize=True, temperature=0.2, margin=("arcface", 0.3), class_weight=_COUNTS / 1e5
+    ),
     "sampled": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=16, seed=3),
     "in_batch": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=None, distribution="in_batch"),
     "sparse_softmax": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="softmax"),
@@ -65,8 +68,8 @@ HEADS = {
 }
 CASES = (*EMBEDDINGS, "stacked", *HEADS)
 # Those whose other functions differ too.
-PREDICTED = ("columns_ftrl", "tree_adagrad", "full", "sampled", "sparse_softmax", "sparse_hinge")
-BEST_CLASSES = ("tree_adagrad", "full", "sparse_softmax")
+PREDICTED = ("columns_ftrl", "tree_adagrad", "full", "cosine", "sampled", "sparse_softmax", "sparse_hinge")
+BEST_CLASSES = ("tree_adagrad", "full", "cosine", "sparse_softmax")
 
 
 def _stacked(ids):

@@ -2,9 +2,10 @@
 
 A loss and a metric are given tensors, and nothing else. So the notes are on the tensor itself, as attributes:
 which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
-its best classes, once a metric has asked for them. They hold in graphs and outside, in every replica and on
-every worker, and nothing of them is saved. (While Keras builds a model symbolically it copies tensors, and
-the notes get lost: `is_symbolic` in `_keras.py`.)
+its best classes, once a metric has asked for them. The layer `GroupBy` attaches the groups of the rows to any
+output. The notes hold in graphs and outside, in every replica and on every worker, and nothing of them is
+saved. (While Keras builds a model symbolically it copies tensors, and the notes get lost: `is_symbolic` in
+`_keras.py`.)
 """
 
 import contextlib
@@ -15,6 +16,7 @@ _HEADS = "_largeout_heads"  # weak references to the heads that a tensor went th
 _SCORES = "_largeout_scores"  # what losses made of it
 _TRAINING = "_largeout_training"  # whether they come from a call of the head in training
 _BEST = "_largeout_best"  # the best classes of it, by head
+_GROUPS = "_largeout_groups"  # the group of each row
 
 
 class ScoredOutput(NamedTuple):
@@ -41,7 +43,7 @@ def annotate(hidden, head, inputs=None):
 
 def copy_annotations(hidden, copy):
     """Copy all annotations of `hidden` to `copy`, a tensor of the same values."""
-    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST):
+    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST, _GROUPS):
         if hasattr(hidden, attribute):
             with contextlib.suppress(AttributeError):
                 setattr(copy, attribute, getattr(hidden, attribute))
@@ -96,3 +98,14 @@ def best_known(hidden, head, k):
         if reference() is head and ids.shape[-1] >= k:
             return ids[..., :k]
     return None
+
+
+def annotate_groups(outputs, groups):
+    """Record the group of each row of `outputs`, which no head has made."""
+    with contextlib.suppress(AttributeError):
+        setattr(outputs, _GROUPS, groups)
+
+
+def groups_of(outputs):
+    """Return the groups that `annotate_groups` has recorded; None where it did not."""
+    return getattr(outputs, _GROUPS, None)

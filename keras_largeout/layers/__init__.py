@@ -4,6 +4,7 @@ from keras_largeout.layers.category_hashing import CategoryHashing
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig, TableConfig
 from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
+from keras_largeout.layers.group_by import GroupBy
 from keras_largeout.layers.heads.full_softmax import FullSoftmax
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.layers.heads.hierarchical_softmax import HierarchicalSoftmax
@@ -20,6 +21,7 @@ __all__ = [
     "DynamicVocabulary",
     "FeatureConfig",
     "FullSoftmax",
+    "GroupBy",
     "Head",
     "HierarchicalSoftmax",
     "Positions",

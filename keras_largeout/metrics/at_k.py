@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from keras_largeout._checks import positive_int
 from keras_largeout.metrics._hits import find_hits
 from keras_largeout.metrics._scores import best_of, head_of, nothing_to_measure
+from keras_largeout.metrics._weights import per_row
 
 
 class AtK(keras.metrics.Metric):
@@ -60,7 +61,7 @@ class AtK(keras.metrics.Metric):
         ids = y_pred["ids"] if isinstance(y_pred, dict) else y_pred
         for weight in (sample_weight, counted):
             if weight is not None:
-                weight = _per_row(weight, tf.shape(ids)[:-1])
+                weight = per_row(weight, tf.shape(ids)[:-1])
                 top, bottom = top * weight, bottom * weight
         self.total.assign_add(tf.reduce_sum(top))
         self.count.assign_add(tf.reduce_sum(bottom))
@@ -74,16 +75,6 @@ class AtK(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "k": self.k, "num_classes": self.num_classes}
-
-
-def _per_row(weight, rows):
-    """Return float64 `[n]`: weights of the shape of the rows, or of its first axes, one after the other."""
-    weight = tf.cast(weight, tf.float64)
-    missing = tf.maximum(tf.size(rows) - tf.rank(weight), 0)
-    weight = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([missing], tf.int32)], 0))
-    # An axis of length 1 at the end may be one more than the rows have.
-    weight = tf.reshape(weight, tf.shape(weight)[: tf.size(rows)])
-    return tf.reshape(tf.broadcast_to(weight, rows), [-1])
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")

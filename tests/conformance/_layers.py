@@ -114,6 +114,11 @@ def positioned(layer, ids):
     return keras.layers.Flatten()(layer(keras.layers.Embedding(CLASSES, DIM, name="words")(ids)))
 
 
+def grouped(layer, ids):
+    """The rows of a batch whose first id is the same are a group."""
+    return kl.layers.GroupBy()(layer(ids), ids[:, 0])
+
+
 def towers(**own):
     """Two tables of one width, which are stacked where they have no optimizers of their `own`, by name."""
     tables = {
@@ -161,6 +166,7 @@ LAYERS = {
     "SparseDense, fused": first(lambda: sparse_dense(optimizer=ADAM()), refused=FUSED),
     "CategoryHashing": first(hashed),
     "Positions": first(lambda: kl.layers.Positions(LENGTH, name="large"), positioned),
+    "GroupBy": first(means, grouped),
     "ShardedEmbedding, host": first(lambda: means(storage="host")),
     "ShardedEmbedding, vocabulary": first(of_vocabulary),
     "DistributedEmbedding, fused": first(

@@ -161,11 +161,10 @@ def measure(model, test, best=None):
     """Return a dict of numbers of the test."""
     found = model.evaluate(test, return_dict=True, verbose=0)
     labels = np.concatenate([labels for _, labels in test])
-    mean = labels.mean()
-    base = -(mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
-    found["entropy"] = float(found["loss"] / base)  # normalised
     predictions = model.predict(test, verbose=0)[:, 0]
-    found["calibration"] = float(predictions.mean() / mean)
+    for metric in (kl.metrics.NormalizedEntropy("entropy"), kl.metrics.Calibration()):
+        metric.update_state(labels, predictions)
+        found[metric.name] = float(metric.result())
     for part in np.array_split(np.argsort(predictions), 10):
         print(f"predicted {predictions[part].mean():.4f}, observed {labels[part].mean():.4f}")
     return found if best is None else {**found, "best AUC": best}

@@ -4,7 +4,7 @@ from keras_largeout._version import __version__
 from keras_largeout.ops import _library as _library  # first: it says what is wrong with an installation
 
 # isort: split
-from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, trees
+from keras_largeout import callbacks, datasets, distribute, layers, metrics, optimizers, serving, trees
 from keras_largeout.export import export_saved_model, stock_ops
 from keras_largeout.model import Model, Sequential
 from keras_largeout.resizing import resize
@@ -25,6 +25,7 @@ __all__ = [
     "metrics",
     "optimizers",
     "resize",
+    "serving",
     "show_versions",
     "stock_ops",
     "storage",

@@ -73,6 +73,7 @@ MAY_IMPORT = {
         "trees",
     },
     "callbacks": {"layers", "training", "distribute", "tables", "replicas", "planning", "ops"},
+    "serving": {"layers"},
     "export": {"layers", "distribute", "tables", "replicas", "ops"},
     "resizing": {"layers", "distribute", "tables", "replicas"},
     "versions": {"ops"},

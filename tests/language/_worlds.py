@@ -128,6 +128,8 @@ embedding(np.array([[1]]))
     "layers.SampledSoftmax": INPUTS + "counts = np.arange(1, 1_000_001)",
     "layers.SparseOutput": INPUTS,
 }
+for _name in ("ClassIndex", "index"):
+    SETUPS[f"serving.{_name}"] = HEAD
 for _name in ("MRR", "HitRateAtK", "NDCGAtK", "Perplexity", "PrecisionAtK", "RecallAtK", "TopKAccuracy"):
     SETUPS[f"metrics.{_name}"] = HEAD
 for _name in ("SGD", "Adagrad", "LazyAdam", "LossScaleOptimizer"):

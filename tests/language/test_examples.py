@@ -28,6 +28,9 @@ NEEDS = {
     "datasets.LabeledRows": "sklearn",
     "datasets.SparseRows": "sklearn",
     "datasets.TabularFiles": "pyarrow",
+    "metrics.ExpectedCalibrationError": "matplotlib",
+    "serving.ClassIndex": "faiss",
+    "serving.index": "faiss",
     "trees.cooccurrence_vectors": "sklearn",
 }
 

@@ -1,0 +1,171 @@
+"""The index of a head's classes, against the exact search of the head, with each installed library."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_largeout as kl
+from keras_largeout.serving import _libraries, class_index
+
+CLASSES, DIM = 500, 8
+
+
+@pytest.fixture(params=_libraries.LIBRARIES)
+def library(request):
+    pytest.importorskip(request.param)
+    return request.param
+
+
+class _Exact:
+    """Stands for a graph: the nearest rows, exactly."""
+
+    def __init__(self, rows, connectivity, effort):
+        assert rows.dtype == np.float32
+        self.rows = rows
+
+    def search(self, queries, k, effort):
+        assert queries.dtype == np.float32 and queries.shape[1] == self.rows.shape[1] and effort >= k
+        distances = np.square(queries[:, None].astype("float64") - self.rows).sum(axis=-1)
+        ids = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(distances, ids, axis=1).astype(np.float32), ids
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    monkeypatch.setattr(class_index, "load_library", lambda name: _Exact)
+
+
+def make_head(rng, kind=kl.layers.FullSoftmax, **options):
+    """Return a head with rows of different lengths, and biases of Zipf's law."""
+    head = kind(CLASSES, **options)
+    head.build((None, DIM))
+    head.kernel.assign(rng.normal(size=(CLASSES, DIM)) * np.exp(0.5 * rng.normal(size=(CLASSES, 1))) + 1)
+    if head.bias is not None:
+        head.bias.assign(-np.log(rng.permutation(CLASSES) + 1))
+    return head
+
+
+def check_equal(found, head, queries, k, exclude=None):
+    scores, ids = head.top_k(queries, k, exclude=exclude)
+    np.testing.assert_array_equal(found["ids"], ids)
+    differences = found["scores"] - scores.numpy()  # of logits and log-probabilities: one number per query
+    np.testing.assert_allclose(differences, np.repeat(differences[..., :1], k, axis=-1), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (kl.layers.FullSoftmax, {}),
+        (kl.layers.FullSoftmax, {"use_bias": False, "temperature": 0.5}),
+        (kl.layers.SampledSoftmax, {"num_sampled": 5, "temperature": 2.0}),
+    ],
+)
+def test_the_nearest_rows_are_the_best_classes(rng, exact, kind, options):
+    head = make_head(rng, kind, **options)
+    queries = rng.normal(size=(3, 4, DIM)).astype("float32")
+    found = kl.serving.index(head)
+    check_equal(found.search(tf.constant(queries), 7), head, queries, 7)
+    assert found.search(queries, 7)["ids"].dtype == np.int32
+    assert found.check(queries) == 1
+    one = found.search(queries[0, 0], 3)
+    np.testing.assert_array_equal(one["ids"], found.search(queries, 3)["ids"][0, 0])
+    weights = head.softmax_weights
+    logits = queries[0, 0] @ weights.kernel.numpy().T / head.temperature
+    logits += 0 if head.bias is None else head.bias.numpy()
+    np.testing.assert_allclose(one["scores"], np.sort(logits)[::-1][:3], atol=1e-3)
+
+
+def test_with_each_library(rng, library):
+    head = make_head(rng)
+    queries = rng.normal(size=(50, DIM)).astype("float32")
+    found = kl.serving.index(head, library)
+    assert found.check(queries) == 1  # of so few classes
+    seen = head.top_k(queries, 5)[1].numpy()
+    check_equal(found.search(queries, 10, exclude=seen), head, queries, 10, seen)
+    check_equal(found.search(queries[:1], 4), head, queries[:1], 4)
+    most = head.top_k(queries, CLASSES - 10)[1].numpy()
+    check_equal(found.search(queries, 5, exclude=most), head, queries, 5, most)
+    assert found.search(queries[:0], 4)["ids"].shape == (0, 4)
+
+
+def test_an_index_that_finds_too_little_says_so(rng, library):
+    head = make_head(rng)
+    found = kl.serving.index(head, library, connectivity=2, ef_construction=1, ef_search=1)
+    with pytest.warns(UserWarning, match=r"The index found .*% of the 20 best classes, less than 95%. Raise"):
+        recall = found.check(rng.normal(size=(50, DIM)))
+    assert recall < 0.95
+
+
+def test_refresh_after_training(rng, exact):
+    head = make_head(rng)
+    queries = rng.normal(size=(20, DIM)).astype("float32")
+    found = kl.serving.index(head)
+    head.kernel.assign(rng.normal(size=(CLASSES, DIM)))
+    with pytest.warns(UserWarning, match=r"after training call `refresh\(\)`"):
+        assert found.check(queries) < 0.5
+    found.refresh()
+    assert found.check(queries) == 1
+
+
+def test_exclusion_leaves_no_more_than_there_is(rng, exact):
+    head = make_head(rng)
+    found = kl.serving.index(head)
+    queries = rng.normal(size=(2, DIM)).astype("float32")
+    exclude = np.stack([np.arange(CLASSES), np.full(CLASSES, -1)])
+    exclude[0, :2] = CLASSES + 5  # is no class: 0 and 1 stay
+    best = found.search(queries, 3, exclude=exclude)
+    assert set(best["ids"][0, :2]) == {0, 1} and best["ids"][0, 2] == -1 and best["scores"][0, 2] == -np.inf
+    check_equal({name: part[1:] for name, part in best.items()}, head, queries[1:], 3)
+    lists = found.search(queries, 3, exclude=[[7, 8, 9], []])
+    check_equal(lists, head, queries, 3, [[7, 8, 9], [-1, -1, -1]])
+    check_equal(found.search(queries, 3, exclude=[[], []]), head, queries, 3)
+
+
+def test_labels_both_ways(rng, exact):
+    head = make_head(rng)
+    labels = [f"item {i}" for i in range(CLASSES)]
+    found = kl.serving.index(head, labels=tf.constant(labels).numpy())
+    queries = rng.normal(size=(2, DIM)).astype("float32")
+    best = found.search(queries, 3)
+    assert best["labels"].tolist() == [[labels[i] for i in row] for row in best["ids"]]
+    exclude = [[best["labels"][0, 0], "not there"], [best["labels"][1, 1].encode()]]
+    again = found.search(queries, 3, exclude=exclude)
+    ids = np.array([[best["ids"][0, 0], -1], [best["ids"][1, 1], -1]])
+    check_equal(again, head, queries, 3, ids)
+    for form in (ids, np.array([[labels[i] if i >= 0 else "" for i in row] for row in ids])):
+        np.testing.assert_array_equal(found.search(queries, 3, exclude=form)["ids"], again["ids"])
+    rest = found.search(queries[:1], 2, exclude=[labels[:-1]])
+    assert rest["labels"].tolist() == [[labels[-1], ""]]
+
+
+def test_errors(rng, exact, monkeypatch):
+    head = make_head(rng)
+    tree = kl.layers.HierarchicalSoftmax(9, counts=np.ones(9))
+    for other in (tree, kl.layers.FullSoftmax(9)):
+        with pytest.raises(ValueError, match="`head` must be a FullSoftmax or SampledSoftmax that is built"):
+            kl.serving.index(other)
+    for labels in (["a"], ["a"] * CLASSES, list(range(CLASSES))):
+        with pytest.raises(ValueError, match=f"`labels` must be num_classes={CLASSES} different strings"):
+            kl.serving.index(head, labels=labels)
+    for name in ("connectivity", "ef_construction", "ef_search"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a"):
+            kl.serving.index(head, **{name: 0})
+    found = kl.serving.index(head)
+    with pytest.raises(ValueError, match=r"`queries` must be hidden vectors \[..., dim\] with dim=8"):
+        found.search(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="`k` must be an integer in 1"):
+        found.search(np.zeros((2, DIM)), 0)
+    for exclude in (np.zeros((3, 1), int), np.zeros(2, int)):
+        with pytest.raises(ValueError, match="`exclude` must have a list of classes for each query"):
+            found.search(np.zeros((2, DIM)), exclude=exclude)
+    for exclude in (np.zeros((2, 1)), np.array([["a"], ["b"]])):
+        with pytest.raises(ValueError, match="`exclude` must be ids, integers; or labels"):
+            found.search(np.zeros((2, DIM)), exclude=exclude)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="`library` must be one of"):
+        kl.serving.index(head, "annoy")
+    monkeypatch.setitem(_libraries.LIBRARIES, "missing", (None, "missing-package"))
+    with pytest.raises(
+        ImportError, match="`library='missing'` is not installed: pip install missing-package"
+    ):
+        kl.serving.index(head, "missing")

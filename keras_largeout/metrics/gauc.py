@@ -42,7 +42,7 @@ class GAUC(ProbabilityMetric):
     floats, which each step adds to and reads. Two errors follow:
 
     - Of many groups, a random sample is measured. With n groups and b buckets, the expected share left out is
-      about `2.3 * n / b` if n is much smaller than b; of n = b groups 62% are left out. If n is much larger
+      about `2.3 * n / b` if n is much smaller than b; of n = b groups 82% are left out. If n is much larger
       than b, about `0.19 * b * (b / n)**(1 / 3)` groups are measured. The standard error of the result is
       the standard deviation of the groups' AUCs, over the root of the number of measured groups.
       `coverage` returns the share of the rows that are measured.

@@ -2,10 +2,10 @@
 
 A loss and a metric are given tensors, and nothing else. So the notes are on the tensor itself, as attributes:
 which heads it went through, and whether in training; the losses of its tokens, once a loss has scored it;
-its best classes, once a metric has asked for them. The layer `GroupBy` attaches the groups of the rows to any
-output. The notes hold in graphs and outside, in every replica and on every worker, and nothing of them is
-saved. (While Keras builds a model symbolically it copies tensors, and the notes get lost: `is_symbolic` in
-`_keras.py`.)
+its best classes, once a metric has asked for them; the item vectors that a `Retrieval` was called with, and
+the items that a search leaves out. The layer `GroupBy` attaches the groups of the rows to any output. The
+notes hold in graphs and outside, in every replica and on every worker, and nothing of them is saved. (While
+Keras builds a model symbolically it copies tensors, and the notes get lost: `is_symbolic` in `_keras.py`.)
 """
 
 import contextlib
@@ -17,6 +17,8 @@ _SCORES = "_largeout_scores"  # what losses made of it
 _TRAINING = "_largeout_training"  # whether they come from a call of the head in training
 _BEST = "_largeout_best"  # the best classes of it, by head
 _GROUPS = "_largeout_groups"  # the group of each row
+_ITEMS = "_largeout_items"  # the `GivenItems` beside it
+_EXCLUDED = "_largeout_excluded"  # the classes that metrics leave out
 
 
 class ScoredOutput(NamedTuple):
@@ -35,6 +37,16 @@ class ScoredOutput(NamedTuple):
     cross_entropy: Any
 
 
+class GivenItems(NamedTuple):
+    """The item vectors that a `Retrieval` was called with, as in its call arguments; None where not given."""
+
+    vectors: Any
+    negatives: Any
+    negative_ids: Any
+    hard_negatives: Any
+    hard_negative_ids: Any
+
+
 def annotate(hidden, head, inputs=None):
     """Record that `hidden` went through `head`, after the heads of `inputs`."""
     with contextlib.suppress(AttributeError):
@@ -43,7 +55,7 @@ def annotate(hidden, head, inputs=None):
 
 def copy_annotations(hidden, copy):
     """Copy all annotations of `hidden` to `copy`, a tensor of the same values."""
-    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST, _GROUPS):
+    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST, _GROUPS, _ITEMS, _EXCLUDED):
         if hasattr(hidden, attribute):
             with contextlib.suppress(AttributeError):
                 setattr(copy, attribute, getattr(hidden, attribute))
@@ -64,6 +76,28 @@ def annotate_training(hidden, training):
 def in_training(hidden):
     """Return whether a head returned `hidden` in training; False where that is unknown."""
     return getattr(hidden, _TRAINING, False)
+
+
+def annotate_items(hidden, items):
+    """Record the `GivenItems` of hidden vectors."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _ITEMS, items)
+
+
+def items_of(hidden):
+    """Return the `GivenItems` of hidden vectors, or None."""
+    return getattr(hidden, _ITEMS, None)
+
+
+def annotate_excluded(hidden, exclude):
+    """Record the classes that metrics leave out, as `Head.top_k` takes them."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _EXCLUDED, exclude)
+
+
+def excluded_of(hidden):
+    """Return the classes that metrics leave out, or None."""
+    return getattr(hidden, _EXCLUDED, None)
 
 
 def _annotate(hidden, attribute, head, *what):

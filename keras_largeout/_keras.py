@@ -162,6 +162,21 @@ def forget(layer, inside):
     _need(_need(layer, "_tracker"), "untrack")(inside)
 
 
+@contextlib.contextmanager
+def more_weights(layer):
+    """A context in which a layer that is built gets further weights.
+
+    Why: Keras locks the weights of a layer when it is built, and the number of items of an index is known
+    later.
+    """
+    tracker = _need(layer, "_tracker")
+    _need(tracker, "unlock")()
+    try:
+        yield
+    finally:
+        _need(tracker, "lock")()
+
+
 def made_from(tensor):
     """Return the `KerasTensor`s from which an operation without weights has made one; those inside a nested
     model.

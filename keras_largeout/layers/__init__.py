@@ -8,6 +8,7 @@ from keras_largeout.layers.group_by import GroupBy
 from keras_largeout.layers.heads.full_softmax import FullSoftmax
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.layers.heads.hierarchical_softmax import HierarchicalSoftmax
+from keras_largeout.layers.heads.retrieval.layer import Retrieval
 from keras_largeout.layers.heads.sampled_softmax import SampledSoftmax
 from keras_largeout.layers.heads.sparse_output import SparseOutput
 from keras_largeout.layers.heads.top_k import TopK
@@ -25,6 +26,7 @@ __all__ = [
     "Head",
     "HierarchicalSoftmax",
     "Positions",
+    "Retrieval",
     "SampledSoftmax",
     "ShardedEmbedding",
     "SparseDense",

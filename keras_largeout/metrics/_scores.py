@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_largeout._head_annotations import annotate_best, best_known, heads_of, scores_of
+from keras_largeout._head_annotations import annotate_best, best_known, excluded_of, heads_of, scores_of
 from keras_largeout._keras import is_symbolic, mask_of
 
 
@@ -36,7 +36,9 @@ def best_of(y_true, y_pred, k):
     counted = mask_of(y_pred) if known is None else known.counted
     ids = best_known(y_pred, head, k)
     if ids is None:
-        ids = head.top_k(tf.convert_to_tensor(y_pred), k)[1]
+        exclude = excluded_of(y_pred)
+        more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
+        ids = head.top_k(tf.convert_to_tensor(y_pred), k, **more)[1]
         if not tf.executing_eagerly():  # there the head may have learnt when the next one asks
             annotate_best(y_pred, head, ids)
     return ids, counted

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_largeout.ops._gradients import with_gradient
-from keras_largeout.replicas.collectives import all_gather
+from keras_largeout.replicas.collectives import AllGather, all_gather
 from keras_largeout.replicas.devices import replica_index
 from keras_largeout.replicas.hosts import hosts_of
 
@@ -80,6 +80,28 @@ def cross_replica_call(forward, backward, *inputs):
         return [of_inputs[i] for i in differentiable]
 
     return with_gradient(gradient, outputs[index], [inputs[i] for i in differentiable])
+
+
+def gathered_of_replicas(value):
+    """Return the values of all replicas, `[n, ...]` in each, one after the other, with their gradient."""
+    replica = several_replicas()
+    if replica is None:
+        return value
+    hosts = hosts_of(replica.strategy)
+
+    def forward(*inputs):
+        here = [of_replica for (of_replica,) in inputs]
+        joined = tf.concat(here, axis=0)
+        route = AllGather(hosts, joined)
+        sizes = [tf.shape(of_replica)[0] for of_replica in here]
+        return [route.forward(joined)] * len(here), (route, sizes)
+
+    def backward(saved, gradients):
+        route, sizes = saved
+        of_this_host = tf.reduce_sum(route.reverse(tf.add_n(gradients)), axis=0)
+        return [(part,) for part in tf.split(of_this_host, sizes, num=len(sizes))]
+
+    return cross_replica_call(forward, backward, value)
 
 
 def mean_of_replicas(mean, terms, examples):

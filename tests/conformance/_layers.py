@@ -76,6 +76,25 @@ def last(layer, **options):
     return Case(model, data, loss, serving, metrics, **options)
 
 
+def items(**options):
+    """The layer looks up the items of a `Retrieval`; a dense layer makes the vectors of users."""
+
+    def model():
+        x = keras.Input((7,), name="x")
+        item = keras.ops.cast(x[:, 6], "int32")
+        table = kl.layers.ShardedEmbedding(CLASSES, DIM, placement="modulo", name="large")
+        users = keras.layers.Dense(DIM, activation="tanh", name="small")(x[:, :6])
+        head = kl.layers.Retrieval(CLASSES, counts=COUNTS, cache=7, name="head", **options)
+        return kl.Model(x, head(users, table(item)))
+
+    def data():
+        rng = np.random.default_rng(0)
+        item = rng.integers(0, CLASSES, STEPS * BATCH)
+        return np.column_stack([rng.normal(size=(STEPS * BATCH, 6)), item]).astype("float32"), item
+
+    return Case(model, data, lambda model: model.get_layer("head").loss)
+
+
 def means(**options):
     return kl.layers.ShardedEmbedding(
         CLASSES, DIM, combiner="mean", placement="permutation", name="large", **options
@@ -158,6 +177,7 @@ LAYERS = {
     "SampledSoftmax, cosine": last(
         lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, margin=("cosface", 0.1), name="large", **COSINE)
     ),
+    "Retrieval": items(temperature=0.5),
     "SparseOutput": last(sparse_output),
     "SparseOutput, fused": last(lambda: sparse_output(optimizer=ADAM()), refused=FUSED),
     "HierarchicalSoftmax, fused": last(lambda: tree_head(optimizer=ADAM()), refused=FUSED),

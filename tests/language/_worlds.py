@@ -54,6 +54,20 @@ def build_model(storage="file:rows"):
     return model
 model = build_model()
 """
+TOWERS = """
+rng = np.random.default_rng(0)
+kinds = (np.arange(500) % 20).astype("int32")
+pairs = {"user": rng.integers(0, 1000, 32), "item": rng.integers(0, 100, 32)}
+pairs["kind"] = kinds[pairs["item"]]
+positives = pairs["item"][:, None]
+user, item, kind = (keras.Input((), dtype="int32", name=name) for name in ("user", "item", "kind"))
+features = {"item": item, "kind": kind}
+rows = [kl.layers.ShardedEmbedding(500, 8)(item), kl.layers.ShardedEmbedding(20, 8)(kind)]
+item_tower = kl.Model(features, keras.layers.add(rows))
+head = kl.layers.Retrieval()
+users = kl.layers.ShardedEmbedding(1000, 8)(user)
+model = kl.Model({"user": user, **features}, head(users, item_tower(features)))
+"""
 SPECS = """
 specs = [kl.distribute.TableSpec("users", rows=10_000, dim=64), kl.distribute.TableSpec("items", 1000, 8)]
 counts = np.arange(1, 1001)
@@ -73,6 +87,7 @@ data = data.map(lambda x, y: (x, tf.zeros([2, 8, 1])))
     "storage": FILES + 'model.save("model.keras")\nkl.close_files(model)',
     "callbacks.BackupAndRestore": HEAD,
     "callbacks.FeatureReport": HEAD.replace('name="words"', 'name="user"'),
+    "callbacks.IndexItems": TOWERS + "kinds = kinds[:100]",
     "callbacks.LoadBalance": SHARDED,
     "callbacks.ModelCheckpoint": HEAD + 'import os\nos.mkdir("run")',
     "callbacks.PrometheusMetrics": HEAD,
@@ -125,6 +140,7 @@ embedding(np.array([[1]]))
     "layers.Head.sample": HEAD,
     "layers.Head.predictor": HEAD.replace('dtype="int32")', 'dtype="int32", name="items")'),
     "layers.HierarchicalSoftmax": INPUTS + "x = keras.layers.Embedding(1000, 8)(tokens)",
+    "layers.Retrieval": TOWERS,
     "layers.SampledSoftmax": INPUTS + "counts = np.arange(1, 1_000_001)",
     "layers.SparseOutput": INPUTS,
 }

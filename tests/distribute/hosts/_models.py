@@ -59,6 +59,7 @@ HEADS = {
     ),
     "sampled": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=16, seed=3),
     "in_batch": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=None, distribution="in_batch"),
+    "retrieval": lambda: kl.layers.Retrieval(CLASSES, temperature=0.5, counts=_COUNTS, cache=20),
     "sparse_softmax": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="softmax"),
     "sparse_fused": lambda: kl.layers.SparseOutput(
         CLASSES, fan_in=4, loss="softmax", optimizer=kl.optimizers.Adagrad(0.1)
@@ -107,7 +108,8 @@ def model_of(case, devices):
     hidden = keras.layers.Dense(DIM, activation="tanh")(rows)
     if case in HEADS:
         head = HEADS[case]()
-        model = kl.Model(ids, head(hidden))
+        items = [keras.layers.Dense(DIM)(rows)] if case == "retrieval" else []
+        model = kl.Model(ids, head(hidden, *items))
         loss = head.loss
     else:
         # Every example counts, also where a batch does not divide.

@@ -114,6 +114,19 @@ def test_rows_of_weight_0_are_no_candidates(rng):
     assert got == pytest.approx(left.sum() / (y >= 0).sum(), rel=1e-5)
 
 
+def test_time_steps(rng):
+    """Every unmasked step of every sequence is a token, and its item a candidate."""
+    users, items, y = batch(rng)
+    head, shape = kl.layers.Retrieval(cache=4), (3, BATCH // 3)
+    masked = keras.layers.Masking()(
+        tf.constant(np.where(np.arange(BATCH) < 7, users.T, 0).T.reshape(*shape, DIM))
+    )
+    hidden = head(masked, tf.constant(items.reshape(*shape, DIM)), training=True)
+    got = head.make_loss(reduction="none")(y.reshape(shape), hidden).numpy()
+    want = expected_losses(users, items, np.where(np.arange(BATCH) < 7, y, -1))
+    np.testing.assert_allclose(got.reshape(-1), want, rtol=1e-5)
+
+
 def test_gradients(rng):
     """Those of the losses of float64, by differences."""
     users, items, y = batch(rng)
@@ -304,12 +317,14 @@ def test_saved_exported_cloned(rng, tmp_path):
     assert fit(trained, (x, y), BATCH) == pytest.approx(fit(model, (x, y), BATCH), rel=1e-5)
 
 
-@pytest.mark.parametrize("eager", [False, True])
-def test_metrics_in_fit(rng, eager):
+@pytest.mark.parametrize(
+    ("devices", "eager"), [(1, False), (1, True), pytest.param(2, False, marks=pytest.mark.full)]
+)
+def test_metrics_in_fit(rng, devices, eager):
     """Several positives, seen items left out, an index of the weights after the epoch."""
     metrics = [kl.metrics.RecallAtK(5), kl.metrics.NDCGAtK(5)]
     model, head, item_tower, queries = towers(
-        exclude=True, compile_args={"metrics": metrics, "run_eagerly": eager}
+        devices, exclude=True, compile_args={"metrics": metrics, "run_eagerly": eager}
     )
     x, y = pairs(rng, 2 * BATCH)
     x["seen"] = rng.integers(0, ITEMS, (2 * BATCH, 4))
@@ -354,6 +369,10 @@ def test_calls(rng):
         head.index(np.zeros([3, DIM]))
     with pytest.raises(ValueError, match="`item_vectors` must have the shape of the user vectors"):
         head(tf.constant(users), tf.constant(items[:, :2]))
+    with pytest.raises(ValueError, match="`item_vectors` must be given with"):
+        head(tf.constant(users), hard_negatives=tf.constant(items[:, None]))
+    with pytest.raises(ValueError, match="`y_true` must be one id for each row in training"):
+        losses_of(head, users, np.stack([y, y], axis=1), items)
     with pytest.raises(ValueError, match="`negative_ids` must be given"):
         head(tf.constant(users), tf.constant(items), negatives=tf.constant(items))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"`y_true` must be in \[0, 30\)"):

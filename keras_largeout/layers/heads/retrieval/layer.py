@@ -28,6 +28,7 @@ from keras_largeout.layers.heads.retrieval.candidates import (
     row_numbers,
 )
 from keras_largeout.layers.heads.retrieval.item_vectors import item_vectors
+from keras_largeout.ops.labels import LabelLists
 from keras_largeout.ops.top_k_in_chunks import marked_missing
 from keras_largeout.replicas.cross_replica import joined_of_replicas
 from keras_largeout.tables.row_range import saved_shape
@@ -91,7 +92,8 @@ class Retrieval(TableHead):
 
     Raises:
         ValueError: an argument outside its range; item vectors of another shape than the user vectors;
-            `negatives` without `negative_ids`; a search before the first `index`.
+            `negatives` without `negative_ids`; lists of items in training; a search before the first `index`.
+        tf.errors.InvalidArgumentError: an id that is neither below `num_items`, where that is known, nor -1.
 
     Example:
 
@@ -192,7 +194,7 @@ class Retrieval(TableHead):
     ) -> tf.Tensor:
         hidden = super().call(inputs, training)
         given = GivenItems(item_vectors, negatives, negative_ids, hard_negatives, hard_negative_ids)
-        if item_vectors is not None:
+        if any(x is not None for x in given):
             _check_given(given, hidden)
             annotate_items(hidden, given)
         if exclude is not None and not training:
@@ -213,6 +215,17 @@ class Retrieval(TableHead):
         return super().compute_output_spec(inputs)
 
     # Losses.
+
+    def targets(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, ignore_class: int | None = None
+    ) -> tuple[tf.Tensor | LabelLists, tf.Tensor, tf.Tensor | None]:
+        found = super().targets(y_true, hidden, ignore_class)
+        if isinstance(found[0], LabelLists) and items_of(hidden) is not None and in_training(hidden):
+            raise ValueError(
+                "`y_true` must be one id for each row in training, that of the item in `item_vectors`. (In "
+                f"evaluation it may be a list.) Received: y_true.shape={getattr(y_true, 'shape', None)}"
+            )
+        return found
 
     def weighed_losses(
         self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None, weight: tf.Tensor | None
@@ -467,6 +480,10 @@ _FIXED = {
 def _check_given(given, hidden):
     """Raise ValueError where item vectors do not belong to user vectors `hidden`."""
     dim = hidden.shape[-1]
+    if given.vectors is None:
+        raise ValueError(
+            "`item_vectors` must be given with `negatives` and `hard_negatives`. Received: item_vectors=None"
+        )
     if not hidden.shape.is_compatible_with(given.vectors.shape):
         raise ValueError(
             "`item_vectors` must have the shape of the user vectors. "

@@ -59,7 +59,7 @@ HEADS = {
     ),
     "sampled": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=16, seed=3),
     "in_batch": lambda: kl.layers.SampledSoftmax(CLASSES, num_sampled=None, distribution="in_batch"),
-    "retrieval": lambda: kl.layers.Retrieval(CLASSES, temperature=0.5, counts=_COUNTS, cache=20),
+    "retrieval": lambda: kl.layers.Retrieval(CLASSES, temperature=0.5, counts=_COUNTS, cache=500),
     "sparse_softmax": lambda: kl.layers.SparseOutput(CLASSES, fan_in=4, loss="softmax"),
     "sparse_fused": lambda: kl.layers.SparseOutput(
         CLASSES, fan_in=4, loss="softmax", optimizer=kl.optimizers.Adagrad(0.1)

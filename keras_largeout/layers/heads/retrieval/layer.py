@@ -68,7 +68,8 @@ class Retrieval(TableHead):
         remove_accidental_hits: bool: an item of the batch that is the same as the target of a row is no
             negative for this row. Defaults to `True`.
         cache: int >= 0: so many item vectors of past batches are further negatives (cross-batch memory). They
-            have no gradient. Defaults to `0`.
+            have no gradient. A multiple of the global batch keeps whole batches: several hosts order the
+            rows of a batch in another way than one. Defaults to `0`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:

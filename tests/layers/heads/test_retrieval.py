@@ -309,6 +309,15 @@ def test_saved_exported_cloned(rng, tmp_path):
     fresh, fresh_head, *_ = towers(normalize=True, temperature=0.1, cache=9)  # without an index yet
     fresh.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(fresh_head.kernel.numpy(), head.kernel.numpy())
+    checkpoint = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    for options in ({}, {"num_items": ITEMS}):
+        fresh, fresh_head, *_ = towers(normalize=True, temperature=0.1, cache=9, **options)
+        if not options:
+            with pytest.raises(ValueError, match="`num_items` of the head 'head' must be given"):
+                tf.train.Checkpoint(model=fresh).restore(checkpoint)
+            continue
+        tf.train.Checkpoint(model=fresh).restore(checkpoint)
+        np.testing.assert_array_equal(fresh_head.kernel.numpy(), head.kernel.numpy())
     kl.export_saved_model(predictor, tmp_path / "export")
     assert b"Largeout" not in (tmp_path / "export/saved_model.pb").read_bytes()
     served = tf.saved_model.load(tmp_path / "export")

@@ -66,11 +66,11 @@ def candidates_of(vectors, ids, rows, negatives, negative_ids, memory, frequenci
     count, drawn = _count(targets), tf.constant(0.0)
     if negatives is not None:
         of_all = joined_of_replicas(negative_ids)
-        parts.append((gathered_of_replicas(negatives), of_all, tf.fill(tf.shape(of_all), tf.int64.min)))
+        parts.append((gathered_of_replicas(negatives), of_all, -tf.ones_like(of_all)))
         drawn = _count(of_all)
     if memory is not None:
         vectors_before, ids_before = memory.read()
-        parts.append((vectors_before, ids_before, tf.fill(tf.shape(ids_before), tf.int64.min)))
+        parts.append((vectors_before, ids_before, -tf.ones_like(ids_before)))
         count += _count(ids_before)
     vectors, ids, rows = (tf.concat(part, axis=0) for part in zip(*parts))
     expected = None

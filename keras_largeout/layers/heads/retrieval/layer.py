@@ -17,6 +17,8 @@ from keras_largeout._head_annotations import (
 )
 from keras_largeout._keras import is_symbolic, more_weights
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
+from keras_largeout.files.digests import saved_shapes
+from keras_largeout.files.loading import only_checking
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
 from keras_largeout.layers.heads._table_head import TableHead
@@ -326,7 +328,8 @@ class Retrieval(TableHead):
         """Store the vectors of items in the head. `top_k` finds these items, and no others.
 
         The vectors are computed once, now: call it again after further training, or let
-        `kl.callbacks.IndexItems` do so. They are saved with the head.
+        `kl.callbacks.IndexItems` do so. They are saved with the head. An item that is not indexed has the
+        probability 0 in the loss over the index.
 
         Args:
             items: what `model` takes of all items: an array, or a dict or list of them; or a
@@ -430,8 +433,13 @@ class Retrieval(TableHead):
 
     def load_own_variables(self, store: Any) -> None:
         saved = saved_shape(store, "index")
-        if self.softmax_weights is None and saved is not None:
+        if self.softmax_weights is None and saved is not None and not only_checking():
             self._make_index_of(saved[0])
+        if self.softmax_weights is None and saved is None and "indexed_rows_000000" in saved_shapes(store):
+            raise ValueError(  # TensorFlow restores what is there already
+                f"`num_items` of the head {self.name!r} must be given, or `index` called, before a "
+                "`tf.train.Checkpoint` with an index is restored. Received: num_items=None"
+            )
         self._has_items = False  # unknown
         super().load_own_variables(store)
 

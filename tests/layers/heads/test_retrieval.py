@@ -239,6 +239,44 @@ def test_devices(rng, options):
     assert_same(found[1][1], found[0][1])
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{"counts": COUNTS}, {"remove_accidental_hits": False}])
+def test_given_negatives_on_devices(rng, options):
+    """Every row is compared with the further items of both devices, and with its own hard ones alone."""
+    item = rng.integers(0, ITEMS, 2 * BATCH)
+    shapes = {"item": (), "negative": (), "hard": (2,)}
+    x = {
+        "item": item,
+        **{name: rng.integers(-1, ITEMS, (2 * BATCH, *shapes[name])) for name in ("negative", "hard")},
+    }
+    x["user"] = rng.integers(0, USERS, 2 * BATCH)
+    found = []
+    for devices in (1, 2):
+        keras.utils.set_random_seed(3)
+        with strategy_of(devices).scope():
+            ids = {name: keras.Input(shape, dtype="int32", name=name) for name, shape in shapes.items()}
+            user = keras.Input((), dtype="int32", name="user")
+            place = "auto" if devices == 1 else "modulo"
+            users = kl.layers.ShardedEmbedding(USERS, DIM, placement=place)
+            items = kl.layers.ShardedEmbedding(ITEMS, DIM, placement=place)
+            vectors = {name: items(keras.ops.maximum(ids[name], 0)) for name in shapes}
+            head = kl.layers.Retrieval(normalize=True, temperature=0.3, **options)
+            hidden = head(
+                users(user),
+                vectors["item"],
+                negatives=vectors["negative"],
+                negative_ids=ids["negative"],
+                hard_negatives=vectors["hard"],
+                hard_negative_ids=ids["hard"],
+            )
+            model = kl.Model({"user": user, **ids}, hidden)
+            model.compile(kl.optimizers.LazyAdam(0.05), loss=head.loss)
+        losses = fit(model, (x, item), BATCH)
+        found.append((losses, {"users": users.table.numpy(), "items": items.table.numpy()}))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    assert_same(found[1][1], found[0][1])
+
+
 def test_search(rng):
     """The best items of the index, but those excluded; items that were not indexed are not found."""
     head = kl.layers.Retrieval(normalize=True, temperature=0.5)

@@ -1,6 +1,7 @@
 """`index`: approximate search for the best classes of a head whose scores are inner products.
 
-The scores are `hidden . kernel[class] / temperature + bias[class]`. Three steps make them distances:
+The scores are `hidden . kernel[class] / temperature + bias[class]`, with `normalize=True` of vectors of
+length 1. Three steps make them distances:
 
 - The bias becomes a column of the rows, and a query gets a 1.
 - The mean row is subtracted. That changes all scores of a query by one number, which is added again, and
@@ -20,6 +21,8 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.layers.heads._table_head import TableHead
+from keras_largeout.layers.heads.retrieval.candidates import NOT_THERE
+from keras_largeout.ops.rows import unit_rows
 from keras_largeout.serving._libraries import load_library
 
 _LEAST_RECALL = 0.95
@@ -38,7 +41,7 @@ def index(
     It holds a copy of the head's rows, in a graph of nearest neighbours (HNSW) of the library.
 
     Args:
-        head: a `FullSoftmax` or `SampledSoftmax` that is built.
+        head: a `FullSoftmax`, `SampledSoftmax` or `Retrieval` that is built.
         library: "faiss", "usearch" or "hnswlib". Install the one that you use, or all with
             `pip install "keras-largeout[index]"`. Defaults to `"faiss"`.
         labels: the names of the classes, different strings, one for each class; or None. Defaults to `None`.
@@ -97,7 +100,7 @@ class ClassIndex:
     ) -> None:
         if not isinstance(head, TableHead) or not head.built:
             raise ValueError(
-                "`head` must be a FullSoftmax or SampledSoftmax that is built. (`top_k` of a "
+                "`head` must be a FullSoftmax, SampledSoftmax or Retrieval that is built. (`top_k` of a "
                 f"HierarchicalSoftmax is a search already.) Received: head={head!r}"
             )
         self._graph_of = load_library(library)
@@ -114,8 +117,15 @@ class ClassIndex:
     def refresh(self) -> None:
         """Makes the index again, of the weights that the head has now: call it after training."""
         head = self._head
-        rows = np.asarray(head.kernel.numpy(), np.float32) / np.float32(head.temperature)
+        rows = np.asarray(head.kernel.numpy(), np.float32)
+        if head.normalize:
+            rows = unit_rows(tf.constant(rows)).numpy()
         bias = np.zeros(len(rows)) if head.bias is None else head.bias.numpy()
+        if (bias <= NOT_THERE / 2).any():
+            raise ValueError(
+                "`head` must have a vector of each item: call its `index` with all of them. "
+                f"Received: a head without those of {np.sum(bias <= NOT_THERE / 2)} items"
+            )
         rows = np.c_[rows, np.float32(bias)]
         self._mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         rows -= self._mean
@@ -198,6 +208,7 @@ class ClassIndex:
 
     def _nearest(self, queries, k):
         """Return logits and ids, float32 and int64 `[n, k]`, the best first."""
+        queries = self._head.scaled(tf.constant(queries)).numpy()
         vectors = np.c_[queries, np.ones_like(queries[:, :1])]
         ends = np.zeros_like(queries[:, :1])
         distances, ids = self._graph.search(np.c_[vectors, ends], k, max(self.ef_search, k))

@@ -39,6 +39,9 @@ def make_head(rng, kind=kl.layers.FullSoftmax, **options):
     """Return a head with rows of different lengths, and biases of Zipf's law."""
     head = kind(CLASSES, **options)
     head.build((None, DIM))
+    if kind is kl.layers.Retrieval:
+        head.index(rng.normal(size=(CLASSES, DIM)).astype("float32"))
+        return head
     head.kernel.assign(rng.normal(size=(CLASSES, DIM)) * np.exp(0.5 * rng.normal(size=(CLASSES, 1))) + 1)
     if head.bias is not None:
         head.bias.assign(-np.log(rng.permutation(CLASSES) + 1))
@@ -57,7 +60,9 @@ def check_equal(found, head, queries, k, exclude=None):
     [
         (kl.layers.FullSoftmax, {}),
         (kl.layers.FullSoftmax, {"use_bias": False, "temperature": 0.5}),
+        (kl.layers.FullSoftmax, {"normalize": True, "temperature": 0.1}),
         (kl.layers.SampledSoftmax, {"num_sampled": 5, "temperature": 2.0}),
+        (kl.layers.Retrieval, {"normalize": True, "temperature": 0.1}),
     ],
 )
 def test_the_nearest_rows_are_the_best_classes(rng, exact, kind, options):
@@ -70,7 +75,10 @@ def test_the_nearest_rows_are_the_best_classes(rng, exact, kind, options):
     one = found.search(queries[0, 0], 3)
     np.testing.assert_array_equal(one["ids"], found.search(queries, 3)["ids"][0, 0])
     weights = head.softmax_weights
-    logits = queries[0, 0] @ weights.kernel.numpy().T / head.temperature
+    rows, query = weights.kernel.numpy(), queries[0, 0]
+    if head.normalize:
+        rows, query = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (rows, query))
+    logits = query @ rows.T / head.temperature
     logits += 0 if head.bias is None else head.bias.numpy()
     np.testing.assert_allclose(one["scores"], np.sort(logits)[::-1][:3], atol=1e-3)
 
@@ -142,7 +150,7 @@ def test_errors(rng, exact, monkeypatch):
     head = make_head(rng)
     tree = kl.layers.HierarchicalSoftmax(9, counts=np.ones(9))
     for other in (tree, kl.layers.FullSoftmax(9)):
-        with pytest.raises(ValueError, match="`head` must be a FullSoftmax or SampledSoftmax that is built"):
+        with pytest.raises(ValueError, match="FullSoftmax, SampledSoftmax or Retrieval"):
             kl.serving.index(other)
     for labels in (["a"], ["a"] * CLASSES, list(range(CLASSES))):
         with pytest.raises(ValueError, match=f"`labels` must be num_classes={CLASSES} different strings"):

@@ -20,7 +20,7 @@ from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
 from keras_largeout.files.digests import saved_shapes
 from keras_largeout.files.loading import only_checking
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers.heads._per_class import PerClass, check_stored, counts_per_class
+from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.layers.heads.retrieval.candidates import (
     NOT_THERE,
@@ -31,6 +31,7 @@ from keras_largeout.layers.heads.retrieval.candidates import (
 )
 from keras_largeout.layers.heads.retrieval.item_vectors import item_vectors
 from keras_largeout.ops.labels import LabelLists
+from keras_largeout.ops.rows import unit_rows
 from keras_largeout.ops.top_k_in_chunks import marked_missing
 from keras_largeout.replicas.cross_replica import joined_of_replicas
 from keras_largeout.tables.row_range import saved_shape
@@ -142,7 +143,10 @@ class Retrieval(TableHead):
             )
         given = counts is not None and not streaming
         if given and counts is not True and num_items is None:
-            num_items = len(counts)
+            num_items = np.shape(counts)[0]
+        refused = sorted(_FIXED & kwargs.keys())
+        if refused:
+            raise TypeError(f"`Retrieval` has no argument of this name. Received: {refused[0]}")
         super().__init__(1 if num_items is None else num_items, temperature=temperature, **kwargs)
         self.num_classes = None if num_items is None else self.num_classes
         self.normalize, self.remove_accidental_hits = bool(normalize), bool(remove_accidental_hits)
@@ -311,10 +315,7 @@ class Retrieval(TableHead):
         return ids if self.softmax_weights is None else self.softmax_weights.checked(ids, name)
 
     def _unit(self, vectors):
-        return tf.math.l2_normalize(vectors, axis=-1) if self.normalize else vectors
-
-    def scaled(self, vectors: tf.Tensor) -> tf.Tensor:
-        return super().scaled(self._unit(vectors))
+        return unit_rows(vectors) if self.normalize else vectors
 
     # The index.
 
@@ -426,6 +427,9 @@ class Retrieval(TableHead):
     def _own_tables(self):
         return [] if self.softmax_weights is None else self.softmax_weights.tables
 
+    def _per_class(self):
+        return {"counts": self._counts}
+
     def _state(self):
         """Return the weights of the estimates and of the memory, by their names in a file."""
         parts = [part for part in (self._stream, self._memory) if part is not None]
@@ -446,18 +450,11 @@ class Retrieval(TableHead):
     def save_more(self, arrays: Any) -> None:
         for name, weight in self._state().items():
             arrays[name] = keras.ops.convert_to_numpy(weight)
-        if self._counts is not None:
-            arrays["counts"] = self._counts.variable.numpy()
-
-    def check_more(self, store: Any) -> None:
-        check_stored("counts", self._counts, store)
 
     def load_more(self, store: Any) -> None:
         for name, weight in self._state().items():
             if name in store:
                 weight.assign(np.asarray(store[name]))
-        if self._counts is not None:
-            self._counts.variable.assign(np.asarray(store["counts"]))
 
     def summary_note(self) -> str | None:
         return None
@@ -483,6 +480,10 @@ _FIXED = {
     "kernel_initializer",
     "bias_initializer",
     "kernel_constraint",
+    "kernel",
+    "margin",
+    "label_smoothing",
+    "class_weight",
 }
 
 

@@ -37,6 +37,23 @@ CANDIDATES = [
     "Unique, inside",
     "UniqueWithCounts, inside",
 ]
+# The margin looks up the rows of the targets, which are checked; their gradient is summed by class.
+MARGIN = [
+    "Largeout>EmbeddingGrad, inside",
+    "Squeeze > Less.x",
+    "StridedSlice > UnsortedSegmentSum.num_segments",
+]
+# Ids are checked, and items that were not given left out; which rows those are is found twice, and the sizes
+# of a global batch are on the device.
+ITEMS = [
+    "DynamicStitch > Reshape.shape",
+    "Maximum > ResourceGather.indices",
+    "Prod > Pack.values",
+    "Prod > Pack.values",
+    "Reshape > Less.x",
+    "Where, inside",
+    "Where, inside",
+]
 # Keras's own Embedding, of 32-bit ids: its gradient has their number.
 KERAS_EMBEDDING = ["SelectV2 > Size.input"]
 # Rows and slots are in host memory: unique ids go there, and so do gradients and the learning rate.
@@ -57,6 +74,9 @@ WAITS = {
     "HierarchicalSoftmax": TREE,
     "FullSoftmax": ACTIVE,
     "SampledSoftmax": MEAN + ACTIVE + CANDIDATES,
+    "FullSoftmax, cosine": MEAN + ACTIVE + MARGIN,
+    "SampledSoftmax, cosine": MEAN + ACTIVE + CANDIDATES,
+    "Retrieval": MEAN + ITEMS,
     "SparseOutput": [],
     "SparseOutput, fused": [],
     "HierarchicalSoftmax, fused": TREE,
@@ -78,6 +98,9 @@ MIRRORED = {
     "HierarchicalSoftmax": (25, 32, 1170),
     "FullSoftmax": (7, 33, 1190),
     "SampledSoftmax": (43, 29, 1860),
+    "FullSoftmax, cosine": (13, 49, 1710),
+    "SampledSoftmax, cosine": (27, 21, 1650),
+    "Retrieval": (19, 30, 1600),
     "SparseOutput": (3, 30, 1110),
     "SparseOutput, fused": (3, 27, 1160),
     "HierarchicalSoftmax, fused": (25, 35, 1290),

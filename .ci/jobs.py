@@ -253,6 +253,7 @@ def run(job):
         )
         # By this signal pytest prints the stack of each thread, and ends.
         alarm = threading.Timer(HANGS, os.kill, (process.pid, signal.SIGABRT))
+        alarm.daemon = True  # or an interrupted run would wait for it
         alarm.start()
         _, status, used = os.wait4(process.pid, 0)
         alarm.cancel()

@@ -191,15 +191,15 @@ def abort_collectives(message):
 
 
 def stop_before_data_goes(iterator):
-    """Have a `tf.distribute.DistributedIterator` stop reading its data before they are freed.
+    """Have a `tf.distribute.DistributedIterator` stop reading its data before TensorFlow frees them.
 
-    Why: where an iterator has several devices, a thread of TensorFlow reads ahead. When the iterator goes,
-    TensorFlow 2.21 frees the dataset first and waits for that thread afterwards, and a thread that is in the
-    middle of a batch reads what is freed: some fits in ten thousand crash or stand still, and under load or
-    with slow data many more. The thread also ends where the iterator gets another dataset, here an empty one,
-    while the old one is there.
+    Why: a thread of TensorFlow reads ahead for several devices. When the iterator is deleted, TensorFlow 2.21
+    frees the dataset first and waits for the thread afterwards. A thread that is in the middle of a batch
+    then reads freed memory, and the process crashes, the more often the slower the data are. TensorFlow
+    waits in time where the iterator gets another dataset, so an empty one takes the place of the data.
 
-    Anything else than such an iterator, or one that was here before, stays as it is.
+    Args:
+        iterator: any. Other iterators, and one that was given before, stay as they are.
     """
     if not isinstance(iterator, tf.distribute.DistributedIterator) or iterator in _STOPPING:
         return

@@ -7,9 +7,13 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 
 _TELL = signal.SIGTERM, signal.SIGHUP
+# C++ of TensorFlow 2.21 (`EagerTensor_init`) calls this module for each tensor that it makes of Python numbers,
+# and does not check whether the call raised: a signal handler that raises there crashes the process.
+_TAKES_NO_EXCEPTION = "tensorflow.python.eager.context"
 _codes = []  # the exit code, once the process was told to end
 _told = []  # the signals that told it, of those that its exit status names
 _waits = False  # whether the process must not leave yet
@@ -83,8 +87,16 @@ def _may_have_handlers():
 
 
 def _leave(number, frame):
+    if frame is not None and frame.f_globals.get("__name__") == _TAKES_NO_EXCEPTION:
+        _thread.start_new_thread(_again, (number,))
+        return
     _codes.append(128 + number)
     sys.exit(_codes[-1])
+
+
+def _again(number):
+    time.sleep(0.001)
+    _thread.interrupt_main(number)
 
 
 def _end(number, frame):

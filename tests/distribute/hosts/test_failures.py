@@ -8,7 +8,6 @@ import keras
 import pytest
 
 from keras_largeout.distribute.processes.exit_codes import LOST
-from keras_largeout.files import exit_signals
 
 TRAINING = """
 import os, sys, time
@@ -173,22 +172,6 @@ def test_sigterm_ends_a_host_cleanly(new_hosts, tmp_path):
         host.send(signal.SIGTERM)
     codes = hosts.ended()
     assert set(codes) <= {3, 128 + signal.SIGTERM} and 128 + signal.SIGTERM in codes, (codes, hosts.text())
-
-
-def test_a_signal_lost_in_an_error_of_tensorflow_ends_a_host(monkeypatch):
-    monkeypatch.setattr(exit_signals, "_codes", [])
-    with pytest.raises(SystemExit) as end, exit_signals.leaving_when_told():
-        try:
-            exit_signals._leave(signal.SIGTERM, None)
-        except SystemExit:  # as pybind11 does, when a signal arrives while it makes an exception
-            raise RuntimeError("UnavailableError REPLACED BY SystemExit: 143") from None
-    assert end.value.code == 143
-
-
-def test_an_error_without_a_signal_stays(monkeypatch):
-    monkeypatch.setattr(exit_signals, "_codes", [])
-    with pytest.raises(RuntimeError, match="other"), exit_signals.leaving_when_told():
-        raise RuntimeError("other")
 
 
 def test_another_build_is_refused(new_hosts):

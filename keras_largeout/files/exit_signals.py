@@ -11,8 +11,8 @@ import time
 import weakref
 
 _TELL = signal.SIGTERM, signal.SIGHUP
-# C++ of TensorFlow 2.21 (`EagerTensor_init`) calls this module for each tensor that it makes of Python numbers,
-# and does not check whether the call raised: a signal handler that raises there crashes the process.
+# C++ of TensorFlow 2.21 (`EagerTensor_init`) calls this module for each tensor that it makes of Python
+# numbers, and does not check whether the call raised: a handler that raises there crashes the process.
 _TAKES_NO_EXCEPTION = "tensorflow.python.eager.context"
 _codes = []  # the exit code, once the process was told to end
 _told = []  # the signals that told it, of those that its exit status names

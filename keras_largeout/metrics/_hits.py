@@ -21,7 +21,7 @@ class Hits(NamedTuple):
 
     def labels_per_row(self):
         """Return int64 `[n]`."""
-        return tf.math.bincount(tf.cast(self.row, tf.int32), minlength=tf.shape(self.ids)[0], dtype=tf.int64)
+        return tf.math.unsorted_segment_sum(tf.ones_like(self.row), self.row, tf.shape(self.ids)[0])
 
 
 def find_hits(y_true, y_pred, k, num_classes=None):

@@ -20,13 +20,16 @@ ELSEWHERE_SOAK = (
     "ShardedEmbedding, host",
 )
 
+# A layer with an option has a comma in its name. (Options have unit tests of their own, in tests/layers.)
+OPTION = ", "
+
 # In the suite on one device alone: the same code elsewhere takes seconds per cell to trace.
 CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
 
 
 def _tier(row, strategy, check):
     if strategy == "one device":
-        return pytest.mark.unit
+        return pytest.mark.full if OPTION in row else pytest.mark.unit
     if row in ELSEWHERE_SOAK or check in CHECKS_SOAK:
         return pytest.mark.soak
     return pytest.mark.processes if strategy == "servers" else pytest.mark.full

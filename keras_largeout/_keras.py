@@ -107,6 +107,13 @@ def compiled_metrics(model):
     return [_need(given, "_user_metrics"), _need(given, "_user_weighted_metrics")]
 
 
+def is_built(model):
+    """Return whether a first batch would build nothing: no layer, metric, loss or optimizer."""
+    compiled = (_need(model, name) for name in ("_compile_metrics", "_compile_loss"))
+    parts = [*_need(model, "_flatten_layers")(), *compiled, model.optimizer]
+    return all(part is None or part.built for part in parts)
+
+
 def optimizers_inside(optimizer):
     """Yield an optimizer and the ones that it wraps: of a loss scale, or of a `MultiOptimizer`.
 

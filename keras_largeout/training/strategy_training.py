@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import LoopHooks, all_layers, optimizers_inside
+from keras_largeout._keras import LoopHooks, all_layers, is_built, optimizers_inside
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.errors import naming_lost_servers
 from keras_largeout.distribute.cluster.steps import (
@@ -220,6 +220,8 @@ class StrategyTraining(Saving, LoopHooks):
 
     def before_first_step(self, iterator, data_batch, build):
         strategy = self._strategy
+        if strategy is not None and is_built(self):  # a batch takes longer to come than this to find out
+            return
         if strategy is not None and iterator is not None:
             for _, _, batches in iterator:
                 stop_before_data_goes(batches)

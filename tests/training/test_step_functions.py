@@ -238,6 +238,24 @@ def test_over_devices(per_call):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_data_begin_once_per_epoch_where_the_model_is_built(devices):
+    begun = []
+
+    def batches():
+        begun.append(True)
+        yield from ((np.ones((4, 3), "float32"), np.ones((4, 1), "float32")) for _ in range(3))
+
+    shapes = tf.TensorSpec((4, 3)), tf.TensorSpec((4, 1))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=shapes)
+    model = model_of(kl.Model, 1, devices=devices)
+    model.fit(dataset, verbose=0)
+    for loop in (model.fit, model.evaluate):
+        begun.clear()
+        loop(dataset, verbose=0)
+        assert len(begun) == 1
+
+
 @pytest.mark.parametrize("per_call", [1, 3])
 def test_no_result_is_an_optional(per_call):
     """Its kernel is on the CPU: a GPU would be waited for in every step."""

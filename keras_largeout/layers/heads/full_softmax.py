@@ -7,9 +7,12 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import in_training
+from keras_largeout.layers._inputs import hidden_vectors
 from keras_largeout.layers.heads._per_class import counts_per_class
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
+from keras_largeout.layers.heads.label_losses import shares_of_labels
 from keras_largeout.ops.full_softmax.wrapper import Expected
+from keras_largeout.ops.labels import LabelLists, on_the_host
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -162,6 +165,51 @@ class FullSoftmax(TableHead):
         if self.z_loss:
             losses += self.z_loss * tf.square(lowered + losses)
         return losses, tf.math.softplus(others - scores)
+
+    def losses_of_lists(
+        self, lists: LabelLists, hidden: tf.Tensor, active: tf.Tensor | None, weight: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean loss of each token's targets, from one softmax for each token.
+
+        The losses of a token's targets differ by their logits alone: those of the first one are computed, and
+        the difference between its logit and the mean is added.
+
+        Args:
+            lists: `LabelLists`, the targets of the tokens.
+            hidden: float `[..., dim]`.
+            active: bool `[...]`, tokens that count, or None for all.
+            weight: float `[...]`, or None.
+        """
+        if self._margin is not None or self._class_weight is not None:  # which are of single targets
+            return super().losses_of_lists(lists, hidden, active, weight)
+        vectors, lead = hidden_vectors(self, hidden), tf.shape(hidden)[:-1]
+        if not self.initialized:  # Keras builds the model symbolically
+            return (tf.zeros(lead),) * 2
+        tokens = tf.reduce_prod(lead)
+        token, label, share = shares_of_labels(lists, active, tokens)
+        with on_the_host():
+            present, place = tf.unique(token)  # ordered, as `token` is
+            first = tf.searchsorted(token, present)
+        label = self.softmax_weights.checked(label, least=0)
+        weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
+        weight, vectors = (
+            tf.gather(x, present) for x in (tf.reshape(weight, [-1]), tf.reshape(vectors, [-1, self.dim]))
+        )
+
+        def losses_of(vectors):
+            vectors = self.scaled(vectors)
+            losses, cross_entropy = self.flat_losses(tf.gather(label, first), vectors, weight, hidden)
+            rows, biases = self.softmax_weights.rows(label)
+            logits = row_scores(tf.gather(vectors, place), rows)
+            logits = logits if biases is None else logits + biases
+            mean = tf.math.unsorted_segment_sum(share * logits, place, tf.size(present))
+            above = tf.gather(logits, first) - mean
+            return losses + (1.0 - self.label_smoothing) * above, cross_entropy + above
+
+        found = self.losses_with_fused_update(vectors, losses_of)
+        return tuple(
+            tf.reshape(tf.math.unsorted_segment_sum(losses, present, tokens), lead) for losses in found
+        )
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "z_loss": self.z_loss}

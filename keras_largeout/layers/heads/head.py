@@ -14,7 +14,6 @@ has three; the others follow from them. The config has only the sizes of the tre
 the right shapes, and a digest, by which a clone in the same process finds the tree.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,7 +179,7 @@ class Head(keras.layers.Layer):
         used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
         active = all_of(counted, used)
         of_lists = isinstance(targets, LabelLists) and not self.scores_lists
-        losses_of = functools.partial(losses_of_lists, self) if of_lists else self.weighed_losses
+        losses_of = self.losses_of_lists if of_lists else self.weighed_losses
         losses, cross_entropy = losses_of(targets, hidden, active, weight)
         return ScoredOutput(losses, counted, active, weight, cross_entropy)
 
@@ -210,6 +209,19 @@ class Head(keras.layers.Layer):
         """
         losses = self.token_losses(y_true, hidden, active)
         return losses, losses
+
+    def losses_of_lists(
+        self, lists: LabelLists, hidden: tf.Tensor, active: tf.Tensor | None, weight: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return what `weighed_losses` does for tokens with several targets: the mean over each list.
+
+        Args:
+            lists: `LabelLists`, the targets of the tokens.
+            hidden: float `[..., dim]`.
+            active: bool `[...]`, tokens that count, or None for all.
+            weight: float `[...]`, or None.
+        """
+        return losses_of_lists(self, lists, hidden, active, weight)
 
     def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p(y | hidden).

@@ -5,6 +5,23 @@ import tensorflow as tf
 from keras_largeout._head_annotations import annotate_training, in_training
 
 
+def shares_of_labels(lists, active, tokens):
+    """Return the labels of tokens with the share that each has in the loss of its token.
+
+    Args:
+        lists: `LabelLists` of the tokens.
+        active: bool `[...]`, tokens that count, or None for all.
+        tokens: int, how many there are.
+
+    Returns:
+        `(token, label, share)`: int64 `[pairs]` both, ordered by token, and float32 `[pairs]`, which add up
+        to 1 for each token.
+    """
+    token, label, share = (lists if active is None else lists.of_tokens(active)).pairs()
+    share = tf.ones(tf.shape(token)) if share is None else share
+    return token, label, share / tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
+
+
 def losses_of_lists(head, lists, hidden, active, weight):
     """Return the mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
 
@@ -17,9 +34,7 @@ def losses_of_lists(head, lists, hidden, active, weight):
     """
     lead = tf.shape(hidden)[:-1]
     tokens = tf.reduce_prod(lead)
-    token, label, share = (lists if active is None else lists.of_tokens(active)).pairs()
-    share = tf.ones(tf.shape(token)) if share is None else share
-    share /= tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
+    token, label, share = shares_of_labels(lists, active, tokens)
     vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
     annotate_training(vectors, in_training(hidden))
     weights = share

@@ -100,6 +100,58 @@ def test_the_loss_of_a_list_is_the_mean_of_its_labels(kind, rng):
     assert float(without) == pytest.approx(float(head.loss(np.where(y == 4, -1, y), hidden)))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"label_smoothing": 0.2, "z_loss": 0.1}, {"normalize": True, "temperature": 0.2}],
+    ids=["plain", "smoothed", "cosine"],
+)
+def test_a_full_softmax_scores_a_token_once(options, rng, monkeypatch):
+    """Losses and gradients are those of its pairs of token and label; the op sees tokens."""
+    head = kl.layers.FullSoftmax(CLASSES, **options)
+    head.build((None, DIM))
+    hidden = tf.constant(rng.normal(size=(ROWS, DIM)), tf.float32)
+    weighed = matrix(lists_of(rng), "float32") * rng.uniform(0.5, 3, CLASSES).astype("float32")
+    weighed[2] = 0  # no label
+    mask = tf.constant(np.arange(ROWS) != 5)
+    weight, tokens = rng.uniform(0.5, 2, ROWS).astype("float32"), []
+    terms = head.softmax_weights.terms
+    monkeypatch.setattr(
+        head.softmax_weights, "terms", lambda x, *args: tokens.append(len(x)) or terms(x, *args)
+    )
+    variables = [head.kernel.variable] + ([] if head.bias is None else [head.bias.variable])
+    found = []
+    for every_pair in (False, True):
+        if every_pair:
+            base = kl.layers.Head.losses_of_lists
+            monkeypatch.setattr(kl.layers.FullSoftmax, "losses_of_lists", base)
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            output = head(hidden, training=True)
+            output._keras_mask = mask
+            loss = head.make_loss()(weighed, output, weight)
+        gradients = tape.gradient(loss, [hidden, *variables])
+        found.append([loss, *map(tf.convert_to_tensor, gradients)])
+    for got, want in zip(*found):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    labels = (weighed[np.arange(ROWS) != 5] != 0).sum()
+    assert tokens == [ROWS - 2, labels]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{}, {"normalize": True, "temperature": 0.2}], ids=["plain", "cosine"])
+def test_lists_train_a_full_softmax_on_two_devices_as_on_one(options, rng):
+    x, y = rng.normal(size=(ROWS, DIM)).astype("float32"), padded(lists_of(rng))
+    found = []
+    for devices in (1, 2):
+        keras.utils.set_random_seed(3)
+        with strategy_of(devices).scope():
+            model, head = model_of("full", **options)
+        losses = model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+        found.append([losses, head.kernel.numpy()])
+    for got, want in zip(*found):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["tree", "sampled", "connections"])
 def test_a_callback_watches_the_recall_of_lists_while_single_ids_are_trained(kind, rng):
     """After batches of both ranks Keras traces a step for targets of no known rank."""

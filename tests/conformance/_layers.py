@@ -52,7 +52,7 @@ def first(layer, call=lambda layer, ids: layer(ids), **options):
     return Case(model, data, **options)
 
 
-def last(layer, **options):
+def last(layer, has_log_probs=True, **options):
     """The layer is an output over classes, above a dense layer."""
 
     def model():
@@ -71,7 +71,8 @@ def last(layer, **options):
         return model.get_layer("large").predictor(model, k=5)
 
     def metrics():
-        return [kl.metrics.Perplexity(), kl.metrics.TopKAccuracy(3), kl.metrics.MRR(3)]
+        found = [kl.metrics.TopKAccuracy(3), kl.metrics.MRR(3)]
+        return [kl.metrics.Perplexity(), *found] if has_log_probs else found
 
     return Case(model, data, loss, serving, metrics, **options)
 
@@ -176,6 +177,12 @@ LAYERS = {
     ),
     "SampledSoftmax, cosine": last(
         lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, margin=("cosface", 0.1), name="large", **COSINE)
+    ),
+    "SampledSoftmax, contrastive": last(
+        lambda: kl.layers.SampledSoftmax(
+            CLASSES, 7, seed=3, loss="cosine_contrastive", negative_weight=3.0, normalize=True, name="large"
+        ),
+        has_log_probs=False,
     ),
     "Retrieval": items(temperature=0.5),
     "SparseOutput": last(sparse_output),

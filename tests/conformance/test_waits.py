@@ -37,6 +37,8 @@ CANDIDATES = [
     "Unique, inside",
     "UniqueWithCounts, inside",
 ]
+# No logQ, for which the number of draws is counted. A sum over the candidates has the gradient of a mean.
+COMPARED = [*MEAN, *(wait for wait in CANDIDATES if not wait.startswith(("ArgMax >", "Unique >")))]
 # The margin looks up the rows of the targets, which are checked; their gradient is summed by class.
 MARGIN = [
     "Largeout>EmbeddingGrad, inside",
@@ -76,6 +78,7 @@ WAITS = {
     "SampledSoftmax": MEAN + ACTIVE + CANDIDATES,
     "FullSoftmax, cosine": MEAN + ACTIVE + MARGIN,
     "SampledSoftmax, cosine": MEAN + ACTIVE + CANDIDATES,
+    "SampledSoftmax, contrastive": MEAN + ACTIVE + COMPARED,
     "Retrieval": MEAN + ITEMS,
     "SparseOutput": [],
     "SparseOutput, fused": [],
@@ -100,6 +103,7 @@ MIRRORED = {
     "SampledSoftmax": (43, 29, 1860),
     "FullSoftmax, cosine": (13, 49, 1710),
     "SampledSoftmax, cosine": (27, 21, 1650),
+    "SampledSoftmax, contrastive": (27, 21, 1650),
     "Retrieval": (19, 30, 1600),
     "SparseOutput": (3, 30, 1110),
     "SparseOutput, fused": (3, 27, 1160),

@@ -10,13 +10,11 @@ from numpy.typing import ArrayLike
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
-from keras_largeout.layers.heads._ranking import ranking_losses
+from keras_largeout.layers.heads._ranking import RankingLoss
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
 from keras_largeout.replicas.cross_replica import joined_of_replicas
-
-LOSSES = ("softmax", "bpr", "binary_crossentropy")
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -55,8 +53,10 @@ class SampledSoftmax(TableHead):
             `"softmax"`: -log of the target's share of the softmax;
             `"bpr"`: the mean of -log sigmoid(s - s') (Rendle et al.);
             `"binary_crossentropy"`: -log sigmoid(s), and the sum of -log(1 - sigmoid(s')), with the
-            calibration of gSASRec (Petrov and Macdonald). Scores of these two are not corrected by logQ, and
-            are no log-probabilities. Defaults to `"softmax"`.
+            calibration of gSASRec (Petrov and Macdonald);
+            `"cosine_contrastive"`: 1 - s, and `negative_weight` times the mean of max(0, s' -
+            `negative_margin`), of cosines: with `normalize=True` and a temperature of 1 (Mao et al.). Scores
+            of these three are not corrected by logQ, and are no log-probabilities. Defaults to `"softmax"`.
         calibration: float in [0, 1], gSASRec's t, for "binary_crossentropy": 0 is the plain one, whose scores
             overestimate; 1 makes up for all classes that were not sampled. Defaults to `0.75`.
         seed: int or None, of the candidates: the same seed draws the same ones, step by step. Defaults to
@@ -71,6 +71,10 @@ class SampledSoftmax(TableHead):
             the mean of their logits for that of all; without `counts`, "in_batch" spreads it over the classes
             of the batch. Defaults to `0.0`.
         class_weight: as in `FullSoftmax`. Defaults to `None`.
+        negative_margin: float in [-1, 1), for "cosine_contrastive": candidates whose cosine is below it add
+            nothing. Defaults to `0.5`.
+        negative_weight: float > 0, for "cosine_contrastive": how much candidates count against the target.
+            Defaults to `100.0`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -81,7 +85,8 @@ class SampledSoftmax(TableHead):
 
     Raises:
         ValueError: an argument outside its range; `distribution="counts"` without counts; `use_bias=True`
-            with `normalize`; `margin` without it. In a call: as `FullSoftmax`.
+            with `normalize`; `margin` without it; `loss="cosine_contrastive"` without it, or with another
+            temperature than 1. In a call: as `FullSoftmax`.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:
@@ -102,6 +107,7 @@ class SampledSoftmax(TableHead):
         - [Yang et al., 2020](https://doi.org/10.1145/3366424.3386195), section 3.2 (mixed negatives).
         - [Rendle et al., 2009](https://arxiv.org/abs/1205.2618), section 4.1 (BPR).
         - [Petrov and Macdonald, 2023](https://arxiv.org/abs/2308.07192), section 5 (gSASRec).
+        - [Mao et al., 2021](https://arxiv.org/abs/2109.12613), section 3.2 (cosine contrastive loss).
     """
 
     def __init__(
@@ -125,6 +131,8 @@ class SampledSoftmax(TableHead):
         margin: tuple[str, float] | None = None,
         label_smoothing: float = 0.0,
         class_weight: ArrayLike | None = None,
+        negative_margin: float = 0.5,
+        negative_weight: float = 100.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -149,20 +157,19 @@ class SampledSoftmax(TableHead):
             raise ValueError(
                 f"`distribution` must be one of {DISTRIBUTIONS}. Received: distribution={distribution!r}"
             )
-        if loss not in LOSSES:
-            raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
         if label_smoothing and loss != "softmax":
             raise ValueError(
                 '`label_smoothing` must be 0 where `loss` is not "softmax". '
                 f"Received: label_smoothing={label_smoothing}, loss={loss!r}"
             )
-        if not 0 <= calibration <= 1:
-            raise ValueError(f"`calibration` must be in [0, 1]. Received: calibration={calibration}")
         if distribution == "counts" and counts is None:
             raise ValueError('`counts` must be given where `distribution` is "counts". Received: counts=None')
         self.num_sampled = _checked_samples(num_sampled, distribution, self.num_classes)
         self.distribution, self.unique, self.loss_kind = distribution, bool(unique), loss
-        self.calibration = float(calibration)
+        self._ranking = RankingLoss(
+            loss, calibration, negative_margin, negative_weight, self.normalize, self.temperature
+        )
+        self.calibration = self._ranking.calibration
         self._counts = None
         if counts is not None:
             given = True if counts is True else self._first_counts
@@ -203,17 +210,8 @@ class SampledSoftmax(TableHead):
         lowered = self.with_margin(of_targets, hidden)
         if self.loss_kind != "softmax":
             biases = None if biases is None else biases[:count]
-            hits = places[:, None] == tf.range(tf.cast(count, tf.int64))[None, :]
-            losses = ranking_losses(
-                self.loss_kind,
-                vectors,
-                rows[:count],
-                biases,
-                lowered,
-                hits,
-                self.num_classes,
-                self.calibration,
-            )
+            hits = places[:, None] == tf.cast(tf.range(count), tf.int64)[None, :]
+            losses = self._ranking.losses(vectors, rows[:count], biases, lowered, hits, self.num_classes)
             return losses, losses
         terms = full_softmax_terms(
             vectors,
@@ -270,6 +268,8 @@ class SampledSoftmax(TableHead):
             "unique": self.unique,
             "loss": self.loss_kind,
             "calibration": self.calibration,
+            "negative_margin": self._ranking.negative_margin,
+            "negative_weight": self._ranking.negative_weight,
             "seed": self.seed,
         }
 

@@ -125,6 +125,52 @@ def test_ranking_losses(rng, distribution, loss):
     np.testing.assert_allclose(got, ranking_truth(head, vectors, y, drawn[-1].ids.numpy()), rtol=1e-5)
 
 
+def contrastive(distribution="uniform", **options):
+    return head_of(distribution, loss="cosine_contrastive", normalize=True, **options)
+
+
+@pytest.mark.parametrize("distribution", KINDS)
+def test_cosine_contrastive_loss(rng, distribution):
+    """In float64, by the formula of the paper, target by target; and its gradients by differences."""
+    head = built(contrastive(distribution, negative_margin=0.2, negative_weight=3.0), rng)
+    vectors, y = rng.normal(size=(9, DIM)).astype("float32"), rng.integers(0, CLASSES, 9)
+    drawn, draw = [], head._sampler.draw
+    head._sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+
+    def truth(hidden, kernel, candidates):
+        hidden, kernel = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (hidden, kernel))
+        losses = []
+        for row, target in zip(hidden @ kernel.T, y):
+            others = row[[c for c in candidates if c != target]]
+            losses.append(1 - row[target] + 3.0 * np.mean(np.maximum(0, others - 0.2)))
+        return np.array(losses)
+
+    kernel = head.kernel.numpy().astype(np.float64)
+    x = tf.constant(vectors)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        losses = head.make_loss(reduction="none")(y, head(x, training=True))
+    candidates = drawn[-1].ids.numpy()
+    np.testing.assert_allclose(losses, truth(vectors.astype(np.float64), kernel, candidates), atol=1e-5)
+    of_x, of_kernel = map(tf.convert_to_tensor, tape.gradient(losses, [x, head.kernel.variable]))
+    for got, which, place in ((of_x, 0, (4, 2)), (of_kernel, 1, (int(y[3]), 1))):
+        sides = []
+        for step in (1e-6, -1e-6):
+            moved = [vectors.astype(np.float64), kernel.copy()]
+            moved[which][place] += step
+            sides.append(truth(*moved, candidates).sum())
+        assert float(got[place]) == pytest.approx((sides[0] - sides[1]) / 2e-6, abs=1e-4)
+
+
+def test_cosine_contrastive_learns(rng):
+    head = contrastive(num_sampled=CLASSES, unique=True, negative_margin=0.3, negative_weight=5.0)
+    model, _ = model_of(head, optimizer=kl.optimizers.LazyAdam(0.05), metrics=[kl.metrics.TopKAccuracy(3)])
+    x = rng.integers(0, CLASSES, (240, 4)).astype("int32")
+    y = (7 * x + 3) % CLASSES
+    model.fit(x, y, batch_size=24, epochs=6, verbose=0)
+    assert model.evaluate(x, y, verbose=0)[1] > 0.9
+
+
 @pytest.mark.parametrize("loss", LOSSES[1:])
 def test_scores_of_ranking_losses_are_no_log_probabilities(rng, loss):
     head = built(head_of(loss=loss), rng)

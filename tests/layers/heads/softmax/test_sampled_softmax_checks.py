@@ -29,6 +29,13 @@ def test_arguments():
         ({"loss": "hinge"}, r"`loss` must be one of .* loss='hinge'"),
         ({"calibration": 1.5}, r"`calibration` must be in \[0, 1\]. Received: calibration=1.5"),
         ({"calibration": float("nan")}, r"`calibration` must be in \[0, 1\]. Received: calibration=nan"),
+        ({"negative_margin": 1.0}, r"`negative_margin` must be in \[-1, 1\). Received: negative_margin=1.0"),
+        ({"negative_weight": 0}, "`negative_weight` must be positive. Received: negative_weight=0"),
+        ({"loss": "cosine_contrastive"}, "`normalize` must be True and `temperature` 1 .* normalize=False"),
+        (
+            {"loss": "cosine_contrastive", "normalize": True, "temperature": 0.1},
+            "`normalize` must be True and `temperature` 1 .* normalize=True, temperature=0.1",
+        ),
         ({"counts": COUNTS[1:]}, r"`counts` must have the shape \(num_classes,\) = \(30,\)"),
         (
             {"counts": COUNTS[:, None]},
@@ -87,6 +94,12 @@ def test_config_round_trip():
     assert config["counts"] is True and config["num_sampled"] == 5 and config["seed"] == 4
     again = keras.layers.deserialize(keras.layers.serialize(head))
     assert again.get_config() == config
+    head = head_of(
+        loss="cosine_contrastive", normalize=True, negative_margin=0.25, negative_weight=30.0, name="head"
+    )
+    config = head.get_config()
+    assert (config["negative_margin"], config["negative_weight"]) == (0.25, 30.0)
+    assert keras.layers.deserialize(keras.layers.serialize(head)).get_config() == config
     for distribution, sampled in (("in_batch", 0), ("log_uniform", 7)):
         config = head_of(sampled, distribution).get_config()
         assert kl.layers.SampledSoftmax.from_config(config).get_config() == config

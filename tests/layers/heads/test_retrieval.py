@@ -158,6 +158,17 @@ def test_cache(rng):
             cached = [*new, *cached][:15]
 
 
+def test_half_precision_trains_the_cache(rng):
+    """Vectors of the type float16 are cast, and are still of training."""
+    users, items, y = (x.astype("float16") if x.dtype == "float32" else x for x in batch(rng))
+    head = kl.layers.Retrieval(ITEMS, cache=BATCH, counts="streaming", dtype="mixed_float16")
+    for training, steps in ((False, 0), (True, 1)):
+        losses_of(head, users, y, items, training=training)
+        memory = head.get_weights()
+        assert [x.tolist() for x in memory if x.shape == () and x.dtype == "int64"] == [steps]
+        assert sum(np.sum(x >= 0) for x in memory if x.shape == (BATCH,)) == steps * np.sum(y >= 0)
+
+
 def test_streaming_frequencies(rng):
     """An item that comes in every n-th step is expected 1 / n times in one; one that comes twice, 2 times."""
     head = kl.layers.Retrieval(ITEMS, counts="streaming")

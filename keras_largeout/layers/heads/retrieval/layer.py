@@ -252,11 +252,11 @@ class Retrieval(TableHead):
         return losses, losses
 
     def _losses_in_batch(self, y_true, hidden, active, given):
-        hidden = hidden_vectors(self, hidden)
-        self._check_shape("y_true", y_true, hidden)
+        vectors = hidden_vectors(self, hidden)  # a cast tensor has no annotations
+        self._check_shape("y_true", y_true, vectors)
         y = self._checked(tf.reshape(tf.cast(y_true, tf.int64), [-1]))
         there = y >= 0 if active is None else (y >= 0) & tf.reshape(active, [-1])
-        queries = self.scaled(self._flat(hidden, there))
+        queries = self.scaled(self._flat(vectors, there))
         items = self._unit(self._flat(given.vectors, there))
         rows, training = row_numbers(tf.size(y)), in_training(hidden)
         ids = tf.where(there, y, tf.constant(-1, tf.int64))

@@ -94,9 +94,9 @@ class ItemMemory:
     def __init__(self, size):
         self.size = size
 
-    def build(self, head, dim):
+    def build(self, head):
         """Make the variables, weights of `head`."""
-        self.vectors = _state(head, (self.size, dim), "float32", "memory")
+        self.vectors = _state(head, (self.size, head.dim), "float32", "memory")
         self.ids = _state(head, (self.size,), "int64", "memory_ids", -1)
 
     @property

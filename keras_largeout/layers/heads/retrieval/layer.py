@@ -1,5 +1,10 @@
-"""`Retrieval`: a head whose classes are items, and whose item vectors are the outputs of a model."""
+"""`Retrieval`: a head whose classes are items, and whose item vectors are the outputs of a model.
 
+Losses among the items of a batch are computed by `batch_softmax.py`. The index that is searched is in
+`item_index.py`.
+"""
+
+import functools
 from typing import Any
 
 import keras
@@ -15,27 +20,15 @@ from keras_largeout._head_annotations import (
     in_training,
     items_of,
 )
-from keras_largeout._keras import is_symbolic, more_weights
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
-from keras_largeout.files.digests import saved_shapes
-from keras_largeout.files.loading import only_checking
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._table_head import TableHead
-from keras_largeout.layers.heads.retrieval.candidates import (
-    NOT_THERE,
-    ItemMemory,
-    StreamedFrequencies,
-    candidates_of,
-    row_numbers,
-)
-from keras_largeout.layers.heads.retrieval.item_vectors import item_vectors
+from keras_largeout.layers.heads.retrieval.batch_softmax import BatchSoftmax
+from keras_largeout.layers.heads.retrieval.candidates import NOT_THERE
+from keras_largeout.layers.heads.retrieval.given_items import check_given, flat_items, flat_rows
+from keras_largeout.layers.heads.retrieval.item_index import ItemIndex
 from keras_largeout.ops.labels import LabelLists
-from keras_largeout.ops.rows import unit_rows
 from keras_largeout.ops.top_k_in_chunks import marked_missing
-from keras_largeout.replicas.cross_replica import joined_of_replicas
-from keras_largeout.tables.row_range import saved_shape
-from keras_largeout.tables.table import ShardedTable, track_shards
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -141,8 +134,7 @@ class Retrieval(TableHead):
                 '`counts` must be None, an array of a number for each item, or "streaming" with `num_items`. '
                 f"Received: counts={counts!r}, num_items={num_items}"
             )
-        given = counts is not None and not streaming
-        if given and counts is not True and num_items is None:
+        if num_items is None and counts is not None and counts is not True:
             num_items = np.shape(counts)[0]
         refused = sorted(_FIXED & kwargs.keys())
         if refused:
@@ -151,13 +143,12 @@ class Retrieval(TableHead):
         self.num_classes = None if num_items is None else self.num_classes
         self.normalize, self.remove_accidental_hits = bool(normalize), bool(remove_accidental_hits)
         self.cache = positive_int("cache", cache, minimum=0)
-        self._memory = ItemMemory(self.cache) if self.cache else None
-        self._stream = StreamedFrequencies(self.num_classes) if streaming else None
-        self._counts = None
-        if given:
-            known = True if counts is True else counts_per_class(counts, self.num_classes)
-            self._counts = PerClass("counts", known, self.num_classes)
-        self.softmax_weights, self._has_items = None, False
+        self._batch_softmax = BatchSoftmax(self.num_classes, counts, self.remove_accidental_hits, self.cache)
+        self._items = ItemIndex()
+
+    @property
+    def softmax_weights(self) -> SoftmaxWeights | None:
+        return self._items.softmax_weights
 
     @property
     def num_items(self) -> int | None:
@@ -168,21 +159,10 @@ class Retrieval(TableHead):
         if self.built:
             return
         self.dim = hidden_length(input_shape)
-        for part, shape in ((self._counts, ()), (self._stream, ()), (self._memory, (self.dim,))):
-            if part is not None:
-                part.build(self, *shape)
-        if self.num_classes is not None:
-            self._make_index()
+        self._batch_softmax.build(self)
+        self._items.build(self)
         self.built = True
         self.track_state()
-
-    def _make_index(self):
-        shape, absent = (self.num_classes, self.dim), keras.initializers.Constant(NOT_THERE)
-        options = {"placement": "range", "trainable": False}
-        vectors = ShardedTable(shape, "zeros", dtype=self.variable_dtype, name="index", **options)
-        indexed = ShardedTable(shape[:1], absent, name="indexed", **options)
-        self.softmax_weights = SoftmaxWeights(vectors, indexed, self)
-        track_shards(self, vectors, indexed)
 
     @property
     def initialized(self) -> bool:
@@ -202,23 +182,13 @@ class Retrieval(TableHead):
         hidden = super().call(inputs, training)
         given = GivenItems(item_vectors, negatives, negative_ids, hard_negatives, hard_negative_ids)
         if any(x is not None for x in given):
-            _check_given(given, hidden)
+            check_given(given, hidden)
             annotate_items(hidden, given)
         if exclude is not None and not training:
             annotate_excluded(hidden, exclude)
         return hidden
 
-    def compute_output_spec(
-        self,
-        inputs: tf.Tensor,
-        item_vectors: Any = None,
-        negatives: Any = None,
-        negative_ids: Any = None,
-        hard_negatives: Any = None,
-        hard_negative_ids: Any = None,
-        exclude: Any = None,
-        training: bool | None = False,
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: tf.Tensor, *given: Any, **named: Any) -> keras.KerasTensor:
         return super().compute_output_spec(inputs)
 
     # Losses.
@@ -241,7 +211,7 @@ class Retrieval(TableHead):
         if given is not None:
             losses = self._losses_in_batch(y_true, hidden, active, given)
             return losses, losses
-        if self._unknown_items():
+        if self._items.is_empty(self):
             return (tf.zeros(tf.shape(hidden)[:-1]),) * 2
         return super().weighed_losses(y_true, hidden, active, weight)
 
@@ -254,68 +224,17 @@ class Retrieval(TableHead):
     def _losses_in_batch(self, y_true, hidden, active, given):
         vectors = hidden_vectors(self, hidden)  # a cast tensor has no annotations
         self._check_shape("y_true", y_true, vectors)
-        y = self._checked(tf.reshape(tf.cast(y_true, tf.int64), [-1]))
+        y = self._checked(tf.reshape(tf.cast(y_true, tf.int64), [-1]), "y_true")
         there = y >= 0 if active is None else (y >= 0) & tf.reshape(active, [-1])
-        queries = self.scaled(self._flat(vectors, there))
-        items = self._unit(self._flat(given.vectors, there))
-        rows, training = row_numbers(tf.size(y)), in_training(hidden)
-        ids = tf.where(there, y, tf.constant(-1, tf.int64))
-        if self._stream is not None and training:
-            self._stream.update(joined_of_replicas(ids))
-        negatives, negative_ids = self._negatives(given)
-        candidates = candidates_of(
-            items, ids, rows, negatives, negative_ids, self._memory, self._frequencies(ids), self.num_classes
-        )
-        logits = candidates.logits(queries, y, rows, self.remove_accidental_hits)
-        if given.hard_negatives is not None:
-            logits = tf.concat([logits, self._hard_logits(queries, y, given)], axis=1)
-        if self._memory is not None and training:
-            count = tf.size(joined_of_replicas(ids))
-            self._memory.remember(candidates.vectors[:count], candidates.ids[:count])
-        of_targets = tf.reduce_sum(queries * items, axis=1)
-        losses = tf.math.softplus(tf.reduce_logsumexp(logits, axis=1) - of_targets)
-        return tf.reshape(tf.where(there, losses, 0.0), tf.shape(hidden)[:-1])
+        queries = self.scaled(flat_rows(vectors, self.dim, there))
+        checked = functools.partial(self._checked, name="negative_ids")
+        items = flat_items(given, there, self.dim, self.normalize, checked)
+        losses = self._batch_softmax.losses(queries, y, there, items, in_training(hidden))
+        return tf.reshape(losses, tf.shape(hidden)[:-1])
 
-    def _flat(self, vectors, there=None):
-        flat = tf.cast(tf.reshape(vectors, [-1, self.dim]), tf.float32)
-        return flat if there is None else tf.where(there[:, None], flat, 0.0)
-
-    def _negatives(self, given):
-        if given.negatives is None:
-            return None, None
-        ids = self._checked(tf.reshape(tf.cast(given.negative_ids, tf.int64), [-1]), "negative_ids")
-        return self._unit(self._flat(given.negatives, ids >= 0)), ids
-
-    def _hard_logits(self, queries, y, given):
-        count = tf.shape(given.hard_negatives)[-2]
-        vectors = self._unit(tf.reshape(self._flat(given.hard_negatives), [-1, count, self.dim]))
-        logits = tf.einsum("nd,nkd->nk", queries, vectors)
-        if given.hard_negative_ids is None:
-            return logits
-        ids = tf.reshape(tf.cast(given.hard_negative_ids, tf.int64), [-1, count])
-        left_out = ids < 0
-        if self.remove_accidental_hits:
-            left_out |= ids == y[:, None]
-        return tf.where(left_out, NOT_THERE, logits)
-
-    def _frequencies(self, ids):
-        """Return the function from ids and a number of targets to how often each is expected, or None."""
-        if self._counts is not None:
-            self._counts.require_known()
-            counts = self._counts.variable.value
-            return lambda ids, count: tf.gather(counts, ids) / tf.reduce_sum(counts) * count
-        if self._stream is None:
-            return None
-        targets = joined_of_replicas(ids)
-        per_step = tf.maximum(tf.reduce_sum(tf.cast(targets >= 0, tf.float32)), 1.0)
-        return lambda ids, count: self._stream.per_step(ids) * (count / per_step)
-
-    def _checked(self, ids, name="y_true"):
+    def _checked(self, ids, name):
         """Return ids, looked at where the number of items is known."""
         return ids if self.softmax_weights is None else self.softmax_weights.checked(ids, name)
-
-    def _unit(self, vectors):
-        return unit_rows(vectors) if self.normalize else vectors
 
     # The index.
 
@@ -358,67 +277,21 @@ class Retrieval(TableHead):
             raise ValueError(
                 f"The head {self.name!r} has no weights yet: call it on user vectors, or build it."
             )
-        if isinstance(items, keras.Model):
-            if self.num_classes is None:
-                raise ValueError(
-                    "`num_items` must be given where `items` is a model. Received: num_items=None"
-                )
-            items, model = np.arange(self.num_classes), items
-        vectors, ids = item_vectors(items, model, ids, positive_int("batch_size", batch_size))
-        largest = int(ids.max(initial=-1))
-        if vectors.shape[1] != self.dim or (self.num_classes is not None and largest >= self.num_classes):
-            raise ValueError(
-                f"`items` must have vectors of the length {self.dim} and ids below num_items="
-                f"{self.num_classes}. Received: vectors of shape {vectors.shape}, and the id {largest}"
-            )
-        if self.num_classes is None:
-            strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
-            with strategy.scope():
-                self._make_index_of(largest + 1)
-        kernel, bias = np.zeros((self.num_classes, self.dim), "float32"), np.full(self.num_classes, NOT_THERE)
-        kernel[ids], bias[ids] = self._unit(tf.constant(vectors)).numpy(), 0.0
-        self.kernel.assign(kernel)
-        self.bias.assign(bias.astype("float32"))
-        self._has_items = True
-
-    def _make_index_of(self, num_items):
-        self.num_classes = positive_int("num_items", num_items)
-        with more_weights(self):
-            self._make_index()
-        self.track_state()
-
-    def _unknown_items(self):
-        """Return whether Keras is building a model, and there is no index yet.
-
-        Raises:
-            ValueError: there is none, and something is to be computed.
-        """
-        if self._has_items:
-            return False
-        if self.softmax_weights is not None and self.initialized:
-            with tf.init_scope():
-                self._has_items = bool(np.any(self.bias.numpy() > NOT_THERE / 2))
-        if not self._has_items and not is_symbolic():
-            raise ValueError(
-                f"The head {self.name!r} has no items to search: call `head.index(items, item_tower)`, or "
-                "give `kl.callbacks.IndexItems(head, items, item_tower)` to `fit` and `evaluate`. For the "
-                "loss among the items of a batch, call the head with `item_vectors`"
-            )
-        return not self._has_items
+        self._items.fill(self, items, model, ids, batch_size)
 
     def check_k(self, k: int) -> None:
         if self.num_classes is None:
-            self._unknown_items()
+            self._items.is_empty(self)
         super().check_k(k)
 
     def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
-        self._unknown_items()
+        self._items.is_empty(self)
         return super().log_prob(hidden, y)
 
     def best_classes(
         self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor, excluded: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        self._unknown_items()
+        self._items.is_empty(self)
         scores, ids = super().best_classes(hidden, k, excluded)
         return marked_missing(scores, ids, scores < NOT_THERE / 2)
 
@@ -428,31 +301,18 @@ class Retrieval(TableHead):
         return [] if self.softmax_weights is None else self.softmax_weights.tables
 
     def _per_class(self):
-        return {"counts": self._counts}
-
-    def _state(self):
-        """Return the weights of the estimates and of the memory, by their names in a file."""
-        parts = [part for part in (self._stream, self._memory) if part is not None]
-        return {weight.name: weight for part in parts for weight in part.variables}
+        return {"counts": self._batch_softmax.counts}
 
     def load_own_variables(self, store: Any) -> None:
-        saved = saved_shape(store, "index")
-        if self.softmax_weights is None and saved is not None and not only_checking():
-            self._make_index_of(saved[0])
-        if self.softmax_weights is None and saved is None and "indexed_rows_000000" in saved_shapes(store):
-            raise ValueError(  # TensorFlow restores what is there already
-                f"`num_items` of the head {self.name!r} must be given, or `index` called, before a "
-                "`tf.train.Checkpoint` with an index is restored. Received: num_items=None"
-            )
-        self._has_items = False  # unknown
+        self._items.prepare_load(self, store)
         super().load_own_variables(store)
 
     def save_more(self, arrays: Any) -> None:
-        for name, weight in self._state().items():
+        for name, weight in self._batch_softmax.state().items():
             arrays[name] = keras.ops.convert_to_numpy(weight)
 
     def load_more(self, store: Any) -> None:
-        for name, weight in self._state().items():
+        for name, weight in self._batch_softmax.state().items():
             if name in store:
                 weight.assign(np.asarray(store[name]))
 
@@ -461,7 +321,8 @@ class Retrieval(TableHead):
 
     def get_config(self) -> dict[str, Any]:
         config = {key: value for key, value in super().get_config().items() if key not in _FIXED}
-        counts = True if self._counts is not None else "streaming" if self._stream is not None else None
+        batch = self._batch_softmax
+        counts = True if batch.counts is not None else "streaming" if batch.stream is not None else None
         return {
             **config,
             "num_items": self.num_classes,
@@ -485,26 +346,3 @@ _FIXED = {
     "label_smoothing",
     "class_weight",
 }
-
-
-def _check_given(given, hidden):
-    """Raise ValueError where item vectors do not belong to user vectors `hidden`."""
-    dim = hidden.shape[-1]
-    if given.vectors is None:
-        raise ValueError(
-            "`item_vectors` must be given with `negatives` and `hard_negatives`. Received: item_vectors=None"
-        )
-    if not hidden.shape.is_compatible_with(given.vectors.shape):
-        raise ValueError(
-            "`item_vectors` must have the shape of the user vectors. "
-            f"Received: item_vectors.shape={given.vectors.shape}, inputs.shape={hidden.shape}"
-        )
-    for name in ("negatives", "hard_negatives"):
-        vectors = getattr(given, name)
-        if vectors is not None and vectors.shape[-1] != dim:
-            raise ValueError(
-                f"`{name}` must have vectors as long as the user vectors, {dim}. "
-                f"Received: {name}.shape={vectors.shape}"
-            )
-    if given.negatives is not None and given.negative_ids is None:
-        raise ValueError("`negative_ids` must be given with `negatives`. Received: negative_ids=None")

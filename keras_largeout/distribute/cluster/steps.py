@@ -194,8 +194,11 @@ def tensors(batch):
 
 
 def _all_counters(model):
-    """Return those of the model's optimizer, and of optimizers that layers have of their own."""
-    found = [v for layer in all_layers(model) for v in counters(getattr(layer, "optimizer", None))]
+    """Return the counters of the model's optimizer, and of optimizers that layers and their tables have."""
+    found = []
+    for layer in all_layers(model):
+        optimizers = [getattr(layer, "optimizer", None), *getattr(layer, "optimizers", ())]
+        found += [v for optimizer in optimizers for v in counters(optimizer)]
     return list({id(v): v for v in found}.values())
 
 

@@ -178,6 +178,16 @@ with STRATEGY.scope():
     fused.compile("adam", loss=head.loss)
 fused.fit(*(np.zeros((200, n), kind) for n, kind in ((4, "float32"), (1, "int32"))), batch_size=2, verbose=0)
 say("fused", [int(optimizer.iterations.numpy()) for optimizer in (fused.optimizer, head.optimizer)])
+
+# Each of the optimizers of tables, too.
+with STRATEGY.scope():
+    tables = [kl.layers.TableConfig(f"t{i}", 9, 4, optimizer=kl.optimizers.LazyAdam(0.1 * i)) for i in (1, 2)]
+    configs = [kl.layers.FeatureConfig(table.name, table) for table in tables]
+    embedding, ids = kl.layers.DistributedEmbedding(configs), [keras.Input((), dtype="int32") for _ in tables]
+    several = kl.Model(ids, keras.layers.add(embedding(ids)))
+    several.compile("sgd", "mse")
+several.fit([np.arange(400) % 9] * 2, np.zeros((400, 4)), batch_size=2, verbose=0)
+say("several", [int(optimizer.iterations.numpy()) for optimizer in embedding.optimizers])
 """
 )
 
@@ -211,6 +221,7 @@ def test_keras_ways(new_cluster, tmp_path):
     assert re.search(wanted, said(script, "stock")) and said(script, "loaded") == [4, 2, 3]
     accuracy, names, steps = said(script, "sequential")
     assert said(script, "fused") == [100, 100]
+    assert said(script, "several") == [200, 200]
     assert accuracy > 0.8 and steps == 64 and names == ["accuracy", "auc", "loss", "mae"]
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_largeout as kl
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
-from keras_largeout.distribute.cluster.steps import PrefetchedPredictions
+from keras_largeout.distribute.cluster.steps import PrefetchedPredictions, _all_counters
 from keras_largeout.training import strategy_training
 
 
@@ -59,6 +59,18 @@ def test_local_state_keeps_its_own_and_writes_what_is_not():
     assert float(added.value) == 5.0 and int(counter.value) == 9
     assert [int(count) for count in counted] == [8, 9]  # whoever reads the variable sees each step
     np.testing.assert_array_equal(other.value, [8.0, 12.0])
+
+
+def test_steps_count_for_all_optimizers():
+    """For the model's own, that of a head, and those of two tables."""
+    tables = [kl.layers.TableConfig(name, 9, 4, optimizer=name) for name in ("sgd", "adam")]
+    embedding = kl.layers.DistributedEmbedding([kl.layers.FeatureConfig(t.name, t) for t in tables])
+    head, ids = kl.layers.FullSoftmax(9, optimizer="sgd"), [keras.Input((), dtype="int32") for _ in tables]
+    model = kl.Model(ids, head(keras.layers.add(embedding(ids))))
+    model.compile("adam", head.loss)
+    optimizers = [model.optimizer, head.optimizer, *embedding.optimizers]
+    assert {id(v) for v in _all_counters(model)} == {id(optimizer.iterations) for optimizer in optimizers}
+    assert len(optimizers) == 4
 
 
 def test_functions_of_a_process_and_of_a_cluster_replace_each_other(monkeypatch):

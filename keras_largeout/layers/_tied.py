@@ -33,7 +33,8 @@ class Tied:
         num_classes: int, rows that the table must have.
 
     Raises:
-        ValueError: `given` is neither, or its table has another number of rows.
+        ValueError: `given` is neither, its table has another number of rows, or it computes logits in another
+            way than by its rows: `tie_weights=False` or `logit_soft_cap` of a `ReversibleEmbedding`.
     """
 
     def __init__(self, given, num_classes):
@@ -54,6 +55,18 @@ class Tied:
             raise ValueError(
                 f"`kernel` must have a row for each of the num_classes={self.num_classes} classes. "
                 f"Received: {embedding.name!r} with input_dim={embedding.input_dim}"
+            )
+        # What a `ReversibleEmbedding` is made with: the head would train another softmax than the layer has.
+        if not getattr(embedding, "tie_weights", True):
+            raise ValueError(
+                "`kernel` must be an embedding whose rows are the weights of its logits, too "
+                "(`tie_weights=True`). For an untied one leave `kernel` None: the head has its own matrix. "
+                f"Received: {embedding.name!r} with tie_weights={embedding.tie_weights}"
+            )
+        if getattr(embedding, "logit_soft_cap", None) is not None:
+            raise ValueError(
+                "`kernel` must be an embedding with `logit_soft_cap=None`: a head does not cap its logits. "
+                f"Received: {embedding.name!r} with logit_soft_cap={embedding.logit_soft_cap}"
             )
 
     @property

@@ -12,7 +12,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 OWN_TESTS = {"guides/migrate/keras.md": "test_migration.py"}
 #: What a page needs that the tests of the package do not.
-NEEDS = {"guides/search.md": "faiss"}
+NEEDS = {"guides/search.md": "faiss", "guides/keras_hub.md": "keras_hub"}
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
 RUN = [
     pytest.param(name, marks=[pytest.mark.processes] if "subprocess.run" in text else [])

@@ -35,8 +35,9 @@ class FullSoftmax(TableHead):
             `None`.
         kernel: None, or the `ShardedEmbedding` (or its name) whose table is the kernel too: input and output
             layer have one table, with one gradient and one set of optimizer slots. It has `num_classes` rows,
-            and over several devices `placement="range"`. A `keras.layers.Embedding` or `ReversibleEmbedding`
-            works as well, with any optimizer. Defaults to `None`.
+            and over several devices `placement="range"`. A `keras.layers.Embedding` works as
+            well, with any optimizer, and so does a `ReversibleEmbedding` that is tied and does not cap its
+            logits, such as the `token_embedding` of a backbone of keras_hub. Defaults to `None`.
         temperature: float > 0: the logits are `hidden . kernel[class] / temperature + bias[class]`. Defaults
             to `1.0`.
         label_smoothing: float in [0, 1): so much of the target's probability is spread evenly over all
@@ -76,9 +77,9 @@ class FullSoftmax(TableHead):
 
     Raises:
         ValueError: an argument outside its range; `use_bias=True` with `normalize`; `margin` without
-            it, or with `label_smoothing`; `kernel` is not an
-            embedding, or has another number of rows or another width. In a call: `y_true` does not
-            have the shape of the hidden vectors without their last axis.
+            it, or with `label_smoothing`; `kernel` is not an embedding, has another number of rows or another
+            width, or other logits than its rows give. In a call: `y_true` does not have the shape of the
+            hidden vectors without their last axis.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:

@@ -26,7 +26,9 @@ def prometheus(caller):
     try:
         import prometheus_client
     except ImportError as error:
-        raise ImportError(f"`{caller}` needs prometheus_client: pip install keras-largeout[metrics]") from error
+        raise ImportError(
+            f"`{caller}` needs prometheus_client: pip install keras-largeout[metrics]"
+        ) from error
     return prometheus_client
 
 

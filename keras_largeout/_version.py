@@ -1,3 +1,3 @@
 """The version: the one place that has it. pyproject.toml and the build of the ops read it from here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -11,9 +11,7 @@ import time
 import weakref
 
 _TELL = signal.SIGTERM, signal.SIGHUP
-# C++ of TensorFlow 2.21 (`EagerTensor_init`) calls this module for each tensor that it makes of Python
-# numbers, and does not check whether the call raised: a handler that raises there crashes the process.
-_TAKES_NO_EXCEPTION = "tensorflow.python.eager.context"
+_not_inside = set()  # names of modules in which no handler may raise
 _codes = []  # the exit code, once the process was told to end
 _told = []  # the signals that told it, of those that its exit status names
 _waits = False  # whether the process must not leave yet
@@ -54,6 +52,11 @@ def end_on_signals():
                 signal.signal(number, signal.SIG_DFL)
 
 
+def never_leave_inside(module):
+    """Have the handlers try again later where a signal comes while the module of this name runs."""
+    _not_inside.add(module)
+
+
 @contextlib.contextmanager
 def leaving_later():
     """A context for what must be done: a signal that comes meanwhile ends the process when it is done."""
@@ -87,7 +90,7 @@ def _may_have_handlers():
 
 
 def _leave(number, frame):
-    if frame is not None and frame.f_globals.get("__name__") == _TAKES_NO_EXCEPTION:
+    if frame is not None and frame.f_globals.get("__name__") in _not_inside:
         _thread.start_new_thread(_again, (number,))
         return
     _codes.append(128 + number)

@@ -14,6 +14,7 @@ import weakref
 import tensorflow as tf
 
 from keras_largeout._private import private
+from keras_largeout.files.exit_signals import never_leave_inside
 from keras_largeout.ops import _library, export_mode
 
 # The versions on which the tests have run. pyproject.toml allows no others.
@@ -21,6 +22,9 @@ KNOWN = ">=2.21,<2.22"
 # What `never_wait_for_other_workers` replaces was read in the sources of these.
 _EXECUTORS_READ = ("2.21",)
 _LOG = logging.getLogger("keras_largeout")
+# C++ of TensorFlow (`EagerTensor_init`) calls this module for each tensor that it makes of Python numbers,
+# and does not check whether the call raised: a handler of signals that raises there crashes the process.
+never_leave_inside("tensorflow.python.eager.context")
 _OPS_ARE_SAVED = (
     "This SavedModel may have ops of keras_largeout, which TensorFlow Serving and other programs without the "
     "package cannot load. `keras_largeout.export_saved_model(model, path)` writes one that has the ops of "

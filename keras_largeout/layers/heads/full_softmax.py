@@ -65,6 +65,10 @@ class FullSoftmax(TableHead):
             by the weight of its target, and by its sample weight; of a list of targets each loss by its own.
             Means are over the same tokens as without. `evaluate` has the weights, too; `log_prob` and metrics
             have not. Saved with the weights; in a config it is just True. Defaults to `None`.
+        focal_gamma: float >= 0: the loss of a token is multiplied by `(1 - p)**focal_gamma`, p being the
+            probability of its target, so that tokens that the model has learned count less; `log_prob` and
+            metrics do not know of it. A step computes the logits a second time. Not with `margin` or
+            `label_smoothing`. Defaults to `0.0`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.
@@ -77,9 +81,9 @@ class FullSoftmax(TableHead):
 
     Raises:
         ValueError: an argument outside its range; `use_bias=True` with `normalize`; `margin` without
-            it, or with `label_smoothing`; `kernel` is not an embedding, has another number of rows or another
-            width, or other logits than its rows give. In a call: `y_true` does not have the shape of the
-            hidden vectors without their last axis.
+            it, or with `label_smoothing`; `focal_gamma` with `margin` or `label_smoothing`; `kernel` is not
+            an embedding, has another number of rows or another width, or other logits than its rows give. In
+            a call: `y_true` does not have the shape of the hidden vectors without their last axis.
         tf.errors.InvalidArgumentError: a target that counts is neither in `[0, num_classes)` nor -1.
 
     Example:
@@ -96,6 +100,7 @@ class FullSoftmax(TableHead):
         - [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4 (cross-entropy without logits).
         - [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859), section 3 (one table for both).
         - [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7 (label smoothing).
+        - [Lin et al., 2017](https://arxiv.org/abs/1708.02002), section 3 (focal loss).
         - [Chowdhery et al., 2023](https://arxiv.org/abs/2204.02311), section 5 (z-loss).
         - [Wang et al., 2017](https://arxiv.org/abs/1704.06369), section 3 (a softmax of cosines).
         - [Deng et al., 2019](https://arxiv.org/abs/1801.07698), section 3 (ArcFace).
@@ -120,6 +125,7 @@ class FullSoftmax(TableHead):
         normalize: bool = False,
         margin: tuple[str, float] | None = None,
         class_weight: ArrayLike | None = None,
+        focal_gamma: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -141,17 +147,28 @@ class FullSoftmax(TableHead):
         if not z_loss >= 0:
             raise ValueError(f"`z_loss` must not be negative. Received: z_loss={z_loss}")
         self.z_loss = float(z_loss)
+        if not 0 <= focal_gamma < float("inf"):
+            raise ValueError(f"`focal_gamma` must be a number from 0 on. Received: focal_gamma={focal_gamma}")
+        if focal_gamma and (margin is not None or label_smoothing):
+            raise ValueError(
+                "`focal_gamma` must be 0 with a `margin` or `label_smoothing`. Received: "
+                f"focal_gamma={focal_gamma}, margin={margin}, label_smoothing={label_smoothing}"
+            )
+        self.focal_gamma = float(focal_gamma)
 
     def flat_losses(
         self, y_true: Any, vectors: tf.Tensor, weight: tf.Tensor | None, hidden: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         if self._margin is not None and in_training(hidden):
             return self._losses_with_margin(y_true, vectors, weight, hidden)
-        expected = None
-        if in_training(hidden):
+        expected = None  # of a focal loss, gradients are known when the losses are
+        if in_training(hidden) and not self.focal_gamma:
             expected = Expected(weight, None, self.label_smoothing, self.z_loss, self.num_classes)
         terms = self.softmax_weights.terms(vectors, y_true, expected)
         losses = self.smoothed(terms.ce, terms.lse, terms.sum / self.num_classes)
+        if self.focal_gamma:
+            # Never 0, of which a power below 1 has no gradient.
+            losses *= tf.maximum(-tf.math.expm1(-terms.ce), 1e-12) ** self.focal_gamma
         if self.z_loss:
             losses += self.z_loss * tf.square(terms.lse)
         return losses, terms.ce
@@ -181,7 +198,7 @@ class FullSoftmax(TableHead):
             active: bool `[...]`, tokens that count, or None for all.
             weight: float `[...]`, or None.
         """
-        if self._margin is not None or self._class_weight is not None:  # which are of single targets
+        if self._margin is not None or self._class_weight is not None or self.focal_gamma:  # of single targets
             return super().losses_of_lists(lists, hidden, active, weight)
         vectors, lead = hidden_vectors(self, hidden), tf.shape(hidden)[:-1]
         if not self.initialized:  # Keras builds the model symbolically
@@ -213,4 +230,4 @@ class FullSoftmax(TableHead):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "z_loss": self.z_loss}
+        return {**super().get_config(), "z_loss": self.z_loss, "focal_gamma": self.focal_gamma}

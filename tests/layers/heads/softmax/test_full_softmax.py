@@ -56,6 +56,11 @@ LOSSES = {
         lambda **k: keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1, **k),
         hot,
     ),
+    "focal": (
+        {"focal_gamma": 1.5},
+        lambda **k: keras.losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0, gamma=1.5, **k),
+        hot,
+    ),
 }
 
 
@@ -159,7 +164,26 @@ def test_evaluation_has_the_numbers_of_training(rng, graph):
         assert trained[name] == [pytest.approx(value, rel=1e-5)]
 
 
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.3}, {"z_loss": 0.1}])
+def test_a_focal_loss_of_certain_targets(rng):
+    """Whatever the power: a loss and gradients of 0, and not NaN; z-loss is added to it."""
+    vectors = tf.constant(rng.normal(size=(3, DIM)), tf.float32)
+    for gamma in (0.5, 1.0, 2.0):
+        head = built(head_of(focal_gamma=gamma), rng)
+        head.bias.assign(np.where(np.arange(CLASSES) == 2, 200.0, 0.0).astype("float32"))
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            loss = head.loss(np.array([2, 2, 2]), head(vectors, training=True))
+        assert float(loss) == 0.0
+        np.testing.assert_array_equal(tape.gradient(loss, vectors), np.zeros((3, DIM)))
+    y = rng.integers(0, CLASSES, 3)
+    logs = log_softmax(built(head := head_of(focal_gamma=2.0, z_loss=0.1), rng), vectors)
+    ce = -np.take_along_axis(logs, y[:, None], 1)[:, 0]
+    logits = vectors.numpy() @ head.kernel.numpy().T + head.bias.numpy()
+    want = np.mean((1 - np.exp(-ce)) ** 2 * ce + 0.1 * np.log(np.exp(logits).sum(axis=1)) ** 2)
+    np.testing.assert_allclose(head.loss(y, vectors), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.3}, {"z_loss": 0.1}, {"focal_gamma": 2.0}])
 def test_perplexity_is_that_of_the_model(rng, options):
     """-log p(target | hidden), whatever else the loss has."""
     model, head = model_of(head_of(**options), metrics=[kl.metrics.Perplexity()])

@@ -114,13 +114,34 @@ def test_several_heads_in_one_model(rng):
     assert evaluated["b_loss"] == pytest.approx(float(alone), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["label_smoothing", "z_loss"])
+@pytest.mark.parametrize("name", ["label_smoothing", "z_loss", "focal_gamma"])
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), 1.0])
 def test_ranges(name, bad):
-    if name == "z_loss" and bad == 1.0:
+    if name != "label_smoothing" and bad == 1.0:
         return
     with pytest.raises(ValueError, match=rf"`{name}` must .* Received: {name}={bad}"):
         HEADS["full"](**{name: bad})
+
+
+def test_a_focal_loss_of_other_losses_is_refused():
+    head = HEADS["full"](focal_gamma=2)
+    assert kl.layers.FullSoftmax.from_config(head.get_config()).focal_gamma == 2.0
+    with pytest.raises(ValueError, match=r"`focal_gamma` must be 0 .*=2.0, margin=None, label_smoothing=0.1"):
+        HEADS["full"](focal_gamma=2.0, label_smoothing=0.1)
+    with pytest.raises(ValueError, match=r"`focal_gamma` must be 0 with a `margin`"):
+        HEADS["full"](focal_gamma=2.0, normalize=True, margin=("cosface", 0.2))
+
+
+def test_an_embedding_with_other_logits_is_refused(make):
+    if not hasattr(keras.layers, "ReversibleEmbedding"):
+        pytest.skip("a layer of Keras 3.13 and newer")
+    untied = keras.layers.ReversibleEmbedding(CLASSES, DIM, tie_weights=False, name="untied")
+    with pytest.raises(ValueError, match=r"`tie_weights=True`.* Received: 'untied' with tie_weights=False"):
+        make(kernel=untied)
+    capped = keras.layers.ReversibleEmbedding(CLASSES, DIM, logit_soft_cap=30.0, name="capped")
+    for given in (capped, capped.name):
+        with pytest.raises(ValueError, match=r"`logit_soft_cap=None`.* with logit_soft_cap=30\.0"):
+            make(kernel=given).build((None, DIM))
 
 
 def test_arguments(make):

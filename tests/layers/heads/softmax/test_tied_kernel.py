@@ -247,16 +247,6 @@ def test_what_does_not_fit(kind):
     half = keras.layers.Embedding(CLASSES, DIM, dtype="float16", name="half")
     with pytest.raises(ValueError, match=r"float32 or bfloat16\. Received: 'half', whose .* are float16"):
         make(half).build((None, DIM))
-    if hasattr(keras.layers, "ReversibleEmbedding"):
-        reversible = functools.partial(keras.layers.ReversibleEmbedding, CLASSES, DIM, name="reversible")
-        with pytest.raises(
-            ValueError, match=r"`tie_weights=True`.* Received: 'reversible' with tie_weights=Fal"
-        ):
-            make(reversible(tie_weights=False))
-        capped = reversible(logit_soft_cap=30.0)
-        for given in (capped, capped.name):
-            with pytest.raises(ValueError, match=r"`logit_soft_cap=None`.* with logit_soft_cap=30\.0"):
-                make(given).build((None, DIM))
     for other in (tf.zeros([CLASSES, DIM]), 7, [named], keras.layers.Dense(DIM)):
         with pytest.raises(ValueError, match=r"`kernel` must be a ShardedEmbedding or a keras\.layers"):
             make(other)

@@ -112,9 +112,9 @@ def example(name, arguments=""):
     return Job(f"example: {name} {arguments}".strip(), command, paths)
 
 
-def quality(table):
+def quality(table, example=None):
     command = f'python -m benchmarks.quality {table} --quick --plots "$(mktemp -d)"'
-    paths = ("benchmarks/quality", f"examples/{table}.py", "examples/_common.py")
+    paths = ("benchmarks/quality", f"examples/{example or table}.py", "examples/_common.py")
     return Job(f"quality: {table}", command, (*paths, "keras_largeout/layers", "keras_largeout/metrics"))
 
 
@@ -160,6 +160,7 @@ JOBS = [
     quality("ranking"),
     quality("click_through"),
     quality("collaborative_filtering"),
+    quality("gowalla", example="collaborative_filtering"),
     quality("language_model"),
     example("towers"),
     example("language_model", "--devices 4"),

@@ -1,7 +1,10 @@
 """`benchmarks.quality`: its table, its picture, and what happens if a row fails."""
 
+import gzip
+import importlib
 import types
 
+import numpy as np
 import pytest
 from _pictures import check_legible
 
@@ -40,3 +43,70 @@ def test_the_picture_is_legible(figures, tmp_path):
     check_legible(figures[-1])
     (axes,) = figures[-1].axes
     assert len({line.get_marker() for line in axes.lines}) == 8  # not by colour alone
+
+
+@pytest.fixture
+def gowalla(monkeypatch):
+    monkeypatch.syspath_prepend(str(command.EXAMPLES))
+    return importlib.import_module("benchmarks.quality.gowalla")
+
+
+@pytest.mark.parametrize("row", ["softmax", "contrastive"])
+def test_measures_of_gowalla_are_those_of_lightgcn(gowalla, rng, row):
+    """Sets of items and float64, user by user: what a user has is left out, and who has no test item."""
+    users = [rng.permutation(40)[: 3 + user % 9] for user in range(30)]
+    train, test = [np.int32(user[2:]) for user in users], [np.int32(user[:2]) for user in users]
+    test[4], test[7] = test[4][:0], np.setdiff1d(np.arange(40), train[7]).astype(np.int32)
+    args = gowalla.arguments(["--quick"])
+    model, head = gowalla.build(args, row, 0, train, 40, steps=10)
+    vectors, kernel = (
+        model.predict(gowalla._common.padded(train), verbose=0).astype(np.float64),
+        head.kernel.numpy(),
+    )
+    scores = vectors @ (kernel / np.linalg.norm(kernel, axis=1, keepdims=True)).T
+    recalls, gains = [], []
+    for user in range(30):
+        if not len(test[user]):
+            continue
+        best = [item for item in np.argsort(-scores[user]) if item not in set(train[user])][:5]
+        hits = np.isin(best, test[user])
+        recalls.append(hits.sum() / len(test[user]))
+        first = 1 / np.log2(np.arange(2, 2 + min(5, len(test[user]))))
+        gains.append((hits / np.log2(np.arange(2, 7))).sum() / first.sum())
+    found = gowalla.measure(model, head, train, test, k=5)
+    assert found == pytest.approx(
+        {"Recall@5": 100 * np.mean(recalls), "NDCG@5": 100 * np.mean(gains)}, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_gowalla_is_tuned_on_validation_items(gowalla, tmp_path, compressed):
+    sides = {"train": "0 1 2 3\n1 4 5\n", "valid": "0 6\n", "test": "0 7\n1 8\n"}
+    for side, text in sides.items():
+        path = tmp_path / f"{side}.txt{'.gz' * compressed}"
+        path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+
+    def read(*more):
+        train, test, items = gowalla.read(gowalla.arguments(["--data", str(tmp_path), *more]))
+        return [sorted(own.tolist()) for own in train], [own.tolist() for own in test], items
+
+    assert read() == ([[1, 2, 3, 6], [4, 5]], [[7], [8]], 9)
+    assert read("--tune") == ([[1, 2, 3], [4, 5]], [[6], []], 9)
+
+
+def test_batches_of_gowalla_have_all_items_as_targets(gowalla):
+    users = [np.arange(user % 5, dtype=np.int32) + 5 * user for user in range(50)]
+    args = gowalla.arguments(["--quick", "--dropout", "0.5"])
+    args.batch = 20
+    batches = gowalla.Batches(args, users, seed=1)
+    seen, weights, dropped = [], [], 0
+    for given, wanted, weight in batches:
+        for had, items in zip(given, wanted):
+            items = items[items >= 0].tolist()
+            assert set(had[had >= 0]) <= set(items)
+            dropped += len(items) - (had >= 0).sum()
+            seen.append(tuple(items))
+        weights += (weight / np.sqrt((wanted >= 0).sum(axis=1))).tolist()
+    assert set(seen) == {tuple(items.tolist()) for items in users if len(items)}
+    assert len(seen) == len(set(seen)) == 40 and dropped > 0
+    np.testing.assert_allclose(weights, weights[0], rtol=1e-5)

@@ -100,6 +100,15 @@ def test_the_loss_of_a_list_is_the_mean_of_its_labels(kind, rng):
     assert float(without) == pytest.approx(float(head.loss(np.where(y == 4, -1, y), hidden)))
 
 
+def test_a_focal_loss_is_of_each_target(rng):
+    """It is no linear function of the logit: the loss of a list is the mean of the losses of its targets."""
+    head = kl.layers.FullSoftmax(CLASSES, focal_gamma=2.0)
+    head.build((None, DIM))
+    hidden = tf.constant(rng.normal(size=(1, DIM)), tf.float32)
+    one_by_one = [float(head.loss(np.array([label]), hidden)) for label in (3, 7)]
+    assert float(head.loss(np.array([[3, 7]]), hidden)) == pytest.approx(np.mean(one_by_one), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"label_smoothing": 0.2, "z_loss": 0.1}, {"normalize": True, "temperature": 0.2}],

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_largeout.layers._inputs import check_exact
 from keras_largeout.layers.distributed_embedding.config import FeatureConfig
 
 
@@ -43,6 +44,15 @@ class FeatureStructure:
     def pack(self, leaves):
         """Return the structure with these leaves."""
         return keras.tree.pack_sequence_as(self.configs, leaves)
+
+
+def output_spec(feature, ids, dtype):
+    """Return the `keras.KerasTensor` of the output for a `FeatureConfig` and symbolic ids."""
+    check_exact(ids.dtype, feature.table.vocabulary_size)
+    shape = feature.compute_output_shape(tuple(ids.shape), sparse=getattr(ids, "sparse", False))
+    ragged = getattr(ids, "ragged", False) and (feature.combiner is None or len(ids.shape) > 2)
+    ragged = ragged and feature.max_sequence_length is None
+    return keras.KerasTensor(shape, dtype=dtype, ragged=ragged)
 
 
 # The only key of what `preprocess` makes, as in keras_rs: no structure of features looks like it.

@@ -15,9 +15,14 @@ from keras_largeout.files.digests import digested
 from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._feature_use import FeatureUse
 from keras_largeout.layers._fused_optimizer import add_trigger, check_not_scaled
-from keras_largeout.layers._inputs import check_exact, check_keras_3
+from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers._saved_state import LayerState
-from keras_largeout.layers.distributed_embedding.features import FeatureStructure, bundled, unbundled
+from keras_largeout.layers.distributed_embedding.features import (
+    FeatureStructure,
+    bundled,
+    output_spec,
+    unbundled,
+)
 from keras_largeout.layers.distributed_embedding.optimizers import trained_together
 from keras_largeout.layers.distributed_embedding.requests import Requests
 from keras_largeout.layers.distributed_embedding.stacks import gather_tables, stacks_of
@@ -30,7 +35,6 @@ from keras_largeout.planning.specs import TableSpec
 from keras_largeout.replicas.optimizer_check import check_loss_scale, check_optimizer
 from keras_largeout.tables.placing import PLACEMENTS
 from keras_largeout.tables.row_range import RowRange
-from keras_largeout.tables.stacked import StackedTable
 from keras_largeout.tables.stacked_lookup import StackedLookup
 from keras_largeout.tables.storage.places import as_safe_as_here
 from keras_largeout.tables.table import track_shards
@@ -162,7 +166,10 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         if self.built:
             return
-        self.tables = [self._table(stack) for stack in self._stacks]
+        self.tables = [
+            stack.table(self._plan_name(stack), self.placement, self.variable_dtype, family=self._features)
+            for stack in self._stacks
+        ]
         track_shards(self, *self.tables)
         if self.optimizers:
             self._trigger = add_trigger(self)
@@ -172,22 +179,6 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
                 self._requests.rules[config.name].reset_rows(table, config.initializer, section.start)
         self.built = True
         self.track_state()
-
-    def _table(self, stack):
-        own = stack.first.placement
-        return StackedTable(
-            {t.name: (t.vocabulary_size, t.initializer) for t in stack.tables},
-            stack.first.embedding_dim,
-            dtype=stack.first.dtype or self.variable_dtype,
-            name=f"{stack.name}.embeddings",  # that of no other stack's shard, whatever they are called
-            constraint=stack.first.constraint,
-            placement=self.placement if isinstance(own, str) and own == "auto" else own,
-            plan_name=self._plan_name(stack),
-            storage=stack.first.storage,
-            cache_rows=stack.cache_rows,
-            family=self._features,
-            trainable=stack.first.optimizer is None,
-        )
 
     def make_slots(self) -> None:
         """Makes the slots of the tables' own optimizers: before they are saved or loaded."""
@@ -304,14 +295,9 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
     def compute_output_spec(self, inputs: Any, weights: Any = None, training: bool | None = None) -> Any:
         inputs, _ = unbundled(inputs)
         flat = self._features.flatten("inputs", inputs)
-        return self._features.pack([self._spec(f, ids) for f, ids in zip(self._features.flat, flat)])
-
-    def _spec(self, feature, ids):
-        check_exact(ids.dtype, feature.table.vocabulary_size)
-        shape = feature.compute_output_shape(tuple(ids.shape), sparse=getattr(ids, "sparse", False))
-        ragged = getattr(ids, "ragged", False) and (feature.combiner is None or len(ids.shape) > 2)
-        ragged = ragged and feature.max_sequence_length is None
-        return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
+        return self._features.pack(
+            [output_spec(f, ids, self.compute_dtype) for f, ids in zip(self._features.flat, flat)]
+        )
 
     # The tables one by one.
 

@@ -1,4 +1,4 @@
-"""The stacks of a `DistributedEmbedding`, tables that become one, from their configs alone."""
+"""The stacks of a `DistributedEmbedding`: tables that become one, by what their configs say."""
 
 import math
 from typing import NamedTuple
@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_largeout.layers.distributed_embedding.config import unnumbered
 from keras_largeout.planning.specs import TableSpec
+from keras_largeout.tables.stacked import StackedTable
 from keras_largeout.tables.storage.places import storage_of_spec
 
 # Ids of a stack then fit 31 bits; a permutation must not have many more rows.
@@ -34,6 +35,30 @@ class Stack(NamedTuple):
     def cache_rows(self):
         """The sum of its tables' `cache_rows`; None if they have no cache."""
         return sum(table.cache_rows or 0 for table in self.tables) or None
+
+    def table(self, plan_name, placement, dtype, family):
+        """Return the `StackedTable`.
+
+        Args:
+            plan_name: the name by which a `Plan` knows the stack.
+            placement: of the layer, for tables whose configs say "auto".
+            dtype: of the layer, for tables whose configs say none.
+            family: an object that all stacks of the layer share.
+        """
+        first, own = self.first, self.first.placement
+        return StackedTable(
+            {table.name: (table.vocabulary_size, table.initializer) for table in self.tables},
+            first.embedding_dim,
+            dtype=first.dtype or dtype,
+            name=f"{self.name}.embeddings",  # that of no other stack's shard, whatever they are called
+            constraint=first.constraint,
+            placement=placement if isinstance(own, str) and own == "auto" else own,
+            plan_name=plan_name,
+            storage=first.storage,
+            cache_rows=self.cache_rows,
+            family=family,
+            trainable=first.optimizer is None,
+        )
 
     def spec(self, name, features, dtype, counts):
         """Return what a planner has to know: a `TableSpec` under this name.

@@ -82,6 +82,14 @@ class PerClass:
             clipped = tf.clip_by_value(classes, 0, self.variable.shape[0] - 1)
         return tf.gather(self.variable.value, clipped)  # where the variable is
 
+    def save(self, arrays):
+        """Put the numbers into a dict of arrays."""
+        arrays[self.name] = self.variable.numpy()
+
+    def load(self, store):
+        """Take the numbers that `save` has put there."""
+        self.variable.assign(np.asarray(store[self.name]))
+
 
 class LabelWeights(PerClass):
     """The weight of each label where it is one, such as 1 / propensity."""

@@ -1,4 +1,4 @@
-"""Losses for implicit feedback: the score of the target against those of sampled classes."""
+"""Losses for implicit feedback: the score of the target against the scores of sampled classes."""
 
 import tensorflow as tf
 

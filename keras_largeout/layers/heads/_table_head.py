@@ -1,5 +1,6 @@
 """`TableHead`: what the heads have in common that own a row and a bias for each class."""
 
+import functools
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.heads._margin import Margin
 from keras_largeout.layers.heads._per_class import PerClass, check_stored
+from keras_largeout.layers.heads._scoring import check_token_shape, of_active
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.rows import unit_rows
 from keras_largeout.tables.row_range import saved_shape
@@ -127,9 +129,8 @@ class TableHead(FusedHeadMixin, Head):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
-        for numbers in self._per_class().values():
-            if numbers is not None:
-                numbers.build(self)
+        for numbers in filter(None, self._per_class().values()):
+            numbers.build(self)
         self.dim = hidden_length(input_shape)
         trainable = self.optimizer is None
         if self._tied is None:
@@ -199,7 +200,7 @@ class TableHead(FusedHeadMixin, Head):
     def weighed_losses(self, y_true, hidden, active, weight):
         vectors = hidden_vectors(self, hidden)
         lead = tf.shape(vectors)[:-1]
-        self._check_shape("y_true", y_true, vectors)
+        check_token_shape("y_true", y_true, vectors)
         if not self.initialized:  # Keras builds the model symbolically
             return (tf.zeros(lead),) * 2
         vectors, y_true = tf.reshape(vectors, [-1, self.dim]), tf.reshape(y_true, [-1])
@@ -208,15 +209,8 @@ class TableHead(FusedHeadMixin, Head):
         if active is None:
             found = self._stepping(y_true, vectors, weight, hidden)
         else:  # the others cost nothing
-            active = tf.reshape(active, [-1])
-            # Of three axes: the gradient is `scatter_nd` then, and a GPU computes no shape for it.
-            kept = tf.where(active)[:, None]
-            y_true, vectors, weight = (
-                tf.squeeze(tf.gather_nd(x, kept), 1) for x in (y_true, vectors, weight)
-            )
-            found = self._stepping(y_true, vectors, weight, hidden)
-            size = tf.shape(active, tf.int64)
-            found = [tf.scatter_nd(kept[:, 0], losses, size) for losses in found]
+            stepping = functools.partial(self._stepping, hidden=hidden)
+            found = of_active(stepping, tf.reshape(active, [-1]), y_true, vectors, weight)
         return tuple(tf.reshape(losses, lead) for losses in found)
 
     def _stepping(self, y_true, vectors, weight, hidden):
@@ -228,14 +222,6 @@ class TableHead(FusedHeadMixin, Head):
             return losses if of_class is None else losses * of_class, cross_entropy
 
         return self.losses_with_fused_update(vectors, losses_of)
-
-    @staticmethod
-    def _check_shape(name, classes, hidden):
-        if not hidden.shape[:-1].is_compatible_with(classes.shape):
-            raise ValueError(
-                f"`{name}` must have the shape of the hidden vectors without their last axis. "
-                f"Received: {name}.shape={tuple(classes.shape)}, hidden.shape={tuple(hidden.shape)}"
-            )
 
     def flat_losses(self, y_true, vectors, weight, hidden):
         """Return the losses of tokens that all count, and -log p of their targets: float32 `[n]` each.
@@ -273,7 +259,7 @@ class TableHead(FusedHeadMixin, Head):
     def log_prob(self, hidden, y):
         vectors = hidden_vectors(self, tf.convert_to_tensor(hidden))
         y = tf.convert_to_tensor(y)
-        self._check_shape("y", y, vectors)
+        check_token_shape("y", y, vectors)
         flat = self.scaled(tf.reshape(vectors, [-1, self.dim]))
         classes = self.softmax_weights.checked(tf.cast(tf.reshape(y, [-1]), tf.int64), "y", 0)
         return -tf.reshape(self.softmax_weights.terms(flat, classes).ce, tf.shape(y))
@@ -303,9 +289,8 @@ class TableHead(FusedHeadMixin, Head):
         with digested(store, store_path(store)) as arrays:
             for table in self._own_tables():
                 table.save(arrays)
-            for name, numbers in self._per_class().items():
-                if numbers is not None:
-                    arrays[name] = numbers.variable.numpy()
+            for numbers in filter(None, self._per_class().values()):
+                numbers.save(arrays)
             self.save_more(arrays)
 
     def load_own_variables(self, store):
@@ -324,13 +309,12 @@ class TableHead(FusedHeadMixin, Head):
         self.make_slots()
         for table in self._own_tables():
             table.load(store)
-        for name, numbers in self._per_class().items():
-            if numbers is not None:
-                numbers.variable.assign(np.asarray(store[name]))
+        for numbers in filter(None, self._per_class().values()):
+            numbers.load(store)
         self.load_more(store)
 
     def save_more(self, arrays):
-        """Writes what a subclass keeps beside its tables and numbers of classes; `load_more` reads it."""
+        """Writes what a subclass keeps besides tables and numbers of classes; `load_more` reads it."""
 
     def load_more(self, store):
         """Reads what `save_more` wrote."""

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers._inputs import hidden_vectors
 from keras_largeout.layers.heads._per_class import counts_per_class
+from keras_largeout.layers.heads._scoring import shares_of_labels
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
-from keras_largeout.layers.heads.label_losses import shares_of_labels
 from keras_largeout.ops.full_softmax.wrapper import Expected
 from keras_largeout.ops.labels import LabelLists, on_the_host
 
@@ -198,7 +198,7 @@ class FullSoftmax(TableHead):
             active: bool `[...]`, tokens that count, or None for all.
             weight: float `[...]`, or None.
         """
-        if self._margin is not None or self._class_weight is not None or self.focal_gamma:  # of single targets
+        if self._margin is not None or self._class_weight is not None or self.focal_gamma:
             return super().losses_of_lists(lists, hidden, active, weight)
         vectors, lead = hidden_vectors(self, hidden), tf.shape(hidden)[:-1]
         if not self.initialized:  # Keras builds the model symbolically

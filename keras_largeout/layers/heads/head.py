@@ -23,17 +23,13 @@ import tensorflow as tf
 
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import ScoredOutput, annotate
-from keras_largeout._keras import mask_of
-from keras_largeout.layers._inputs import check_keras_3, hidden_vectors
+from keras_largeout.layers._inputs import check_keras_3
+from keras_largeout.layers.heads import _scoring, _search
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
-from keras_largeout.layers.heads._exclude import best_without, excluded_per_token
-from keras_largeout.layers.heads.head_loss import HeadLoss, all_of, register, weights_like
-from keras_largeout.layers.heads.label_losses import losses_of_lists
+from keras_largeout.layers.heads.head_loss import HeadLoss, register
 from keras_largeout.layers.heads.predictor import predictor
 from keras_largeout.layers.heads.sampling import log_probs, sample
-from keras_largeout.ops import _gradients
-from keras_largeout.ops.export_mode import is_exporting
-from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
+from keras_largeout.ops.labels import LabelLists
 from keras_largeout.replicas.optimizer_check import check_optimizer
 
 
@@ -56,7 +52,7 @@ class Head(keras.layers.Layer):
     adds up. There a token without a label counts: all labels are wrong for it.)
 
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
-    `initialized`. One whose losses are those of lists sets `scores_lists`, and one whose losses are not
+    `initialized`. One that computes the losses of lists sets `scores_lists`, and one whose losses are not
     -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
 
     Args:
@@ -124,7 +120,7 @@ class Head(keras.layers.Layer):
             ignore_class: int or None: tokens with this target are left out of the loss and of its mean, as in
                 `keras.losses.SparseCategoricalCrossentropy`. (Where a token has a list of labels, this one is
                 left out of the list.)
-            **kwargs: those of `keras.losses.Loss`: `name`, `reduction` (such as "sum"), `dtype`.
+            **kwargs: arguments of `keras.losses.Loss`: `name`, `reduction` (such as "sum"), `dtype`.
 
         Raises:
             ValueError: `ignore_class` is no integer.
@@ -146,14 +142,7 @@ class Head(keras.layers.Layer):
             that has the shape of the tokens, `[...]`, which masks and sample weights are for; and where a
             token has a target, bool `[...]`, or None for everywhere.
         """
-        lead = hidden.shape[:-1]
-        if are_lists(y_true, lead):
-            lists = label_lists(y_true, (lead, tf.shape(hidden)[:-1]), self.num_classes, ignore_class)
-            return lists, hidden[..., 0], lists.present(hidden[..., 0])
-        ids = _class_ids(y_true, hidden)
-        if ignore_class is not None:
-            ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
-        return ids, ids, ids != -1
+        return _scoring.targets(self, y_true, hidden, ignore_class)
 
     def score(
         self,
@@ -173,15 +162,7 @@ class Head(keras.layers.Layer):
         Returns:
             A `ScoredOutput`.
         """
-        mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
-        targets, like, present = self.targets(y_true, hidden, ignore_class)
-        weight, counted = weights_like(like, sample_weight), all_of(mask, present)
-        used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
-        active = all_of(counted, used)
-        of_lists = isinstance(targets, LabelLists) and not self.scores_lists
-        losses_of = self.losses_of_lists if of_lists else self.weighed_losses
-        losses, cross_entropy = losses_of(targets, hidden, active, weight)
-        return ScoredOutput(losses, counted, active, weight, cross_entropy)
+        return _scoring.score(self, y_true, hidden, sample_weight, ignore_class)
 
     def check_compiled(self, model: keras.Model, outputs: Sequence) -> None:
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
@@ -221,7 +202,7 @@ class Head(keras.layers.Layer):
             active: bool `[...]`, tokens that count, or None for all.
             weight: float `[...]`, or None.
         """
-        return losses_of_lists(self, lists, hidden, active, weight)
+        return _scoring.losses_of_lists(self, lists, hidden, active, weight)
 
     def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p(y | hidden).
@@ -255,8 +236,8 @@ class Head(keras.layers.Layer):
             `(scores, ids)`: float32 `[..., k]` in descending order and int32 `[..., k]`; ties go to the
             smaller id. Scores are log-probabilities, where the head does not say otherwise. Where `exclude`
             leaves fewer than k classes, the id -1 follows, of score -inf. Scores have gradients: to the
-            hidden vectors, and on one device to the weights. Over several hosts those of a `SparseOutput`
-            have none: asking raises NotImplementedError.
+            hidden vectors, and on one device to the weights. Over several hosts the scores of a
+            `SparseOutput` have none: asking raises NotImplementedError.
 
         Raises:
             ValueError: `k` outside that range; `exclude` is of another shape, or no integers.
@@ -267,23 +248,7 @@ class Head(keras.layers.Layer):
         scores, items = head.top_k(model(history), k=10, exclude=history)  # [users, 10] each
         ```
         """
-        self.check_k(k)
-        k, hidden = int(k), hidden_vectors(self, tf.convert_to_tensor(hidden))
-        shape = tf.concat([tf.shape(hidden)[:-1], [k]], 0)
-        if not self.initialized:
-            return tf.zeros(shape), tf.zeros(shape, tf.int32)
-        flat = tf.reshape(hidden, [-1, self.dim])
-        if exclude is None:
-            best = self.best_classes(flat, k)
-        else:
-            lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
-            best = self.best_without(flat, k, excluded_per_token(exclude, lead, self.num_classes))
-        static = [*hidden.shape[:-1], k]
-        scores, ids = self._differentiable(flat, *best)
-        scores, ids = (tf.reshape(part, shape) for part in (scores, ids))
-        for part in (scores, ids):
-            part.set_shape(static)
-        return scores, ids
+        return _search.top_k(self, hidden, k, exclude)
 
     def log_probs(self, hidden: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into
@@ -365,26 +330,10 @@ class Head(keras.layers.Layer):
         return tf.reshape(self.log_prob(every, tf.reshape(ids, [-1])), tf.shape(ids))
 
     def score_variables(self) -> list[tf.Variable]:
-        """Return the plain `tf.Variable`s of one device of which scores have a gradient, beside hidden
-        vectors.
+        """Return the plain `tf.Variable`s of one device that scores have a gradient to, in addition
+        to hidden vectors.
         """
         return []
-
-    def _differentiable(self, hidden, scores, ids):
-        """Return `best_classes` of hidden vectors, `[n, k]` each, with the gradient of the scores."""
-        if is_exporting() or not self.searches:
-            return scores, ids
-        variables = self.score_variables()
-
-        def gradient(upstream):
-            found = ids >= 0
-            with tf.GradientTape() as tape:
-                tape.watch([hidden, *variables])
-                again = self.scores_of(hidden, tf.where(found, ids, 0))
-            upstream = tf.where(found, upstream, 0.0)
-            return tape.gradient(again, [hidden, *variables], output_gradients=upstream)
-
-        return _gradients.with_gradient(gradient, tf.stop_gradient(scores), [hidden], variables), ids
 
     def best_without(
         self, hidden: tf.Tensor | np.ndarray, k: int, excluded: tf.Tensor
@@ -397,7 +346,7 @@ class Head(keras.layers.Layer):
             k: int.
             excluded: int32 `[n, m]`, class ids of each token, -1 being none.
         """
-        return best_without(self.best_classes, hidden, k, excluded, self.num_classes)
+        return _search.best_without(self.best_classes, hidden, k, excluded, self.num_classes)
 
     def predictor(
         self,
@@ -418,12 +367,12 @@ class Head(keras.layers.Layer):
                 and positions by `keras.layers.Add`, is found again; where it cannot be, a warning says so.
                 Defaults to `"all"`.
             exclude: None, or the `keras.Input` of what `top_k` is to leave out: an input of `model`, or a new
-                one, which the predictor then takes beside those of `model`. For an export it must be dense,
-                padded with -1. Defaults to `None`.
+                one, which the predictor then takes, too. For an export it must be dense, padded with -1.
+                Defaults to `None`.
 
         Returns:
             A `keras_largeout.Model` with the outputs `{"ids": int32 [..., k], "scores": float32 [..., k]}`,
-            those of `top_k`: id -1 and score -inf where `exclude` leaves fewer than k classes. With `k=None`
+            as of `top_k`: id -1 and score -inf where `exclude` leaves fewer than k classes. With `k=None`
             the output is the scores alone, float32 `[..., num_classes]` in the order of the ids. It shares
             the weights of `model`. Of a subclassed model it is one that calls `model`; saved, it needs the
             class of `model` to be serialisable, and exported, an `input_signature`.
@@ -463,10 +412,3 @@ class Head(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_classes": self.num_classes}
-
-
-def _class_ids(y_true, hidden):
-    """Return class ids as integers, without the trailing axis of length 1 that Keras allows."""
-    y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
-    trailing = rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1
-    return tf.squeeze(y_true, -1) if trailing else y_true

@@ -169,33 +169,3 @@ def _checked_class(ignore_class):
             f"`ignore_class` must be a class id or None. Received: ignore_class={ignore_class!r}"
         )
     return whole
-
-
-def weights_like(like, sample_weight):
-    """Return `sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes.
-
-    Raises:
-        ValueError: it has other axes than `like`.
-    """
-    if sample_weight is None:
-        return None
-    weight, rank = tf.convert_to_tensor(sample_weight), like.shape.rank
-    weight = tf.cast(weight, tf.float32) if weight.dtype == tf.bool else weight
-    known = weight.shape.rank
-    if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
-        raise ValueError(
-            "`sample_weight` must have the shape of `y_true`, or of its first axes. "
-            f"Received: sample_weight.shape={weight.shape}, y_true.shape={like.shape}"
-        )
-    missing = tf.maximum(rank - tf.rank(weight), 0)
-    weight = tf.reshape(weight, tf.concat([tf.shape(weight)[:rank], tf.ones([missing], tf.int32)], 0))
-    weight.set_shape([None] * rank)
-    return weight
-
-
-def all_of(*conditions):
-    """Return where all of some tensors of bools are True; None for everywhere, as for a condition that is
-    None.
-    """
-    conditions = [tf.cast(condition, tf.bool) for condition in conditions if condition is not None]
-    return functools.reduce(tf.logical_and, conditions) if conditions else None

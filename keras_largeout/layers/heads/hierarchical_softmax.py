@@ -16,6 +16,7 @@ from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers.heads._head_tree import HeadTree
+from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.tree_softmax.stock_top_k import stock_top_k
@@ -223,11 +224,7 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         """Return what `losses_of` makes of `[n, dim]` and `[n]`, in the shape of `y_true`."""
         hidden = hidden_vectors(self, hidden)
         lead = tf.shape(hidden)[:-1]
-        if not hidden.shape[:-1].is_compatible_with(y_true.shape):
-            raise ValueError(
-                "`y_true` must have the shape of the hidden vectors without their last axis. "
-                f"Received: y_true.shape={tuple(y_true.shape)}, hidden.shape={tuple(hidden.shape)}"
-            )
+        check_token_shape("y_true", y_true, hidden)
         if not self.initialized:  # Keras builds the model symbolically
             return tf.zeros(lead)
         self._tree.require(self.name)

@@ -231,7 +231,7 @@ class SampledSoftmax(TableHead):
         return self.smoothed(cross_entropy, of_targets + cross_entropy, mean), cross_entropy
 
     def _drawn(self, y_true, training):
-        """Return the `Candidates` of this step; without training those of the seed, whatever the step."""
+        """Return the `Candidates` of this step; without training the same for every step, by the seed."""
         if training:
             seed = tf.cast(tf.convert_to_tensor(self._seeds.next()), tf.int64)
         else:

@@ -36,7 +36,7 @@ def all_scores(head, hidden, **exclude):
 
 
 def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
-    """Return int32 `[...]`: one class per token; arguments as those of `head.sample`."""
+    """Return int32 `[...]`: one class per token; takes the arguments of `head.sample`."""
     _check_head(head)
     if isinstance(temperature, (int, float)) and not temperature > 0:
         raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")

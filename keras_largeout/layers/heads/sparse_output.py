@@ -90,8 +90,8 @@ class SparseOutput(FusedHeadMixin, Head):
 
     Raises:
         ValueError: an argument outside its range; an `optimizer` that cannot be fused; `fan_in` above the
-            width of the inputs; when the layer is called, a model whose optimizer scales the loss beside an
-            `optimizer` of the layer's own.
+            width of the inputs; when the layer is called, a model whose optimizer scales the loss, if the
+            layer has an `optimizer`.
 
     Example:
 
@@ -353,7 +353,7 @@ class SparseOutput(FusedHeadMixin, Head):
         with digested(store, store_path(store)) as arrays:
             self.fan_in_weights.save(arrays)
             if self._label_weights is not None:
-                arrays["label_weights"] = self._label_weights.variable.numpy()
+                self._label_weights.save(arrays)
 
     def load_own_variables(self, store: Any) -> None:
         verify(store)
@@ -367,7 +367,7 @@ class SparseOutput(FusedHeadMixin, Head):
             return
         self.make_slots()
         if self._label_weights is not None:
-            self._label_weights.variable.assign(np.asarray(store["label_weights"]))
+            self._label_weights.load(store)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from keras_largeout._head_annotations import (
 )
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.layers.heads.retrieval.batch_softmax import BatchSoftmax
 from keras_largeout.layers.heads.retrieval.candidates import NOT_THERE
@@ -35,10 +36,10 @@ from keras_largeout.ops.top_k_in_chunks import marked_missing
 class Retrieval(TableHead):
     """A head over items whose vectors a model computes: the second half of two towers.
 
-    In training, each user vector is compared with the vector of its item and with those of the other items
-    of the batch (over several devices: of the global batch). `head.loss` is minus the log of the item's share
-    of their softmax; its `y_true` is the id of the item. The gradient goes to both towers. The layer returns
-    the user vectors; see `Head`.
+    In training, each user vector is compared with the vector of its item and with the vectors of the other
+    items of the batch (over several devices: of the global batch). `head.loss` is minus the log of the item's
+    share of their softmax; its `y_true` is the id of the item. The gradient goes to both towers. The layer
+    returns the user vectors; see `Head`.
 
     `index` stores the vectors of all items in the head. Then `top_k`, `predictor` and the metrics of
     `kl.metrics` search them, as in any other head. The index is saved with the head. It does not follow the
@@ -223,7 +224,7 @@ class Retrieval(TableHead):
 
     def _losses_in_batch(self, y_true, hidden, active, given):
         vectors = hidden_vectors(self, hidden)  # a cast tensor has no annotations
-        self._check_shape("y_true", y_true, vectors)
+        check_token_shape("y_true", y_true, vectors)
         y = self._checked(tf.reshape(tf.cast(y_true, tf.int64), [-1]), "y_true")
         there = y >= 0 if active is None else (y >= 0) & tf.reshape(active, [-1])
         queries = self.scaled(flat_rows(vectors, self.dim, there))

@@ -1,15 +1,55 @@
-"""The best classes but some: items that a user has seen, words that may not follow.
+"""What `head.top_k` does: search the best classes, leave some out, and give their scores a gradient.
 
-It is exact: of the best k + m classes at most m are excluded. So every head, and every way to search it, can
-leave classes out. (Where a head scores all classes anyway, it masks them: `TableHead.best_without`.)
+Leaving out is exact: of the best k + m classes at most m are excluded. So every head, and every way to search
+it, can leave out items that a user has seen, or words that may not follow. (Where a head scores all classes
+anyway, it masks them: `TableHead.best_without`.)
 """
 
 import tensorflow as tf
 
+from keras_largeout.layers._inputs import hidden_vectors
+from keras_largeout.ops._gradients import with_gradient
+from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.top_k_in_chunks import marked_missing
 
 _FEW = 32  # ids of a token that are not worth their own search
 _MANY = 4  # times the average: tokens with more of them are searched apart
+
+
+def top_k(head, hidden, k, exclude=None):
+    """Return scores and ids, `[..., k]` each, of the best classes; takes the arguments of `head.top_k`."""
+    head.check_k(k)
+    k, hidden = int(k), hidden_vectors(head, tf.convert_to_tensor(hidden))
+    lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
+    shape = tf.concat([lead[1], [k]], 0)
+    if not head.initialized:
+        return tf.zeros(shape), tf.zeros(shape, tf.int32)
+    flat = tf.reshape(hidden, [-1, head.dim])
+    if exclude is None:
+        best = head.best_classes(flat, k)
+    else:
+        best = head.best_without(flat, k, excluded_per_token(exclude, lead, head.num_classes))
+    found = [tf.reshape(part, shape) for part in _differentiable(head, flat, *best)]
+    for part in found:
+        part.set_shape([*lead[0], k])
+    return tuple(found)
+
+
+def _differentiable(head, hidden, scores, ids):
+    """Return `best_classes` of hidden vectors, `[n, k]` each, with the gradient of the scores."""
+    if is_exporting() or not head.searches:
+        return scores, ids
+    variables = head.score_variables()
+
+    def gradient(upstream):
+        found = ids >= 0
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, *variables])
+            again = head.scores_of(hidden, tf.where(found, ids, 0))
+        upstream = tf.where(found, upstream, 0.0)
+        return tape.gradient(again, [hidden, *variables], output_gradients=upstream)
+
+    return with_gradient(gradient, tf.stop_gradient(scores), [hidden], variables), ids
 
 
 def best_without(search, hidden, k, excluded, num_classes):

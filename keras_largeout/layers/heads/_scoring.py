@@ -1,0 +1,139 @@
+"""What losses and metrics of a head begin with: targets, the losses of tokens, and which tokens count."""
+
+import functools
+
+import tensorflow as tf
+
+from keras_largeout._head_annotations import ScoredOutput, annotate_training, in_training
+from keras_largeout._keras import mask_of
+from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
+
+
+def targets(head, y_true, hidden, ignore_class=None):
+    """Return `(targets, like, present)`: see `Head.targets`."""
+    lead = hidden.shape[:-1]
+    if are_lists(y_true, lead):
+        lists = label_lists(y_true, (lead, tf.shape(hidden)[:-1]), head.num_classes, ignore_class)
+        return lists, hidden[..., 0], lists.present(hidden[..., 0])
+    ids = _class_ids(y_true, hidden)
+    if ignore_class is not None:
+        ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
+    return ids, ids, ids != -1
+
+
+def _class_ids(y_true, hidden):
+    """Return class ids as integers, without the trailing axis of length 1 that Keras allows."""
+    y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
+    trailing = rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1
+    return tf.squeeze(y_true, -1) if trailing else y_true
+
+
+def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
+    """Return the `ScoredOutput` of a batch: see `Head.score`."""
+    mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
+    found, like, present = head.targets(y_true, hidden, ignore_class)
+    weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
+    used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
+    active = _all_of(counted, used)
+    of_lists = isinstance(found, LabelLists) and not head.scores_lists
+    losses_of = head.losses_of_lists if of_lists else head.weighed_losses
+    losses, cross_entropy = losses_of(found, hidden, active, weight)
+    return ScoredOutput(losses, counted, active, weight, cross_entropy)
+
+
+def shares_of_labels(lists, active, tokens):
+    """Return the labels of tokens with the share that each has in the loss of its token.
+
+    Args:
+        lists: `LabelLists` of the tokens.
+        active: bool `[...]`, tokens that count, or None for all.
+        tokens: int, how many there are.
+
+    Returns:
+        `(token, label, share)`: int64 `[pairs]` both, ordered by token, and float32 `[pairs]`, which add up
+        to 1 for each token.
+    """
+    token, label, share = (lists if active is None else lists.of_tokens(active)).pairs()
+    share = tf.ones(tf.shape(token)) if share is None else share
+    return token, label, share / tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
+
+
+def losses_of_lists(head, lists, hidden, active, weight):
+    """Return the mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
+
+    Args:
+        head: `Head`.
+        lists: `LabelLists` of the tokens.
+        hidden: float `[..., dim]`.
+        active: bool `[...]` or None for all.
+        weight: float `[...]` or None for ones.
+    """
+    lead = tf.shape(hidden)[:-1]
+    tokens = tf.reduce_prod(lead)
+    token, label, share = shares_of_labels(lists, active, tokens)
+    vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
+    annotate_training(vectors, in_training(hidden))
+    weights = share
+    if weight is not None:
+        weight = tf.broadcast_to(tf.cast(weight, tf.float32), lead)
+        weights = share * tf.gather(tf.reshape(weight, [-1]), token)
+    found = head.weighed_losses(label, vectors, None, weights)
+    return tuple(
+        tf.reshape(tf.math.unsorted_segment_sum(losses * share, token, tokens), lead) for losses in found
+    )
+
+
+def _weights_like(like, sample_weight):
+    """Return `sample_weight` with axes of length 1 at the end, as many as broadcasting to `like` takes.
+
+    Raises:
+        ValueError: it has other axes than `like`.
+    """
+    if sample_weight is None:
+        return None
+    weight, rank = tf.convert_to_tensor(sample_weight), like.shape.rank
+    weight = tf.cast(weight, tf.float32) if weight.dtype == tf.bool else weight
+    known = weight.shape.rank
+    if known is not None and (known > rank + 1 or (known == rank + 1 and weight.shape[-1] not in (1, None))):
+        raise ValueError(
+            "`sample_weight` must have the shape of `y_true`, or of its first axes. "
+            f"Received: sample_weight.shape={weight.shape}, y_true.shape={like.shape}"
+        )
+    missing = tf.maximum(rank - tf.rank(weight), 0)
+    weight = tf.reshape(weight, tf.concat([tf.shape(weight)[:rank], tf.ones([missing], tf.int32)], 0))
+    weight.set_shape([None] * rank)
+    return weight
+
+
+def _all_of(*conditions):
+    """Return where all of some tensors of bools are True; None for everywhere, as for a condition that is
+    None.
+    """
+    conditions = [tf.cast(condition, tf.bool) for condition in conditions if condition is not None]
+    return functools.reduce(tf.logical_and, conditions) if conditions else None
+
+
+def check_token_shape(name, classes, hidden):
+    """Raise ValueError where the argument `name`, classes of tokens, has another shape than `hidden` says."""
+    if not hidden.shape[:-1].is_compatible_with(classes.shape):
+        raise ValueError(
+            f"`{name}` must have the shape of the hidden vectors without their last axis. "
+            f"Received: {name}.shape={tuple(classes.shape)}, hidden.shape={tuple(hidden.shape)}"
+        )
+
+
+def of_active(losses_of, active, *given):
+    """Return `losses_of(*given)` of the active tokens alone, and 0 for the others.
+
+    Args:
+        losses_of: function from tensors of m tokens to several tensors `[m]`.
+        active: bool `[n]`.
+        *given: tensors `[n, ...]`.
+
+    Returns:
+        list of tensors `[n]`.
+    """
+    # Of three axes: the gradient is `scatter_nd` then, and a GPU computes no shape for it.
+    kept, size = tf.where(active)[:, None], tf.shape(active, tf.int64)
+    found = losses_of(*(tf.squeeze(tf.gather_nd(x, kept), 1) for x in given))
+    return [tf.scatter_nd(kept[:, 0], losses, size) for losses in found]

@@ -16,7 +16,7 @@ from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
 from keras_largeout.files.loading import other_rows
 from keras_largeout.files.origin import loading_from
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary, whole_buckets
-from keras_largeout.replicas.collectives import broadcast_file
+from keras_largeout.replicas.texts import broadcast_file
 
 _CONFIG = "config.json"
 _VOCABULARY = "keras_largeout>DynamicVocabulary"

@@ -20,7 +20,6 @@ returns what it is given, and adds no op.
 
 import contextlib
 import functools
-import os
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +34,6 @@ _TYPES = (tf.float32, tf.int64, tf.int32, tf.bfloat16, tf.float16, tf.float64)
 _GROWTH = 1.25
 _SHORT = 1 << 12  # vectors up to here travel as one row of a known width
 _WIDEST = 1 << 20  # so keys are below 2^31
-_COPIED, _LINE = 1 << 26, 1 << 12  # bytes of a file that travel together, as rows of so many
 
 
 class AllToAll:
@@ -204,38 +202,6 @@ def all_gather_scalar(hosts, number):
         return np.array([number])
     with tf.init_scope():
         return all_gather_vector(hosts, tf.constant([number], tf.int64))[:, 0].numpy()
-
-
-def all_gather_texts(hosts, text):
-    """Return the texts of all hosts, a list of str: names of files or anything else."""
-    if hosts.is_alone:
-        return [text]
-    given = os.fsencode(text)
-    lengths = all_gather_scalar(hosts, len(given))
-    with tf.init_scope():
-        (came,) = all_gather(hosts, tf.constant(_lines(given)))
-    parts = np.split(came.numpy(), np.cumsum(-(-lengths // _LINE))[:-1])
-    return [os.fsdecode(part.tobytes()[:length]) for part, length in zip(parts, lengths)]
-
-
-def broadcast_file(hosts, path):
-    """Copy a file of the first host to the same path on all other hosts."""
-    if hosts.is_alone:
-        return
-    first = hosts.is_first
-    size = int(all_gather_scalar(hosts, os.path.getsize(path) if first else 0)[0])
-    with open(path, "rb" if first else "wb") as file, tf.init_scope():
-        for start in range(0, size, _COPIED):
-            block = file.read(_COPIED) if first else b""
-            (words,) = all_gather(hosts, tf.constant(_lines(block)))
-            if not first:
-                file.write(words.numpy().tobytes()[: size - start])
-
-
-def _lines(given):
-    """Return bytes as rows that can travel: int32 `[lines, _LINE / 4]`, padded with zeros."""
-    padded = given.ljust(-(-len(given) // _LINE) * _LINE, b"\0")
-    return np.frombuffer(padded, np.int32).reshape(-1, _LINE // 4)
 
 
 def barrier(hosts):

@@ -21,6 +21,31 @@ _STEP = 1 << 20
 _NOWHERE = -1
 
 
+def check_move(table, placement):
+    """Raise ValueError where rows of a table cannot go to a `Placement`: parts of other sizes, or files."""
+    if not table.hosts.is_alone:
+        raise ValueError(
+            "Rows stay on their host. (Save the model, and load it where its layers get the other "
+            f"placement.) Received: a placement of {table.plan_name!r}, over {table.hosts.count} hosts"
+        )
+    if table.folder is not None:
+        raise ValueError(
+            f"Rows in files stay where they are. Received: a placement of {table.plan_name!r}, which has "
+            f"its rows in {table.folder.path}"
+        )
+    here = table.placement
+    same = all(
+        getattr(here, field) == getattr(placement, field) for field in ("rows", "num_hot", "columns", "sizes")
+    )
+    if not same or not (here.hot is None or np.array_equal(here.hot, placement.hot)):
+        raise ValueError(
+            f"The placement of {table.plan_name!r} must have the same replicated rows and as large shards "
+            f"as the one that it has now, {here!r} with shards of {list(here.sizes)}. (For any other, "
+            "save the model, and load it where its layers get that placement.) "
+            f"Received: {placement!r} with shards of {list(placement.sizes)}"
+        )
+
+
 def move_rows(table, placement):
     """Moves the rows of a table and of its slots to their positions in `placement`.
 

@@ -23,25 +23,20 @@ from keras_largeout.replicas.hosts import current_hosts
 from keras_largeout.tables.array import ShardedArray
 from keras_largeout.tables.exchange import Exchange
 from keras_largeout.tables.export_proxy import proxy_variable, quantized
+from keras_largeout.tables.moving import check_move
 from keras_largeout.tables.placing import check_placement, place
 from keras_largeout.tables.row_range import RowRange
-from keras_largeout.tables.storage.folder import FORMAT, TableFolder
 from keras_largeout.tables.storage.lazy_initializer import LazyInitializer
+from keras_largeout.tables.storage.opening import open_folder
 from keras_largeout.tables.storage.places import (
-    NEW,
-    READ_ONLY,
     check_loaded_size,
     check_storage,
     files_of,
     folder_of,
     memories_of,
-    number_folder,
     planned_storage,
 )
 from keras_largeout.tables.storage.row_cache import RowCaches
-
-#: Kinds of placements of which a formula tells the row at a position.
-_IN_FILES = ("range", "modulo", "permutation", "table", "replicated")
 
 
 def track_shards(layer, *tables):
@@ -56,7 +51,7 @@ class ShardedTable:
     """A logical `[rows, dim]` (or `[rows]`) array, cut over the devices of the current strategy.
 
     Without a strategy it is one shard. Under `tf.distribute.MirroredStrategy` it has a part on every device
-    (model parallelism inside one process), beside replicated rows where its placement has such. Under
+    (model parallelism inside one process), and replicated rows where its placement has such. Under
     `tf.distribute.ParameterServerStrategy` its parts are on the servers; what would be replicated is there
     once. `track_shards` makes its parts weights of a layer.
 
@@ -152,7 +147,7 @@ class ShardedTable:
         if self.remote and hot_rows:  # no server has a copy of another's rows: they are on one
             nbytes = hot_rows * int(np.prod(self.shape[1:])) * itemsize
             self.hot_device = least_loaded_server(nbytes) if beside is None else beside.hot_device
-        self.folder = self._open(files_of(storage, plan_name or name), initializer, dtype)
+        self.folder = open_folder(self, files_of(storage, plan_name or name), initializer, dtype)
         self.plan_name, self.tables, self.counter = plan_name, [self], None
         self.caches = RowCaches.of_table(self, cache_rows)
         self.array = ShardedArray(self.shape, self, initializer, dtype=dtype, name=name, trainable=trainable)
@@ -161,39 +156,6 @@ class ShardedTable:
         if constraint is not None:
             for shard in self.shards:
                 shard.constraint = constraint
-
-    def _open(self, files, initializer, dtype):
-        """Return the `TableFolder` of a table in files; None where `files`, see `files_of`, is None.
-
-        Raises:
-            ValueError: it cannot be in files, or the folder is that of another table.
-            OSError: the folder is in use, was not closed, is not there or may not be written.
-        """
-        if files is None:
-            return None
-        root, path, mode, overwrite = files
-        if not self.hosts.is_alone:
-            raise ValueError(
-                "`storage` of a table over several hosts must be 'device' or 'host'. "
-                f"Received: files in {path}, over {self.hosts.count} hosts"
-            )
-        if self.remote or self.placement.kind not in _IN_FILES:
-            raise ValueError(
-                "`storage` of a table on parameter servers, and of one that is placed by columns, by a table "
-                "of owners or with replicated rows beside others, must be 'device' or 'host'. "
-                f"Received: files in {path}, with {self.placement!r}"
-            )
-        first = LazyInitializer.of(keras.initializers.get(initializer), self.shape, dtype).laws
-        about = {
-            "shape": list(self.shape),
-            "dtype": dtype,
-            "placement": self.placement.digest,
-            "format": FORMAT,
-        }
-        laws = [list(law) for law in first]
-        if mode != READ_ONLY:
-            number_folder(root)
-        return TableFolder(path, about, laws, mode == READ_ONLY, mode == NEW and not overwrite, overwrite)
 
     def close(self) -> None:
         """Closes the files of a table that is in files. It can no longer be used then."""
@@ -242,28 +204,7 @@ class ShardedTable:
 
     def check_move(self, placement: Placement) -> None:
         """Raises ValueError where rows cannot be moved to `placement`: parts of other sizes, or files."""
-        if not self.hosts.is_alone:
-            raise ValueError(
-                "Rows stay on their host. (Save the model, and load it where its layers get the other "
-                f"placement.) Received: a placement of {self.plan_name!r}, over {self.hosts.count} hosts"
-            )
-        if self.folder is not None:
-            raise ValueError(
-                f"Rows in files stay where they are. Received: a placement of {self.plan_name!r}, which has "
-                f"its rows in {self.folder.path}"
-            )
-        here = self.placement
-        same = all(
-            getattr(here, field) == getattr(placement, field)
-            for field in ("rows", "num_hot", "columns", "sizes")
-        )
-        if not same or not (here.hot is None or np.array_equal(here.hot, placement.hot)):
-            raise ValueError(
-                f"The placement of {self.plan_name!r} must have the same replicated rows and as large shards "
-                f"as the one that it has now, {here!r} with shards of {list(here.sizes)}. (For any other, "
-                "save the model, and load it where its layers get that placement.) "
-                f"Received: {placement!r} with shards of {list(placement.sizes)}"
-            )
+        check_move(self, placement)
 
     def move_to(self, placement: Placement) -> bool:
         """Takes over a placement of the same sizes; the rows' values are then to be written again.

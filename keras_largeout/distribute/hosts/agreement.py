@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers, own_optimizers
 from keras_largeout.ops import build_info
-from keras_largeout.replicas.collectives import all_gather_texts
 from keras_largeout.replicas.optimizer_check import shards_of
+from keras_largeout.replicas.texts import all_gather_texts
 
 _LOG = logging.getLogger("keras_largeout")
 _PATIENCE = 60.0  # seconds
@@ -91,7 +91,7 @@ def _impatient():
 
 
 def _layer(layer):
-    """Return the class of a layer, the shapes of its weights (those of a table as a whole), its config."""
+    """Return the class of a layer, the shapes of its weights (of whole tables), its config."""
     arrays = {id(shard.array): [*shard.array.shape] for shard in shards_of(layer)}
     others = [[*weight.shape] for weight in layer.weights if not hasattr(weight, "new_slot")]
     return [type(layer).__name__, [*arrays.values(), *others], _config(layer)]

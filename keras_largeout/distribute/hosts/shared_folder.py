@@ -5,8 +5,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from keras_largeout.replicas.collectives import all_gather_scalar, all_gather_texts, barrier
+from keras_largeout.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.replicas.hosts import current_hosts
+from keras_largeout.replicas.texts import all_gather_texts
 
 
 @contextlib.contextmanager

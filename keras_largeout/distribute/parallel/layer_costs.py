@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from keras_largeout._keras import all_layers, graph_calls, uncast
 from keras_largeout.distribute.parallel.losses import losses_collected
-from keras_largeout.distribute.parallel.stage_planner import CallCost
+from keras_largeout.distribute.parallel.stage_plan import CallCost
 from keras_largeout.ops.measuring import measuring
 from keras_largeout.tables.shard import ShardVariable
 
 #: A trial batch that nobody gave has so many examples, and so many steps where a length is not known.
 _EXAMPLES, _STEPS = 32, 16
 _ROUNDS = 3
-_SLOTS = 2  # float32 values that an optimizer keeps beside a weight: those of Adam
+_SLOTS = 2  # float32 values that an optimizer keeps for each weight, as Adam does
 
 
 def call_costs(model, sample, device):

@@ -13,7 +13,8 @@ from keras_largeout.distribute.parallel.losses import compute_loss_there
 from keras_largeout.distribute.parallel.on_device import checked_device, device_of
 from keras_largeout.distribute.parallel.pipeline import run_in_stages
 from keras_largeout.distribute.parallel.replicated import in_replicas
-from keras_largeout.distribute.parallel.stage_planner import SectionPlan, plan_stages
+from keras_largeout.distribute.parallel.stage_plan import SectionPlan
+from keras_largeout.distribute.parallel.stage_planner import plan_stages
 from keras_largeout.distribute.parallel.tensor_parallel import in_sections
 from keras_largeout.distribute.parallel.towers import in_towers
 from keras_largeout.planning.devices import Device

@@ -267,7 +267,7 @@ def _empty(path):
 
 
 def _remove_but(path, kept):
-    """Removes the files of rows in a folder, but for those of these names."""
+    """Removes the files of rows in a folder, except files of these names."""
     for name in rows_files(path):
         if name not in kept:
             os.remove(os.path.join(path, name))

@@ -88,7 +88,7 @@ class RowCache:
         device, host: names of the device, and of the one in whose memory the other rows are.
 
     Attributes:
-        members: list of `CachedShard`s: the part of the table, and those of its slots.
+        members: list of `CachedShard`s: the part of the table, then its slots.
         where: `tf.Variable` int32 `[rows]`: the place of each row in the cache, -1: it is in host memory.
         row_at: int64 array `[capacity]`: the row at each place, -1: the place is free.
         brought, written_back: ints, how many rows were so far.
@@ -115,7 +115,7 @@ class RowCache:
         """Forgets the part of a slot."""
         self.members = [m for m in self.members if m is not member]
 
-    # In a step, and beside it.
+    # In a step, and while steps run.
 
     def alone(self, inputs, body):
         """Return `body()`, while nobody else looks up, writes or moves rows of this part.

@@ -10,7 +10,7 @@ import tensorflow as tf
 import keras_largeout as kl
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
 from keras_largeout.distribute.cluster.steps import PrefetchedPredictions, _all_counters
-from keras_largeout.training import strategy_training
+from keras_largeout.training import strategy_steps
 
 
 @pytest.mark.parametrize("steps", [None, 0, 1, 4, 9])
@@ -85,7 +85,7 @@ def test_functions_of_a_process_and_of_a_cluster_replace_each_other(monkeypatch)
         return [isinstance(function, OfCluster) for function in found]
 
     for name in ("Steps", "Predictions"):
-        monkeypatch.setattr(strategy_training, name, OfCluster)
+        monkeypatch.setattr(strategy_steps, name, OfCluster)
     model = kl.Sequential([keras.layers.Dense(1)])
     model.compile(loss="mse")
     assert functions() == [False] * 3

@@ -5,12 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_largeout.distribute.parallel.stage_planner import (
-    CallCost,
-    SectionPlan,
-    place_branches,
-    plan_stages,
-)
+from keras_largeout.distribute.parallel.stage_plan import CallCost, SectionPlan
+from keras_largeout.distribute.parallel.stage_planner import place_branches, plan_stages
 from keras_largeout.planning.devices import Device
 
 

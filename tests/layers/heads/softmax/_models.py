@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from _tables import strategy_of
+from _training import assert_same, fit
 
 import keras_largeout as kl
 
@@ -54,3 +56,22 @@ def loss_and_gradients(model, x, y, training=True, weight=None):
         loss = model.compute_loss(x, tf.constant(y), model(x, training=training), weight, training=training)
     variables = model.trainable_variables
     return loss, dict(zip([v.path for v in variables], tape.gradient(loss, [v.value for v in variables])))
+
+
+def assert_two_devices_are_like_one(rng, make, optimizer=lambda: kl.optimizers.LazyAdam(0.01), **options):
+    """Two devices train the weights, and give the losses, of one.
+
+    A mask (with `mask_zero`), weights, tokens without a target, and in evaluation a last batch that does not
+    divide. `make` and `optimizer` are called once for each; `options`: those of `model_of`.
+    """
+    x, y, weight = data(rng, rows=16)
+    y[3] = -1
+    found = []
+    for devices in (1, 2):
+        with strategy_of(devices).scope():
+            model, head = model_of(make, optimizer=optimizer(), **options)
+        losses = fit(model, (x, y, weight), batch=8, epochs=2)
+        losses.append(model.evaluate(x[:13], y[:13], batch_size=8, verbose=0))
+        arrays = {table.name: table.numpy() for table in (head.kernel, head.bias) if table is not None}
+        found.append({**arrays, "losses": np.array(losses)})
+    assert_same(found[1], found[0])

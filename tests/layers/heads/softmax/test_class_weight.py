@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from _tables import strategy_of
 from _training import assert_same, fit
 from layers.heads.softmax._models import (
     CLASSES,
     DIM,
+    assert_two_devices_are_like_one,
     built,
     data,
     log_softmax,
@@ -126,16 +126,8 @@ def test_no_class_weights(bad):
 @pytest.mark.full
 @pytest.mark.parametrize("kind", HEADS)
 def test_two_devices_have_the_numbers_of_one(rng, kind):
-    x, y, weight = data(rng, rows=16)
-    y[3] = -1
-    found = []
-    for devices in (1, 2):
-        with strategy_of(devices).scope():
-            model, head = model_of(HEADS[kind](class_weight=WEIGHTS, label_smoothing=0.1), mask_zero=True)
-        losses = fit(model, (x, y, weight), batch=8, epochs=2)
-        losses.append(model.evaluate(x[:13], y[:13], batch_size=8, verbose=0))
-        found.append({"losses": np.array(losses), "kernel": head.kernel.numpy()})
-    assert_same(found[1], found[0])
+    options = {"class_weight": WEIGHTS, "label_smoothing": 0.1}
+    assert_two_devices_are_like_one(rng, lambda: HEADS[kind](**options), mask_zero=True)
 
 
 SMOOTHING = 0.2

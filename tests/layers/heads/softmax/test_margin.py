@@ -1,11 +1,11 @@
 """Heads with a margin between the cosine of the target and the others, in the loss of training alone."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from _tables import strategy_of
-from _training import assert_same, fit
-from layers.heads.softmax._models import CLASSES, DIM, built, data, model_of
+from layers.heads.softmax._models import CLASSES, DIM, assert_two_devices_are_like_one, built, data, model_of
 
 import keras_largeout as kl
 
@@ -182,12 +182,5 @@ def test_a_frozen_head_gives_its_rows_no_gradient(rng):
 @pytest.mark.full
 @pytest.mark.parametrize("kind", HEADS)
 def test_two_devices_have_the_numbers_of_one(rng, kind):
-    x, y, weight = data(rng, rows=16)
-    y[3] = -1
-    found = []
-    for devices in (1, 2):
-        with strategy_of(devices).scope():
-            model, head = model_of(head_of(kind, MARGINS[0]), optimizer=kl.optimizers.SGD(0.1))
-        losses = fit(model, (x, y, weight), batch=8, epochs=2)
-        found.append({"losses": np.array(losses), "kernel": head.kernel.numpy()})
-    assert_same(found[1], found[0])
+    sgd = functools.partial(kl.optimizers.SGD, 0.1)
+    assert_two_devices_are_like_one(rng, lambda: head_of(kind, MARGINS[0]), sgd)

@@ -4,9 +4,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from _tables import strategy_of
-from _training import assert_same, fit
-from layers.heads.softmax._models import CLASSES, DIM, built, data, log_softmax, loss_and_gradients, model_of
+from _training import fit
+from layers.heads.softmax._models import (
+    CLASSES,
+    DIM,
+    assert_two_devices_are_like_one,
+    built,
+    data,
+    log_softmax,
+    loss_and_gradients,
+    model_of,
+)
 
 import keras_largeout as kl
 
@@ -243,19 +251,7 @@ def test_an_evaluation_between_leaves_the_candidates_alone(rng, loss):
     "distribution, loss", [("mixed", "softmax"), ("in_batch", "bpr"), ("uniform", "binary_crossentropy")]
 )
 def test_two_devices_have_the_numbers_of_one(rng, distribution, loss):
-    """With a mask, weights, and in evaluation a last batch that does not divide."""
-    x, y, weight = data(rng, rows=16)
-    y[3] = -1
-    found = []
-    for devices in (1, 2):
-        with strategy_of(devices).scope():
-            model, head = model_of(head_of(distribution, loss=loss), mask_zero=True)
-        losses = fit(model, (x, y, weight), batch=8)
-        arrays = {"kernel": head.kernel.numpy(), "bias": head.bias.numpy(), "losses": np.array(losses)}
-        found.append(
-            arrays | {"evaluated": np.array(model.evaluate(x[:13], y[:13], batch_size=8, verbose=0))}
-        )
-    assert_same(found[1], found[0])
+    assert_two_devices_are_like_one(rng, lambda: head_of(distribution, loss=loss), mask_zero=True)
 
 
 def test_log_probs_after_training(rng):

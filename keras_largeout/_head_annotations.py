@@ -17,7 +17,7 @@ _SCORES = "_largeout_scores"  # what losses made of it
 _TRAINING = "_largeout_training"  # whether they come from a call of the head in training
 _BEST = "_largeout_best"  # the best classes of it, by head
 _GROUPS = "_largeout_groups"  # the group of each row
-_ITEMS = "_largeout_items"  # the `GivenItems` beside it
+_ITEMS = "_largeout_items"  # the `GivenItems` that the head was called with
 _EXCLUDED = "_largeout_excluded"  # the classes that metrics leave out
 
 
@@ -26,7 +26,7 @@ class ScoredOutput(NamedTuple):
 
     `losses`: float32 `[...]`, 0 where `active` is False. `counted`: bool `[...]` or None for all: the tokens
     over which a mean is taken, that is those which are not masked and have a target. `active`: likewise,
-    those of them whose weight is not 0. `weight`: `[...]`, axes of length 1 standing for all, or None.
+    the counted tokens whose weight is not 0. `weight`: `[...]`, axes of length 1 standing for all, or None.
     `cross_entropy`: float32 `[...]`, -log p of the targets; of most heads the losses themselves.
     """
 

@@ -52,7 +52,7 @@ def all_layers(model):
 def own_optimizers(layer):
     """Return the optimizers that train a layer, or tables of it, in the place of the model's.
 
-    Nothing private: it is beside `all_layers`, with which it is used.
+    Nothing private: it is here because it is used with `all_layers`.
     """
     if isinstance(layer, keras.Model):
         return []
@@ -117,7 +117,7 @@ def is_built(model):
 def optimizers_inside(optimizer):
     """Yield an optimizer and the ones that it wraps: of a loss scale, or of a `MultiOptimizer`.
 
-    Nothing private: it is beside `optimizer_inside`.
+    Nothing private: it is here because it is used with `optimizer_inside`.
     """
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)

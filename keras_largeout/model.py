@@ -64,7 +64,7 @@ class _Checked(ValuesOfWeights):
     def get_state_tree(self, value_format="backend_tensor"):
         """Return Keras's tree, with the variables of layers' own optimizers and without empty weights.
 
-        Those of the optimizers of a layer are in `tree["optimizer_variables"][layer.name]`.
+        The variables of the optimizers of a layer are in `tree["optimizer_variables"][layer.name]`.
         """
         tree = super().get_state_tree(value_format)
         for layer, variables in self._of_own_optimizers():
@@ -145,7 +145,7 @@ class Model(_Pickled, _Checked, StrategyTraining, StepFunctions, keras.Model):
     - *Failures.* The steps of a worker that dies run again on another worker. A worker that comes back takes
       part again. When a parameter server dies, `kl.distribute.ServerLostError` names it.
       With `kl.callbacks.BackupAndRestore` the same script, started again, goes on.
-    - `save` and `save_weights` write a file beside the old one, flush it to the disk and rename it: no file
+    - `save` and `save_weights` write a new file, flush it to the disk and rename it: no file
       is ever half written. (A plain `keras.Model` has that by `kl.callbacks.ModelCheckpoint`.)
     - A damaged file is refused by `load_weights` and `load_model` before anything has changed: `.keras` files
       and weights files of a `kl.Model` have digests of all that is in them. So is one of another model or

@@ -41,7 +41,7 @@ class BackupAndRestore(AtomicFiles, keras.callbacks.BackupAndRestore):
       the same plan.
     - With an integer `save_freq`, training goes on behind the last batch of the backup: batches before it are
       read, and passed by without a step (callbacks see them, with empty logs). So the optimizer takes as many
-      steps as without a restart, and schedules agree. The batches are those of a run without a restart where
+      steps as without a restart, and schedules agree. The batches are the same as without a restart where
       a `kl.Model` is trained on arrays, or on a `keras.utils.PyDataset` without its own `on_epoch_end`;
       with `shuffle=False`, or arrays with the same `keras.utils.set_random_seed`. A sentence in the log
       ("keras_largeout") says where that is not known: some batches may then be repeated and others skipped.

@@ -24,7 +24,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     - The projector shows the first `rows` rows of every `ShardedEmbedding`, `keras.layers.Embedding` and
       table of a `DistributedEmbedding`. (Keras's callback finds its own layer alone.)
-    - Histograms are drawn of weights, not of the integers beside them, such as the arrays of a tree. Of a
+    - Histograms are drawn of weights, not of integers, such as the arrays of a tree. Of a
       large weight they show `rows` rows, evenly spread: nothing is read or copied as a whole. They are a run
       of their own in TensorBoard, "weights".
 

@@ -4,7 +4,7 @@ It loads the package's ops into TensorFlow's own server, and serves until SIGTER
 `TF_CONFIG`, or from `--cluster`, `--job` and `--index`.
 
 When its chief ends, the server starts afresh in the same process. No other chief can take over the weights
-that it holds, and TensorFlow would keep them for minutes beside those of the next chief. When its chief
+that it holds, and TensorFlow would keep them for minutes, while the next chief makes its own. When its chief
 stands still, the server ends.
 
 TensorFlow's gRPC is neither authenticated nor encrypted: whoever reaches the port can run what they like. A

@@ -110,7 +110,7 @@ def _map_file(path):
 def _remove_unnamed(folder, stem, before, path, keep):
     """Removes the files of the map before, and of saves that were killed before they had a map.
 
-    Those of a save in progress are kept: its scratch folder is there until `path` names them. So the three
+    Files of a save in progress are kept: its scratch folder is there until `path` names them. So the three
     questions must come in this order: which files there are, who is saving, what the map names.
     """
     ours = re.compile(rf"{re.escape(stem)}-([0-9a-f]{{8}})_\d{{5}}\.weights\.h5")

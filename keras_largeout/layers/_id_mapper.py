@@ -82,7 +82,7 @@ class IdMapper:
         return (ids >= 0) & (ids < self.rows)
 
     def together(self, several, training=None):
-        """Map the ids of several features. A vocabulary counts them as those of one."""
+        """Map the ids of several features. A vocabulary counts them as the ids of one feature."""
         if self.vocabulary is None:
             return [self(ids, training) for ids in several]
         return self.vocabulary(tuple(several), training=training)

@@ -155,7 +155,7 @@ class SingleTableMixin(FusedOptimizerMixin):
             variable.assign(store[name][...])
 
     def own_weights(self) -> dict[str, keras.Variable]:
-        """Return `{name in files: keras.Variable}` of what is trained beside the table."""
+        """Return `{name in files: keras.Variable}` of what is trained in addition to the table."""
         return {}
 
     @classmethod

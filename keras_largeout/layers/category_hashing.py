@@ -216,7 +216,7 @@ class CategoryHashing(keras.layers.Layer):
         return parts
 
     def collisions(self, values: ArrayLike) -> dict[str, int | float]:
-        """Return how many different categories got the ids of another one, beside what chance makes of it.
+        """Return how many different categories share an id with another one, and how many would by chance.
 
         Args:
             values: strings or integers, a NumPy array or a list of any shape. Only different ones count.

@@ -91,8 +91,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     Output shape:
         int64, of the kind and shape of the inputs: `[0, vocabulary_size())`, or -1. First the row of padding,
-        where there is one; then those of unknown ids; then `capacity` others. A list, where the inputs are a
-        tuple.
+        where there is one; then the rows of unknown ids; then `capacity` others. A list, where the inputs are
+        a tuple.
 
     Raises:
         ValueError: an argument outside its range.
@@ -151,7 +151,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     @property
     def first_row(self) -> int:
-        """The row after those of padding and of unknown ids."""
+        """The first row after the rows of padding and of unknown ids."""
         return self._first_oov + self.num_oov_indices
 
     def build(self, input_shape: Any = None) -> None:
@@ -235,7 +235,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return slots
 
     def _updated(self, ids, begins_step):
-        """Return the slots of flat ids that are counted, those of all replicas together; -1: none."""
+        """Return the slots of flat ids, which are counted over all replicas together; -1: none."""
         replica = several_replicas()
         if replica is None:
             return self._update(ids, begins_step)

@@ -58,7 +58,7 @@ class SparseDense(SingleTableMixin, keras.layers.Layer):
 
     Raises:
         ValueError: an argument outside its range; in a call: inputs that are dense floats, or of another
-            width than `input_dim`, or `values` beside a `tf.SparseTensor`.
+            width than `input_dim`, or `values` given with a `tf.SparseTensor`.
         tf.errors.InvalidArgumentError: with `out_of_range="error"`, a feature outside `[0, input_dim)`; rows
             of a `tf.SparseTensor` that are not in order.
 

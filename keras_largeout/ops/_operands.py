@@ -23,7 +23,7 @@ def operands(hidden, table, bias, tensors=False):
 
     Raises:
         TypeError: `table` or `bias` is neither.
-        ValueError: a wrong dtype, or a variable beside a tensor.
+        ValueError: a wrong dtype, or a variable together with a tensor.
     """
     table = _checked("table", table, (tf.float32, tf.bfloat16), tensors)
     bias = None if bias is None else _checked("bias", bias, (tf.float32,), tensors)

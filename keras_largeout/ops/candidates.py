@@ -50,7 +50,7 @@ class CandidateSampler:
         """Return the `Candidates` of a step.
 
         Args:
-            targets: int64 `[tokens]`, those of the whole batch, from 0 to num_classes - 1.
+            targets: int64 `[tokens]`, of the whole batch, from 0 to num_classes - 1.
             seed: int32 or int64 `[2]`: the same seed draws the same classes.
         """
         drawn, draws = tf.zeros([0], tf.int64), float(self.num_sampled)

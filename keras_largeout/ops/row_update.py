@@ -34,7 +34,7 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
             `[n, 1]`.
         hyper: float32 vector, made by `<rule>_hyper`.
         copy_on_read: From now on every read of the whole variables copies them, which suits tables. False,
-            for dense weights: reads share memory, as those of other variables do. (On GPUs always True.)
+            for dense weights: reads share memory, as reads of other variables do. (On GPUs always True.)
 
     Returns:
         In a graph the operation.
@@ -44,7 +44,7 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
             not belong together. Nothing is changed then. A graph on a GPU does not wait to learn about
             indices: the error is that of the next call.
 
-    Sources: the update formulas are those of Keras's optimizers. row_wise_adagrad is the exact row-wise
+    Sources: the update formulas are taken from Keras's optimizers. row_wise_adagrad is the exact row-wise
     Adagrad of FBGEMM's split table batched embeddings.
     """
     return _library.ops.largeout_row_update(

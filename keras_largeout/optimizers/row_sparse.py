@@ -19,7 +19,7 @@ from keras_largeout.replicas._tensorflow import in_xla
 from keras_largeout.replicas.cross_replica import sums_of_replicas
 
 # Dense matrices of so many rows and elements are updated by `row_update`, which goes over them once, on all
-# cores, where the ops of Keras's formula go over them some ten times. The numbers are those of Keras but for
+# cores, where the ops of Keras's formula go over them some ten times. The numbers are Keras's but for
 # the last bits.
 ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 18
 
@@ -60,7 +60,7 @@ class RowSparse(GradientSums, SavedRows):
     row_rule = None
     #: The slots of that rule, by the names that the Keras optimizer gives them.
     slot_names = ()
-    #: Those of them that have one value per row.
+    #: The slots that have one value per row.
     per_row_slots = ()
     _row_slots = RowSlots()
     _excluded, _excluded_names = frozenset(), None  # from weight decay
@@ -71,7 +71,7 @@ class RowSparse(GradientSums, SavedRows):
 
     @property
     def slots_of_a_table(self):
-        """The number of slots of a table: those of its shape, and those of one float32 per row."""
+        """The number of slots of a table: slots of its shape, and slots of one float32 per row."""
         return len(self.slot_names) - len(self.per_row_slots), len(self.per_row_slots)
 
     def slots_of(self, variable):

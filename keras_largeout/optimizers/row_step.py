@@ -37,7 +37,7 @@ class RowStep:
         """Takes the step.
 
         Args:
-            grads: list of gradients, each what the strategy makes of those of all replicas.
+            grads: list of gradients, each what the strategy makes of the gradients of all replicas.
             weights: list of `Weight`s.
         """
         triples = [(g, self.strategy.experimental_local_results(g), w) for g, w in zip(grads, weights)]

@@ -21,7 +21,7 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         initial_accumulator_value: float, the first value of the accumulators; not negative. Defaults to
             `0.1`.
         epsilon: float, a small constant under the root. Defaults to `1e-07`.
-        **kwargs: those of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
+        **kwargs: arguments of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
 
     Raises:
         ValueError: a negative `initial_accumulator_value`, or an argument that Keras refuses; when weights

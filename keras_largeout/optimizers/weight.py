@@ -19,7 +19,7 @@ class Weight:
         native: its `tf.Variable`.
         copies: the `tf.Variable`s behind that: one per device where it is mirrored, else one.
         owner: what a norm runs over, and what is saved as one: the weight itself, or a whole table.
-        slots: dict from names of slots to variables. Keras makes those of an ordinary weight.
+        slots: dict from names of slots to variables. Keras makes the slots of an ordinary weight.
         kept: the `RowAccumulator` of its gradients, or None.
         columns: `(start, stop)` where it has some columns of the rows of its owner, else None.
         on_every_host: whether each of several hosts has a copy.

@@ -9,7 +9,7 @@ import numpy as np
 class Device:
     """A device that tables are placed on.
 
-    The defaults are those of an H200 SXM in a host with one 400 Gb/s network port for each GPU.
+    The defaults describe an H200 SXM in a host with one 400 Gb/s network port for each GPU.
 
     Args:
         name: str, unique in a plan.

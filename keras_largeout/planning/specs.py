@@ -1,4 +1,4 @@
-"""Descriptions of tables for the planner. (`devices.py` has those of devices.)"""
+"""Descriptions of tables for the planner. (`devices.py` describes devices.)"""
 
 import dataclasses
 

@@ -105,7 +105,7 @@ def replica_copy(variable):
 
 
 def replica_index():
-    """Return the index of the current replica among those of this process; 0 outside of replicas."""
+    """Return the index of the current replica among the replicas of this process; 0 outside of replicas."""
     replica = tf.distribute.get_replica_context()
     if replica is None:
         return 0

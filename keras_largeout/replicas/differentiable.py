@@ -16,7 +16,7 @@ def differentiable(function, inputs, variables):
     Args:
         function: returns a structure of tensors.
         inputs: list of floating tensors.
-        variables: function that lists the `tf.Variable`s of which gradients are asked beside the inputs. It
+        variables: function that lists the `tf.Variable`s that get gradients, besides the inputs. It
             is asked before and after `function`, which may make some that are trainable.
     """
     if not tf.executing_eagerly():

@@ -47,7 +47,7 @@ class Hosts:
 
     @property
     def devices(self):
-        """The names of the devices of all hosts, host by host. Those of others are counted and shown."""
+        """The names of the devices of all hosts, host by host. Devices of others are counted and shown."""
         named = [tf.DeviceSpec.from_string(name).replace(job="worker", replica=0) for name in self.local]
         return tuple(
             name if host == self.index else spec.replace(task=host).to_string()
@@ -57,7 +57,7 @@ class Hosts:
 
     @property
     def here(self):
-        """The indices of this host's devices among those of all: a range."""
+        """The indices of this host's devices among the devices of all: a range."""
         return range(self.index * self.per_host, (self.index + 1) * self.per_host)
 
     def naming_lost(self):

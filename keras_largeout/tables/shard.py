@@ -90,7 +90,7 @@ class ShardVariable(LazyTfVariable):
         return device_scope(self.copies[0])
 
     def move(self, device):
-        """Move the rows, and those of the slots, to another device. (Those in host memory or files stay.)
+        """Move the rows of this part and its slots to another device. (Rows in host memory or files stay.)
 
         Raises:
             ValueError: the table has parts on several devices.
@@ -154,7 +154,7 @@ class ShardVariable(LazyTfVariable):
         update_by_lookup(rule, self.copies, [slot.copies for slot in slots], lookup, hyper)
 
     def prefetch(self, indices):
-        """Prefetch the rows that the next steps will use, while the current steps use those of the last call.
+        """Prefetch the rows that the next steps will use. The current steps use the rows of the last call.
 
         Args:
             indices: int64 array, different ones, ascending.

@@ -43,7 +43,7 @@ class StackedLookup:
     Args:
         table: `StackedTable`.
         requests: list of `Request`.
-        source: optional, the rows of the whole stack, in place of those of `table`.
+        source: optional, the rows of the whole stack, in place of the rows of `table`.
         lookup: `ops.embedding.Lookup`, or its like.
 
     Attributes:

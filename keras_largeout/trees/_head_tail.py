@@ -37,7 +37,7 @@ def head_tail(
     split across their principal direction. So similar classes share subtrees. Without `vectors`, a cluster is
     a range of classes of similar frequency, and all clusters are about equally probable.
 
-    Those of `head`, `clusters` and `arity` that are None are chosen by cost, among roots of 192 + 64, 448 +
+    If `head`, `clusters` or `arity` is None, it is chosen by cost, among roots of 192 + 64, 448 +
     64 and 896 + 128 children, and arities from 8 to 64. `TreeCost` states the cost model. A byte counts as
     much as 8 multiply-adds, and nodes of one depth in the tail are taken to be equally probable. A wider root
     makes a better model; a larger arity does too, but less so. Therefore the choice is the widest root whose

@@ -25,8 +25,8 @@ def table_bytes(table, asked, updated, replicated, merged, of_hosts):
         asked: int64 `[replicas, shards]`: how many unique rows each replica asked of each shard.
         updated: bool, whether there are gradients.
         replicated: int64 `[replicas]`: rows of gradients for replicated rows.
-        merged: int, how many of these rows are left when those of all replicas are summed.
-        of_hosts: int64 `[hosts]`: how many are left when those of the replicas of each host are.
+        merged: int, how many of these rows are left when the rows of all replicas are summed.
+        of_hosts: int64 `[hosts]`: how many are left when the rows of the replicas of each host are.
     """
     itemsize = tf.as_dtype(table.array.dtype).size
     dim = int(np.prod(table.shape[1:], dtype=np.int64))

@@ -26,7 +26,7 @@ class LoadCounter(Counting):
         name: str, the table's name in a plan.
         array: the `ShardedArray` whose gradients are counted.
         kinds: tuple of str, what is counted for each replica. The last kind is the work.
-        length: int, how many numbers a replica counts. `split` makes those of the kinds from them.
+        length: int, how many numbers a replica counts. `split` makes the numbers of each kind from them.
         record: bool, whether it also records what `recorded` returns.
     """
 
@@ -54,7 +54,7 @@ class LoadCounter(Counting):
         self._asked[self.this_replica()].assign_add(numbers)
 
     def this_replica(self):
-        """Return the index of the current replica among those of all hosts."""
+        """Return the index of the current replica among the replicas of all hosts."""
         return self._first_replica + replica_index()
 
     def split(self, numbers):

@@ -37,7 +37,7 @@ class TreeCounter(LoadCounter):
             tokens: list of int32 scalars: how many of the vectors each shard gets.
             pairs: list of int32 scalars or None: how many pairs the top has, and each shard.
         """
-        # A vector and its gradient; class, loss and its gradient beside them.
+        # A vector and its gradient, a class, a loss and its gradient.
         size = tf.as_dtype(self._tree.kernel.exchange_dtype or hidden.dtype).size
         self._vector_bytes = 2 * size * hidden.shape[-1]
         self._scalar_bytes = 8 + 4 + 4

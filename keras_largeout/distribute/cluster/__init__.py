@@ -33,6 +33,6 @@ progress bar are Keras's, unchanged.
 - *A lost server* is found in TensorFlow's error (`errors.py`), or by a heartbeat (`server_watch.py`: now and
   then TensorFlow waits forever for a server that is gone), and raised as one `ServerLostError`.
 - *A worker that stands still* for `heartbeat_timeout` is disconnected, so that its steps run on another one.
-- *Files* are written beside and renamed, after waiting for the steps under way. The servers can write
+- *Files* are written to a new name and renamed, after waiting for the steps under way. The servers can write
   their own rows: `tables/server_files.py`.
 """

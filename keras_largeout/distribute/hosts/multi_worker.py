@@ -101,7 +101,7 @@ def written_by_first(hosts, path):
 
 
 def callbacks_here(hosts, callbacks):
-    """Return those of the callbacks of `fit` that work on this host, and the one by which hosts stop
+    """Return the callbacks of `fit` that work on this host, and the one by which hosts stop
     together.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):

@@ -224,7 +224,7 @@ class SoftmaxWeights:
     def rows(self, classes):
         """Return rows float `[n, dim]` and biases float32 `[n]` (or None) of some classes, wherever they are.
 
-        Their gradients are those of a lookup: of these rows alone; none of a frozen head.
+        Gradients go to these rows alone, as in a lookup, and to none of a frozen head.
         """
         rows, biases = sharded_lookup(self.kernel, classes), self._biases(classes)
         if not self.trainable:  # the table may be another layer's, which is trained
@@ -242,9 +242,7 @@ class SoftmaxWeights:
 
 
 def _combine_terms(found, here):
-    """Return the `SoftmaxTerms` over all classes, of those of the parts, and of which has the target of a
-    token.
-    """
+    """Return the `SoftmaxTerms` over all classes from the terms of each part, and where a target is."""
     lse = tf.reduce_logsumexp(tf.stack([terms.lse for terms in found]), axis=0)
     # Not lse - logit: exact where one logit stands far above the others.
     nothing = tf.zeros_like(lse)

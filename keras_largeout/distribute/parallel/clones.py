@@ -44,7 +44,7 @@ def inputs_like(model):
 
 
 def copy_values(model, clone):
-    """Gives the layers of `clone` the values of those of the same names in `model`."""
+    """Gives the layers of `clone` the values of the layers of the same names in `model`."""
     for layer in model.layers:
         twin = clone.get_layer(layer.name)
         for source, target in zip(all_layers(layer), all_layers(twin), strict=True):

@@ -83,7 +83,7 @@ class _Stage:
         return penalised_weights(self.layers)
 
     def called(self):
-        """Return the layers that are called here, those of other stages too."""
+        """Return the layers that are called here, of other stages too."""
         layers = {id(call.operation): call.operation for call in self.calls}
         return [layer for layer in layers.values() if isinstance(layer, keras.layers.Layer)]
 
@@ -228,7 +228,7 @@ class _Step:
         penalties_known().extend(zip(penalised, wrapped))
 
     def _concat(self, tensor):
-        """Return an output of the model from those of the micro-batches."""
+        """Return an output of the model from the outputs of the micro-batches."""
         values = [known[id(tensor)] for known in self._known]
         if len(values) == 1:
             return values[0]

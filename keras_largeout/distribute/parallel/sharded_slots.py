@@ -9,7 +9,7 @@ from keras_largeout.replicas.optimizer_check import responsible_for
 from keras_largeout.tables.shard import outside_tables
 
 _CUT = "_largeout_cut"  # on a part: its `ShardedWeight` and its index
-_SLOT = "_largeout_slot_of"  # on a slot: the same of the weight that it is beside
+_SLOT = "_largeout_slot_of"  # on a slot: the same of its weight
 #: Optimizers that look at a weight as a whole: its norm, its rows and columns, its singular values.
 _OF_WHOLES = ("Lamb", "Adafactor", "Muon", "RowWiseAdagrad")
 
@@ -66,7 +66,7 @@ def note_slot(slot, reference):
 
 
 def check_and_save_whole(optimizer, variables):
-    """Make an optimizer save and load its slots as those of whole weights.
+    """Make an optimizer save and load its slots as the slots of whole weights.
 
     Args:
         optimizer: Keras optimizer, the outermost one of a model.

@@ -113,7 +113,7 @@ def loss_op(arguments, loss, trigger=None, input_gradient=False, weight_gradient
 
 
 def check_update(update, bias):
-    """Return the variables of the slots: those of the weights, then those of the bias."""
+    """Return the variables of the slots: of the weights, then of the bias."""
     if update.rule not in RULES:
         raise ValueError(f"`update.rule` must be one of {RULES}. Received: rule={update.rule!r}")
     count = _SLOTS[update.rule]

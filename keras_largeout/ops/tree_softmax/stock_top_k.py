@@ -91,7 +91,7 @@ class _BestFirst:
     def _search_all(self, hidden, queries):
         """Return (scores, ids, whether the search was given up) of all queries, chunk by chunk."""
 
-        # The flag travels as one more column of ids (beside an idle one of scores), to share the loop.
+        # The flag travels as one more column of ids (scores get an idle one), to share the loop.
         def search(chunk):
             scores, ids, unfinished = self._search_chunk(chunk)
             flag = tf.cast(unfinished, tf.int32)[:, None]

@@ -54,7 +54,7 @@ def tree_softmax_update(step, bias, hidden, weights, grad_loss, node_start, node
         bias: The handle of a variable `[rows]`, or of any where there is none.
         hidden, weights, grad_loss, node_start, node_parent: As `Largeout>TreeSoftmaxGrad` takes them.
         saved: The outputs of `Largeout>TreeSoftmaxLoss` but for the loss.
-        **options: `use_bias` and `max_saved_bytes`, those of the loss.
+        **options: `use_bias` and `max_saved_bytes`, as in the loss.
 
     Returns:
         `d_hidden` `[tokens, dim]`, `rows` int64 `[touched]`, ascending, and the gradients of their biases,

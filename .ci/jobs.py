@@ -187,6 +187,7 @@ JOBS = [
     benchmark("tree_softmax", "--only ours"),
     benchmark("fan_in", "--only ours"),
     benchmark("dense_update", "--only ours"),
+    benchmark("readers"),
     benchmark("profile", "embedding language_model"),
     Job(
         "docs",

@@ -48,6 +48,7 @@ def read() -> None:
     assert_type(rows, kl.datasets.LabeledRows)
     assert_type(len(rows.take([0, 1])), int)
     kl.datasets.TabularFiles(["a.csv"], categories=["user"], target="clicked").dataset(64, shard=(0, 2))
+    kl.datasets.TabularFiles("a.parquet", ids=["user"], lists=["seen"]).dataset(64, seed=0, skip=3)
 
 
 def mistakes(model: kl.Model) -> None:

@@ -1,0 +1,1 @@
+"""How many rows of a file a reader hands on in a second."""

@@ -41,12 +41,19 @@ class _Faiss:
 
 
 class _Usearch:
+    # Threads that add the first rows side by side leave some of them where no search finds them: of 20
+    # thousand random rows, 0.3% of the 20 best were missed, and 0 with this.
+    _by_one_thread = 2_000
+
     def __init__(self, rows, connectivity, effort):
         from usearch.index import Index
 
         options = {"metric": "l2sq", "dtype": "f32", "connectivity": connectivity, "expansion_add": effort}
         self._index = Index(ndim=rows.shape[1], **options)
-        self._index.add(np.arange(len(rows), dtype=np.uint64), rows)
+        keys, most = np.arange(len(rows), dtype=np.uint64), self._by_one_thread
+        self._index.add(keys[:most], rows[:most], threads=1)
+        if len(rows) > most:
+            self._index.add(keys[most:], rows[most:])
 
     def search(self, queries, k, effort):
         self._index.expansion_search = effort

@@ -1,4 +1,4 @@
-"""What a planner of stages is told, the cost of each call, and what it decides: plans that can be printed."""
+"""Costs of calls, which a planner of stages is told, and the plans that it makes, which can be printed."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What losses and metrics of a head begin with: targets, the losses of tokens, and which tokens count."""
+"""Targets, the losses of tokens, and which tokens count: the beginning of a head's losses and metrics."""
 
 import functools
 

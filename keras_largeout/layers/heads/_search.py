@@ -1,4 +1,4 @@
-"""What `head.top_k` does: search the best classes, leave some out, and give their scores a gradient.
+"""Search of the best classes for `head.top_k`: some are left out, and scores get a gradient.
 
 Leaving out is exact: of the best k + m classes at most m are excluded. So every head, and every way to search
 it, can leave out items that a user has seen, or words that may not follow. (Where a head scores all classes

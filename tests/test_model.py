@@ -97,6 +97,7 @@ def _pickled(kind):
     return model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("copied", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy, "joblib"])
 @pytest.mark.parametrize("kind", ["functional", "sequential", "subclassed"])
 def test_pickles(kind, copied, tmp_path):

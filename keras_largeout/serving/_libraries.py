@@ -40,20 +40,21 @@ class _Faiss:
         return self._index.search(queries, k)
 
 
-class _Usearch:
-    # Threads that add the first rows side by side leave some of them where no search finds them: of 20
-    # thousand random rows, 0.3% of the 20 best were missed, and 0 with this.
-    _by_one_thread = 2_000
+# Threads that add the first rows side by side leave some of them where no search finds them: of 20 thousand
+# random rows, 0.3% of the 20 best were missed, and 0 with this.
+_BY_ONE_THREAD = 2_000
 
+
+class _Usearch:
     def __init__(self, rows, connectivity, effort):
         from usearch.index import Index
 
         options = {"metric": "l2sq", "dtype": "f32", "connectivity": connectivity, "expansion_add": effort}
         self._index = Index(ndim=rows.shape[1], **options)
-        keys, most = np.arange(len(rows), dtype=np.uint64), self._by_one_thread
-        self._index.add(keys[:most], rows[:most], threads=1)
-        if len(rows) > most:
-            self._index.add(keys[most:], rows[most:])
+        keys = np.arange(len(rows), dtype=np.uint64)
+        self._index.add(keys[:_BY_ONE_THREAD], rows[:_BY_ONE_THREAD], threads=1)
+        if len(rows) > _BY_ONE_THREAD:
+            self._index.add(keys[_BY_ONE_THREAD:], rows[_BY_ONE_THREAD:])
 
     def search(self, queries, k, effort):
         self._index.expansion_search = effort

@@ -65,6 +65,7 @@ def assert_same(model, undisturbed):
 LEFT = "", '{"epoch": 1, "batch": 0}', None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cls, left", [(kl.Model, ""), *((keras.Model, left) for left in LEFT)])
 def test_killed_between_the_weights_and_the_epoch(tmp_path, undisturbed, cls, left):
     """Keras writes the number of the epoch to its own file, later: empty, old, or not there."""
@@ -171,6 +172,7 @@ KNOWN = "arrays", "shuffled arrays", "PyDataset"
 OTHERS = "shuffled PyDataset", "Dataset", "endless Dataset"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "cls, data, after",
     [

@@ -70,6 +70,7 @@ def multi():
     return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.Adam()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -20,8 +20,9 @@ ELSEWHERE_SOAK = (
     "ShardedEmbedding, host",
 )
 
-# A layer with an option has a comma in its name. (Options have unit tests of their own, in tests/layers.)
-OPTION = ", "
+# What the unit tests look at, on one device, of layers without an option, whose names have no comma. (Options
+# have unit tests of their own, in tests/layers.)
+UNIT, OPTION = ("numbers", "config", "save and load", "mixed_bfloat16", "export"), ", "
 
 # In the suite on one device alone: the same code elsewhere takes seconds per cell to trace.
 CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
@@ -29,7 +30,7 @@ CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
 
 def _tier(row, strategy, check):
     if strategy == "one device":
-        return pytest.mark.full if OPTION in row else pytest.mark.unit
+        return pytest.mark.unit if check in UNIT and OPTION not in row else pytest.mark.full
     if row in ELSEWHERE_SOAK or check in CHECKS_SOAK:
         return pytest.mark.soak
     return pytest.mark.processes if strategy == "servers" else pytest.mark.full

@@ -29,6 +29,7 @@ def factor(optimizer):
     return float(optimizer.dynamic_scale) if hasattr(optimizer, "dynamic_scale") else 1.0
 
 
+@pytest.mark.full
 @every_wrapper
 @every_optimizer
 def test_dense_gradients_are_kerass_own_path(rng, name, wrapper):

@@ -153,6 +153,7 @@ def step_of(row, devices=1, several=False, first=1, drop_remainder=False):
         return Step(traced[0].get_concrete_function(*traced[1:]), first)
 
 
+@pytest.mark.full
 @pytest.mark.every_case
 @pytest.mark.parametrize("several", [False, True], ids=["one step", "several steps"])
 @pytest.mark.parametrize("row", LAYERS)

@@ -88,6 +88,7 @@ def plain():
     return Damage(keras.Model, layers_state)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FORMATS)
 def test_flipped_bytes(ours, name, tmp_path):
     outcomes = ours.run(tmp_path, name, 15, seed=1)

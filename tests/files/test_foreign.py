@@ -28,6 +28,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_file_of_another_model_changes_nothing(saved, what):
     options, message = OTHERS[what]

@@ -28,6 +28,7 @@ def _memory_of_nan():
     del [np.full(size, np.nan, "float32") for size in (1 << 8, 1 << 12, 1 << 16) for _ in range(50)][:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head", HEADS)
 def test_nothing_is_found_where_nothing_is_wrong(head, rng):
     _memory_of_nan()

@@ -149,6 +149,7 @@ def test_a_row_begins_anew_for_another_id(devices, own, many):
     assert accumulator[rows].min() >= 0.1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("many", [False, True])
 def test_two_devices_do_what_one_does(many):
     models = [model_of(devices=devices, many=many, admit_after=2, evict="lru") for devices in (1, 2)]

@@ -64,6 +64,7 @@ def test_tables_of_one_optimizer_are_stacked():
     assert len(copy.optimizers) == 2
 
 
+@pytest.mark.full
 @needs_multi_optimizer
 @pytest.mark.parametrize("devices", [1, 2])
 def test_each_table_is_updated_by_its_own(devices):

@@ -119,6 +119,7 @@ def test_eager(waves, rng):
     check(tree, *problem(rng, tree, queries=1), k=1, graph=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_random_trees(seed, waves):
     rng = np.random.default_rng(seed)

@@ -68,6 +68,7 @@ def test_numbers_of_keras_in_fewer_calls(at_once):
     assert trained == by_keras(dataset, epochs=2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -116,6 +117,7 @@ class OwnBatch(keras.callbacks.Callback):
         pass
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "callback",
     [
@@ -152,6 +154,7 @@ def test_who_wants_every_batch(tmp_path):
         assert wants(made), made
 
 
+@pytest.mark.full
 def test_who_says_how_many_gets_it(at_once, tmp_path):
     said = model_of(kl.Model, 1)  # `steps_per_execution=1`
     assert fitted(said, data(60))[0] == [list(range(15))]

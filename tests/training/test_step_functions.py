@@ -94,6 +94,7 @@ def test_numbers_and_callbacks_of_keras(case, per_call):
     assert ours == keras_own
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per_call", [1, 3])
 def test_a_length_that_nobody_knows(per_call):
     """A call without a batch counts no step. (In Keras it does, and Adam's next steps are others.)"""
@@ -119,6 +120,7 @@ def generated():
         yield Pieces()[i]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per_call", [1, 2])
 @pytest.mark.parametrize(
     "source",
@@ -200,6 +202,7 @@ def test_logs_of_a_step_of_the_users(per_call):
             model.train_function(batches)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per_call", [1, 3])
 def test_errors_of_the_data_and_of_a_step(per_call):
     wrong = data(22).map(lambda x, y: (tf.debugging.check_numerics(x / (x - x), "wrong data"), y))
@@ -208,6 +211,7 @@ def test_errors_of_the_data_and_of_a_step(per_call):
             model_of(cls, per_call).fit(wrong, verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per_call", [1, 3])
 def test_stopped_in_the_middle_of_an_epoch(per_call):
     class Stop(keras.callbacks.Callback):
@@ -238,6 +242,7 @@ def test_over_devices(per_call):
     assert found[0] == found[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("devices", [1, 2])
 def test_data_begin_once_per_epoch_where_the_model_is_built(devices):
     begun = []

@@ -121,6 +121,7 @@ def test_nothing_and_nobody(head, rng):
     assert head.top_k(hidden[:0], K, np.zeros((0, CLASSES), int))[1].shape == (0, K)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [CLASSES, 2 * CLASSES])
 def test_who_has_too_few_left_does_not_stop_the_others(head, rng, width):
     hidden = rng.normal(size=(4, DIM)).astype("float32")
@@ -279,6 +280,7 @@ def test_the_last_step_is_the_last_that_is_not_padding():
         np.testing.assert_array_equal(predictor.predict(inputs, verbose=0)["ids"], want)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_exported", [False, True])
 def test_a_predictor_of_the_scores_of_all_classes(head, rng, is_exported, tmp_path):
     """They are those of `top_k` in the order of the ids; -inf of what is excluded, of one row all."""

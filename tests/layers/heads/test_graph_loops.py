@@ -37,6 +37,7 @@ def nested(loss_of):
     return tf.reduce_sum(tf.map_fn(each, tf.range(STEPS), fn_output_signature=tf.float32))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", [for_loop, mapped, nested])
 @pytest.mark.parametrize("optimizer", [None, "sgd"])
 @pytest.mark.parametrize("kind", HEADS)

@@ -147,6 +147,7 @@ def _head_in_the_midst(behind, base, vocab=11, dim=5):
     return base(tokens, outputs), head
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("base", [kl.Model, keras.Model])
 @pytest.mark.parametrize("behind", BEHIND)

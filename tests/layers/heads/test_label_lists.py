@@ -161,6 +161,7 @@ def test_lists_train_a_full_softmax_on_two_devices_as_on_one(options, rng):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["tree", "sampled", "connections"])
 def test_a_callback_watches_the_recall_of_lists_while_single_ids_are_trained(kind, rng):
     """After batches of both ranks Keras traces a step for targets of no known rank."""

@@ -132,6 +132,7 @@ def test_gradients_of_scores_take_no_step(head):
         np.testing.assert_array_equal(weight, old)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head", ["tree", "full", "sampled"])
 def test_a_loaded_model_trains_on(head, tmp_path):
     x, y = data()

@@ -37,6 +37,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("loss", ["binary_crossentropy", "squared_hinge"])
 def test_a_fused_optimizer_does_what_the_models_does(rng, name, loss):
@@ -93,6 +94,7 @@ def test_a_fused_head_trains_over_frozen_layers(rng, optimizer):
     assert losses[-1] < losses[0] - 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["padded", "ragged", "sparse"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_fit_takes_every_form(rng, form, steps):

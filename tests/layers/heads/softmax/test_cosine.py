@@ -85,6 +85,7 @@ def test_candidates_alone_are_normalized(rng):
     assert set(gradient.indices.numpy()) <= set(ids) | set(y)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_path_has_the_same_scores(rng, kind, tmp_path):
     model, head = model_of(head_of(kind), metrics=[kl.metrics.Perplexity(), kl.metrics.TopKAccuracy(3)])

@@ -168,6 +168,7 @@ def test_a_step_that_fails_changes_nothing(rng):
         np.testing.assert_array_equal(old, new.numpy(), err_msg=new.path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "policy, loss",
     [("bfloat16", "softmax"), ("mixed_bfloat16", "bpr"), ("mixed_float16", "binary_crossentropy")],

@@ -159,6 +159,7 @@ def test_frozen(kind, frozen, words):
     assert (before["small"] != after["small"]).any()
 
 
+@pytest.mark.full
 def test_saved_once(kind, words, tmp_path):
     model = model_of(kind, words=words)
     other = model_of(kind, by_name=True, words=words)
@@ -190,6 +191,7 @@ def assert_shared(model, other):
     assert [w.path for w in head.trainable_weights] == ["head/bias"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["clone", "json"])
 def test_copies_have_a_table_of_their_own(kind, how, words):
     model = model_of(kind, words=words)

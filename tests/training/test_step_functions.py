@@ -39,8 +39,7 @@ def data(examples, batch=4, **options):
 
 
 def model_of(cls, per_call, devices=1, **options):
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
-    with strategy.scope() if devices > 1 else tf.device("CPU:0"):
+    with strategy_of(devices).scope() if devices > 1 else tf.device("CPU:0"):
         keras.utils.set_random_seed(0)
         x = keras.Input((3,))
         hidden = keras.layers.Dropout(0.2)(keras.layers.Dense(5, activation="tanh")(x))

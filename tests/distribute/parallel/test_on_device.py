@@ -250,7 +250,9 @@ def test_what_is_refused():
     layer = OnDevice(keras.layers.Dense(3), "/device:CPU:1")
     with pytest.raises(ValueError, match=r"that on which 'dense.*' was put before, CPU:1"):
         OnDevice(layer, SECOND)
-    strategy = tf.distribute.MirroredStrategy(["CPU:1", "CPU:2"])
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:1", "CPU:2"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
     with strategy.scope():
         words = ShardedEmbedding(50, 3, placement="modulo")
         words.build()

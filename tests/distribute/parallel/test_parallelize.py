@@ -440,7 +440,9 @@ def test_models_that_cannot_be_cut():
     inside = small.layers[0].name
     with pytest.raises(ValueError, match=f"Received: '{inside}', which is inside '{small.name}'"):
         parallelize(nested, "stages", DEVICES[:2], cuts=[inside])
-    with tf.distribute.MirroredStrategy(DEVICES[:2]).scope():
+    with tf.distribute.MirroredStrategy(
+        DEVICES[:2], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    ).scope():
         model = dense_model()
         with pytest.raises(NotImplementedError, match="cannot be combined with a strategy"):
             parallelize(model, "stages", DEVICES[2:])

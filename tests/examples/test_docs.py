@@ -39,7 +39,7 @@ def test_blocks_run(name, tmp_path, monkeypatch):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(tmp_path)
-    # Keys of collectives begin anew with each strategy, and may meet those of another page's strategy.
+    # Each strategy counts the keys of its collectives from the same number: pages must not share keys.
     key = 1000 * (1 + list(PAGES).index(name))
     monkeypatch.setattr(tf.distribute.MirroredStrategy, "_collective_key_base", key)
     policy, names = keras.config.dtype_policy(), {"__name__": "docs"}

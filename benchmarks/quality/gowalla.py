@@ -1,6 +1,6 @@
 """Gowalla as LightGCN splits it: models of cosines beside published numbers, over several seeds.
 
-Recall@20 and NDCG@20 are those of LightGCN's code: means over the users with test items, of the 20 best items
+Recall@20 and NDCG@20 follow LightGCN's code: means over the users with test items, of the 20 best items
 that a user does not have in training. Recall is hits over test items. NDCG is the sum of 1 / log2(rank + 1)
 over the hits, over the same sum for the first min(20, test items) ranks.
 """

@@ -199,10 +199,8 @@ def _decoded(column):
 
     if not pa.types.is_dictionary(column.type):
         return column
-    if column.type.value_type in (
-        pa.string_view(),
-        pa.binary_view(),
-    ):  # of polars; Arrow cannot take from them
+    views = pa.string_view(), pa.binary_view()  # of polars; Arrow cannot take rows from them
+    if column.type.value_type in views:
         column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.binary()))
     return column.dictionary_decode()
 

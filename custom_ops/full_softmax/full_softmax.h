@@ -25,9 +25,10 @@
 // A GPU gives the same numbers, and the same bits on every run: no float atomics, sums have an order that
 // depends on the sizes alone. Less than 2^31 tokens, classes and columns. Rows are copied to shared memory 16
 // bytes at a time, and without waiting, where they are aligned to them. Products are those of tensor cores
-// (common/cuda/gemm/): three of TF32 for float32, which lose 2^-22 of a product; of bfloat16 where rows or
-// hidden vectors are. Beside rows of bfloat16 hidden vectors of float32 keep 16 bits. Beside hidden vectors
-// of bfloat16 all factors are rounded to it: rows, and gradients of logits.
+// (common/cuda/gemm/): three of TF32 for float32, which lose 2^-22 of a product, or one, which loses 2^-11,
+// where the call allows it (GpuCall::tf32); of bfloat16 where rows or hidden vectors are. Beside rows of
+// bfloat16 hidden vectors of float32 keep 16 bits. Beside hidden vectors of bfloat16 all factors are rounded
+// to it: rows, and gradients of logits.
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_H_
 

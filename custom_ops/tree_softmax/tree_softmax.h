@@ -32,10 +32,11 @@
 // A GPU gives the same tensors, and the same bits on every run: no float atomics, sums have an order that
 // depends on the sizes alone. Any dim; rows are read in 16-byte pieces (8 for bfloat16) where dim is a
 // multiple of 4. Wide nodes use tensor cores (common/cuda/gemm/): three products of TF32 for float32 tables,
-// which lose 2^-22 of a product; bfloat16 for tables of bfloat16, where float32 factors keep 16 bits. Beside
-// hidden vectors of bfloat16 each product of a wide node is one of bfloat16: rows of float32, and the
-// gradients of logits, are rounded, in loss and gradient alike. Sums are of float32, and those of bias
-// gradients of what is not rounded. Narrow nodes and top-k take hidden vectors as float32.
+// which lose 2^-22 of a product, or one, which loses 2^-11, where the call allows it (GpuCall::tf32);
+// bfloat16 for tables of bfloat16, where float32 factors keep 16 bits. Beside hidden vectors of bfloat16 each
+// product of a wide node is one of bfloat16: rows of float32, and the gradients of logits, are rounded, in
+// loss and gradient alike. Sums are of float32, and those of bias gradients of what is not rounded. Narrow
+// nodes and top-k take hidden vectors as float32.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 

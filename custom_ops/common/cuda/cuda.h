@@ -28,6 +28,7 @@ struct GpuCall {
   GpuStream stream;
   Scratch* scratch;
   LateReport* late = nullptr;
+  bool tf32 = false;  // products of float32 may round their factors to TF32 (common/cuda/gemm/)
 };
 
 const char* CudaErrorName(int error);

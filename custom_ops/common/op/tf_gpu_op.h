@@ -10,6 +10,7 @@
 #include "common/cuda/late_report.h"
 #include "common/op/call_op.h"
 #include "common/op/tf_op.h"
+#include "tsl/platform/tensor_float_32_utils.h"
 
 namespace largeout {
 
@@ -33,7 +34,8 @@ class OpCall<GpuCall> {
       : context_(context), stream_(ContextStream(context)), late_(late), scratch_(context) {}
 
   tensorflow::OpKernelContext* context() const { return context_; }
-  GpuCall get() { return {stream_, &scratch_, late_}; }
+  // Products are as exact as those of TensorFlow's own ops: `tf.config.experimental`'s TF32, on by default.
+  GpuCall get() { return {stream_, &scratch_, late_, tsl::tensor_float_32_execution_enabled()}; }
   absl::Status Status(int error) const {
     return error == kNoMemory && !scratch_.status().ok() ? scratch_.status() : GpuStatus(error);
   }

@@ -52,6 +52,18 @@ class OnGpu {
   const int shift_;
 };
 
+// While one lives, products of float32 in calls may round their factors to TF32.
+class AllowTf32 {
+ public:
+  AllowTf32() { Allowed() = true; }
+  ~AllowTf32() { Allowed() = false; }
+  AllowTf32(const AllowTf32&) = delete;
+  static bool& Allowed() {
+    static bool allowed = false;
+    return allowed;
+  }
+};
+
 template <>
 class TestCall<GpuCall> final : public Scratch {
  public:
@@ -59,7 +71,7 @@ class TestCall<GpuCall> final : public Scratch {
   using Array = OnGpu<X>;
 
   explicit TestCall(int /*threads*/ = 1) {}
-  GpuCall get() { return {nullptr, this}; }
+  GpuCall get() { return {nullptr, this, nullptr, AllowTf32::Allowed()}; }
 
   // Every piece is new and full of NaN, so that reading what nobody wrote shows. The emulation knows what was written.
   void* Allocate(int64_t bytes) override {

@@ -11,10 +11,12 @@ namespace largeout {
 namespace {
 
 // c [m, n] = a b: a is [m, k], or [k, m] where it does not run along k; b [n, k] or [k, n]. A tile a block,
-// and a block has all tiles of its rows, one after another. kRounds: float32 factors are rounded.
+// and a block has all tiles of its rows, one after another. kRounds: float32 factors are rounded, to
+// bfloat16; tf32: to TF32.
 template <class Shape, bool kAAlongK, bool kBAlongK, bool kRounds, typename A, typename B>
 __global__ void __launch_bounds__(kTileThreads)
-    Product(const A* a, const B* b, int m, int n, int k, int stride_a, int stride_b, bool aligned, float* c) {
+    Product(const A* a, const B* b, int m, int n, int k, int stride_a, int stride_b, bool aligned, bool tf32,
+            float* c) {
   const int row = blockIdx.x * Shape::kM;
   for (int column = 0; column < n; column += Shape::kN) {
     const auto x = kAAlongK ? PartOf<kRounds>(a, stride_a, m, k, row, 0, aligned)
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const auto y = kBAlongK ? PartOf<kRounds>(b, stride_b, n, k, column, 0, aligned)
                             : PartOf<kRounds>(b, stride_b, k, n, 0, column, aligned);
     float acc[Shape::kTM][Shape::kTN] = {};
-    MultiplyTile<Shape, kAAlongK, kBAlongK>(x, y, 0, k, DynamicShared<char>(), acc, NothingEachK());
+    MultiplyTile<Shape, kAAlongK, kBAlongK>(x, y, 0, k, tf32, DynamicShared<char>(), acc, NothingEachK());
     StoreTile<Shape>(
         acc, m - row, n - column, n % 2 == 0,
         [&](int r) { return c + static_cast<int64_t>(row + r) * n + column; },
@@ -43,7 +45,7 @@ std::vector<X> Matrix(int rows, int columns, int stride, Random* random) {
 
 // tolerance: of the sum of the sizes of the terms.
 template <typename T, class Shape, bool kAAlongK, bool kBAlongK, bool kRounds, typename A, typename B>
-void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
+void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance, bool tf32) {
   Random random(m * 31 + n * 7 + k);
   const int stride_a = (kAAlongK ? k : m) + pad, stride_b = (kBAlongK ? k : n) + pad;
   std::vector<A> a = Matrix<A>(kAAlongK ? m : k, kAAlongK ? k : m, stride_a, &random);
@@ -61,15 +63,16 @@ void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
   CUDA_OK(Launch(Product<Shape, kAAlongK, kBAlongK, kRounds, A, B>,
                  static_cast<unsigned>((m + Shape::kM - 1) / Shape::kM), kTileThreads,
                  kTileBytes<Shape, kAAlongK, kBAlongK, RowOperand<A, kRounds>, RowOperand<B, kRounds>>,
-                 nullptr, first_a, first_b, m, n, k, stride_a, stride_b, aligned, c.get()));
+                 nullptr, first_a, first_b, m, n, k, stride_a, stride_b, aligned, tf32, c.get()));
   const std::vector<float> got = c.Host();
+  const auto factor = [&](auto x) { return tf32 ? Tf32Factor(ToFloat(x)) : Factor(x, kRounds); };
   double worst = 0.0;
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < n; ++j) {
       double want = 0.0, size = 0.0;
       for (int step = 0; step < k; ++step) {
-        const double term = Factor(a[kAAlongK ? i * stride_a + step : step * stride_a + i], kRounds) *
-                            Factor(b[kBAlongK ? j * stride_b + step : step * stride_b + j], kRounds);
+        const double term = factor(a[kAAlongK ? i * stride_a + step : step * stride_a + i]) *
+                            factor(b[kBAlongK ? j * stride_b + step : step * stride_b + j]);
         want += term, size += std::fabs(term);
       }
       const double error = std::fabs(got[static_cast<size_t>(i) * n + j] - want);
@@ -81,21 +84,21 @@ void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance) {
 }
 
 template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B, bool kRounds = false>
-void CheckShapes(double tolerance) {
+void CheckShapes(double tolerance, bool tf32 = false) {
   using Tall = typename Tiles<T>::Tall;
   using Flat = typename Tiles<T>::Flat;
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(17, 130, 48, 0, 0, tolerance);
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(1, 3, 1, 0, 0, tolerance);  // one step
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(24, 64, 40, 8, 0,
-                                                           tolerance);  // columns that are not multiplied
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(32, 16, 32, 0, 1, tolerance);  // misaligned
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(40, 72, 21, 3, 0, tolerance);
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(136, 128, 36, 4, 0, tolerance);
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(17, 130, 48, 0, 0, tolerance, tf32);
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(1, 3, 1, 0, 0, tolerance, tf32);  // one step
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(24, 64, 40, 8, 0, tolerance, tf32);  // columns that are not multiplied
+  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(32, 16, 32, 0, 1, tolerance, tf32);  // misaligned
+  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(40, 72, 21, 3, 0, tolerance, tf32);
+  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(136, 128, 36, 4, 0, tolerance, tf32);
 }
 
 template <bool kAAlongK, bool kBAlongK>
 void CheckKinds() {
   CheckShapes<float, kAAlongK, kBAlongK, float, float>(6e-7);
+  CheckShapes<float, kAAlongK, kBAlongK, float, float>(6e-7, true);
   CheckShapes<bfloat16, kAAlongK, kBAlongK, float, bfloat16>(2e-5);
   CheckShapes<bfloat16, kAAlongK, kBAlongK, float, float>(3e-5);
   CheckShapes<bfloat16, kAAlongK, kBAlongK, bfloat16, bfloat16>(6e-7);
@@ -118,7 +121,7 @@ LARGEOUT_TEST(LongSums) {
   using Shape = Tiles<float>::Flat;
   CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
-                 on_b.get(), m, n, k, k, k, true, c.get()));
+                 on_b.get(), m, n, k, k, k, true, false, c.get()));
   const std::vector<float> got = c.Host();
   for (int i = 0; i < m * n; ++i) {
     double want = 0.0;
@@ -139,7 +142,7 @@ LARGEOUT_TEST(SpecialNumbers) {
   using Shape = Tiles<float>::Flat;
   CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
-                 on_b.get(), m, n, k, k, k, true, c.get()));
+                 on_b.get(), m, n, k, k, k, true, false, c.get()));
   const std::vector<float> got = c.Host();
   for (int i = 0; i < m; ++i) {
     if (std::isfinite(numbers[i])) {

@@ -73,7 +73,7 @@ struct PartialTerms {
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     RangeTerms(SoftmaxRows<T> table, SoftmaxBatch<H, int32_t> batch, TermsPlan plan, PartialTerms out,
-               CopiedRows copied) {
+               CopiedRows copied, bool tf32) {
   using Shape = SoftmaxTile<T, H>;
   using Totals = TileTotals<Shape>;
   __shared__ float terms[Totals::kFloats];
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const int64_t first = tile * kTileColumns;
     const int classes = static_cast<int>(min(table.classes - first, int64_t{kTileColumns}));  // of the tile
     float acc[Shape::kTM][Shape::kTN] = {};
-    MultiplyLogits(batch.hidden, batch.count, table, token, first, copied, DynamicShared<char>(), acc);
+    MultiplyLogits(batch.hidden, batch.count, table, token, first, copied, tf32, DynamicShared<char>(),
+                   acc);
 #pragma unroll
     for (int i = 0; i < Shape::kTM; ++i) {
       const int64_t t = token + Shape::Row(i);
@@ -198,7 +199,8 @@ int FullSoftmaxGpu::Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>
     const int64_t blocks = CeilDiv(count, kTileRows) * plan.ranges;
     if (blocks > 0) {
       LARGEOUT_RETURN_IF_ERROR(Launch(RangeTerms<T, H>, static_cast<unsigned>(blocks), kTileThreads,
-                                      kLogitBytes<T, H>, stream, table, chunk, plan, parts, copied));
+                                      kLogitBytes<T, H>, stream, table, chunk, plan, parts, copied,
+                                      call_.tf32));
     }
     LARGEOUT_RETURN_IF_ERROR(Launch(JoinRanges, Blocks(count), kThreads, 0, stream, parts, plan.ranges,
                                     chunk.targets, count, batch.skip_target,

@@ -55,7 +55,7 @@ struct TokenGradients {
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     LogitGradients(SoftmaxRows<T> table, const H* hidden, TokenGradients of, SoftmaxChunk<H> chunk,
-                   CopiedRows copied) {
+                   CopiedRows copied, bool tf32) {
   using Shape = SoftmaxTile<T, H>;
   static_assert(kLogitBytes<T, H> >= Shape::kDown * kTileColumns * static_cast<int>(sizeof(float)),
                 "room for sums");
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                             table.bias == nullptr ? nullptr : table.bias + chunk.first, chunk.width,
                             table.dim};
   float acc[Shape::kTM][Shape::kTN] = {};
-  MultiplyLogits(hidden + chunk.token * table.dim, chunk.count, rows, token, first, copied,
+  MultiplyLogits(hidden + chunk.token * table.dim, chunk.count, rows, token, first, copied, tf32,
                  DynamicShared<char>(), acc);
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
@@ -151,11 +151,12 @@ template <typename T, typename H>
 class Gradients {
  public:
   Gradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch,
-            const SoftmaxBatchGradients<H, T>& out, GpuStream stream)
+            const SoftmaxBatchGradients<H, T>& out, const GpuCall& call)
       : table_(table),
         batch_(batch),
         out_(out),
-        stream_(stream),
+        stream_(call.stream),
+        tf32_(call.tf32),
         dim_(table.dim),
         plan_(table.classes, batch.count, dim_),
         rows_(out.rows != nullptr && dim_ > 0),
@@ -205,7 +206,7 @@ class Gradients {
     LARGEOUT_RETURN_IF_ERROR(Launch(
         LogitGradients<T, H>, Grid(CeilDiv(chunk.count, kTileRows) * CeilDiv(chunk.width, kTileColumns)),
         kTileThreads, kLogitBytes<T, H>, stream_, table_, batch_.hidden, of, chunk,
-        CopiedRows::Of(dim_, batch_.hidden, table_.rows)));
+        CopiedRows::Of(dim_, batch_.hidden, table_.rows), tf32_));
     if (out_.bias != nullptr) {
       LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns<H>, Blocks(chunk.width), kThreads, 0, stream_, chunk,
                                       chunk.token > 0, out_.bias + chunk.first));
@@ -217,13 +218,14 @@ class Gradients {
       LARGEOUT_RETURN_IF_ERROR(Launch(RowGradients<T, H>, Grid(CeilDiv(chunk.width, kTileRows) * columns),
                                       kTileThreads, kRowBytes<T, H>, stream_, chunk, batch_.hidden, dim_,
                                       sums, d_rows, RowsCopied(dim_, batch_.hidden),
-                                      RowsAligned(dim_, d_rows, sums.sums)));
+                                      RowsAligned(dim_, d_rows, sums.sums), tf32_));
     }
     if (hidden_) {
       LARGEOUT_RETURN_IF_ERROR(
           Launch(HiddenGradients<T, H>, Grid(CeilDiv(chunk.count, kTileRows) * columns * plan_.parts),
                  kTileThreads, kHiddenBytes<T, H>, stream_, chunk, table_, plan_.of_part, batch_.count,
-                 chunk.first > 0, parts_, RowsCopied(dim_, table_.rows), RowsAligned(dim_, parts_, nullptr)));
+                 chunk.first > 0, parts_, RowsCopied(dim_, table_.rows), RowsAligned(dim_, parts_, nullptr),
+                 tf32_));
     }
     return 0;
   }
@@ -234,6 +236,7 @@ class Gradients {
   const SoftmaxBatch<H, int32_t> batch_;
   const SoftmaxBatchGradients<H, T> out_;
   const GpuStream stream_;
+  const bool tf32_;
   const int64_t dim_;
   const GradPlan plan_;
   const bool rows_, hidden_;  // wanted, and not empty
@@ -260,7 +263,7 @@ int FullSoftmaxGpu::Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, 
     return SetZero(out.bias, table.classes, stream);
   }
   const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
-  Gradients<T, H> work(table, batch, out, stream);
+  Gradients<T, H> work(table, batch, out, call_);
   LARGEOUT_RETURN_IF_ERROR(work.Reserve(call_.scratch));
   return work.Run(of);
 }

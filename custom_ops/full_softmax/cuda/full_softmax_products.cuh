@@ -29,7 +29,7 @@ struct RowSums {
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     RowGradients(SoftmaxChunk<H> chunk, const H* hidden, int64_t dim, RowSums of, T* d_rows, bool copied,
-                 bool aligned) {
+                 bool aligned, bool tf32) {
   using Shape = SoftmaxTile<T, H>;
   const int64_t wide = CeilDiv(dim, kTileColumns);
   const int64_t row = blockIdx.x / wide * kTileRows, column = blockIdx.x % wide * kTileColumns;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   MultiplyTile<Shape, false, false>(
       PartOf(chunk.gradient, chunk.stride, chunk.count, chunk.width, 0, row, true),
       PartOf(hidden + chunk.token * dim, dim, chunk.count, dim, 0, column, copied), 0,
-      static_cast<int>(chunk.count), DynamicShared<char>(), acc, NothingEachK());
+      static_cast<int>(chunk.count), tf32, DynamicShared<char>(), acc, NothingEachK());
   const int64_t at = row * dim + column;
   const auto before = [&](int r) -> const float* { return of.add ? of.sums + at + r * dim : nullptr; };
   if (of.last) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     HiddenGradients(SoftmaxChunk<H> chunk, SoftmaxRows<T> table, int64_t of_part, int64_t all_tokens,
-                    bool add, float* parts, bool copied, bool aligned) {
+                    bool add, float* parts, bool copied, bool aligned, bool tf32) {
   using Shape = SoftmaxTile<T, H>;
   const int64_t dim = table.dim, wide = CeilDiv(dim, kTileColumns), high = CeilDiv(chunk.count, kTileRows);
   const int64_t column = blockIdx.x % wide * kTileColumns, token = blockIdx.x / wide % high * kTileRows;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   MultiplyTile<Shape, true, false>(
       PartOf(chunk.gradient, chunk.stride, chunk.count, end, token, 0, true),
       PartOf<kRoundsFactors<H>>(table.rows + chunk.first * dim, dim, end, dim, 0, column, copied),
-      static_cast<int>(begin), static_cast<int>(end), DynamicShared<char>(), acc, NothingEachK());
+      static_cast<int>(begin), static_cast<int>(end), tf32, DynamicShared<char>(), acc, NothingEachK());
   float* out = parts + (part * all_tokens + chunk.token + token) * dim + column;
   StoreTile<Shape>(
       acc, chunk.count - token, dim - column, aligned, [&](int t) { return out + t * dim; },

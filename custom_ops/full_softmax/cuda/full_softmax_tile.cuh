@@ -26,14 +26,14 @@ constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T, H>, true, true, RowOperand
 template <typename T, typename H>
 __device__ __forceinline__ void MultiplyLogits(const H* hidden, int64_t tokens, const SoftmaxRows<T>& table,
                                                int64_t token, int64_t first, const CopiedRows& copied,
-                                               char* shared,
+                                               bool tf32, char* shared,
                                                float (&acc)[SoftmaxTile<T, H>::kTM][SoftmaxTile<T, H>::kTN]) {
   using Shape = SoftmaxTile<T, H>;
   const int64_t dim = table.dim;
   MultiplyTile<Shape, true, true>(
       PartOf(hidden, dim, tokens, dim, token, 0, copied.hidden),
       PartOf<kRoundsFactors<H>>(table.rows, dim, table.classes, dim, first, 0, copied.table), 0,
-      static_cast<int>(dim), shared, acc, NothingEachK());
+      static_cast<int>(dim), tf32, shared, acc, NothingEachK());
   if (table.bias == nullptr) return;
 #pragma unroll
   for (int j = 0; j < Shape::kTN; ++j) {

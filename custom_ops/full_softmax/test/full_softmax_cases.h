@@ -181,12 +181,15 @@ void CheckAllClose(const std::vector<X>& got, const std::vector<double>& want, d
   CHECK_TRUE(worst <= tolerance * (1.0 + size));
 }
 
-// rounded: by products in bfloat16, for which rows and gradients of logits are rounded.
+constexpr double kInBfloat16 = 1e-2;
+
+// rounding: what products may lose for which rows and gradients of logits are rounded; 0: they are not.
 template <typename T, typename H>
-void CheckSoftmaxTruth(const SoftmaxProblem<T, H>& p, const SoftmaxResult<T, H>& got, bool rounded = false) {
+void CheckSoftmaxTruth(const SoftmaxProblem<T, H>& p, const SoftmaxResult<T, H>& got, double rounding = 0.0) {
   const SoftmaxTruth want(p);
-  const double of_rows = sizeof(T) == 2 || rounded ? 1e-2 : 3e-5, of_hidden = sizeof(H) == 2 ? 1e-2 : 3e-5;
-  const double of_logits = rounded && sizeof(T) == 4 ? 1e-2 : 3e-6;
+  const double of_rows = std::max(sizeof(T) == 2 ? kInBfloat16 : 3e-5, rounding),
+               of_hidden = std::max(sizeof(H) == 2 ? kInBfloat16 : 3e-5, rounding);
+  const double of_logits = std::max(3e-6, sizeof(T) == 4 ? rounding : 0.0);
   CheckAllClose(got.lse, want.lse, of_logits);
   CheckAllClose(got.ce, want.ce, of_logits);
   CheckAllClose(got.sum, want.sum, 10.0 * of_logits);
@@ -200,7 +203,7 @@ void CheckSoftmax(const SoftmaxProblem<T, H>& p) {
   ForEachProduct<Device, H>([&] {
     const auto got = RunSoftmax<Device>(p);
     CHECK_TRUE(!got.bad.found());
-    CheckSoftmaxTruth(p, got, MultipliesInBfloat16<Device, H>());
+    CheckSoftmaxTruth(p, got, MultipliesInBfloat16<Device, H>() ? kInBfloat16 : 0.0);
     CHECK_TRUE(got == (RunSoftmax<Device, int64_t>(p, 4)));
     CHECK_TRUE(got == (RunSoftmax<Device, int32_t>(p)));
   });

@@ -140,7 +140,8 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
                               saved.group_node,
                               saved.group_start,
                               work.offsets,
-                              const_cast<float*>(saved.pair_lse)};
+                              const_cast<float*>(saved.pair_lse),
+                              call.tf32};
   const TreeBatch<T> narrow = batch.With(floats);
   const TreeGradOutputs<T> out{pair_scale, d_hidden,      row_grads,  bias_grads,
                                partials,   bias_partials, hidden_sums};
@@ -207,7 +208,8 @@ int TreeSoftmaxGpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, cons
                                 plan.work.group_node,
                                 plan.work.group_start,
                                 plan.work.offsets,
-                                outputs.pair_lse};
+                                outputs.pair_lse,
+                                call_.tf32};
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
     if (plan.work.narrow_slices > 0) {
       const float* floats;

@@ -23,6 +23,7 @@ struct NodeLogits {
   const float* bias;     // of its rows, or null
   int64_t dim;
   int count, children;
+  bool tf32;  // GpuCall::tf32
 
   // Those of the children from `child` on.
   template <class Shape>
@@ -31,7 +32,7 @@ struct NodeLogits {
     const int depth = static_cast<int>(dim);
     const RowOperand<H> a{hidden, dim, index, count, depth, copied.hidden};
     const TableOperand<T, H> b{rows + child * dim, dim, nullptr, children - child, depth, copied.table};
-    MultiplyTile<Shape, true, true>(a, b, 0, depth, shared, acc, NothingEachK());
+    MultiplyTile<Shape, true, true>(a, b, 0, depth, tf32, shared, acc, NothingEachK());
     if (bias == nullptr) return;
 #pragma unroll
     for (int j = 0; j < Shape::kTN; ++j) {

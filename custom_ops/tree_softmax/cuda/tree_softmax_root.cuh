@@ -18,7 +18,7 @@ template <typename T>
 struct RootPlan {
   int Reserve(int64_t queries, int64_t size, Scratch* scratch);
   // Of `count` queries, at most `most`.
-  int Compute(const TreeTable<T>& table, const float* hidden, int64_t count, GpuStream stream);
+  int Compute(const TreeTable<T>& table, const float* hidden, int64_t count, const GpuCall& call);
 
   int64_t most = 0, children = 0;
   RootLogits logits{};

@@ -237,7 +237,7 @@ int TopKOf(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>&
   for (const int64_t each = root.most > 0 ? root.most : queries; task.first < queries; task.first += each) {
     task.queries = std::min(each, queries - task.first);
     if (root.most > 0) {
-      LARGEOUT_RETURN_IF_ERROR(root.Compute(table, hidden + task.first * table.dim, task.queries, stream));
+      LARGEOUT_RETURN_IF_ERROR(root.Compute(table, hidden + task.first * table.dim, task.queries, call));
       task.root = root.logits;
     }
     LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(task.queries, 0x7fffffff), false));

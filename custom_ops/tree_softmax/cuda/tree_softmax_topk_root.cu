@@ -65,10 +65,11 @@ int RootPlan<T>::Reserve(int64_t queries, int64_t size, Scratch* scratch) {
 }
 
 template <typename T>
-int RootPlan<T>::Compute(const TreeTable<T>& table, const float* hidden, int64_t count, GpuStream stream) {
+int RootPlan<T>::Compute(const TreeTable<T>& table, const float* hidden, int64_t count, const GpuCall& call) {
+  const GpuStream stream = call.stream;
   logits.count = count;
   const NodeLogits<T, float> root{
-      hidden, nullptr, table.rows, table.bias, table.dim, 0, static_cast<int>(children)};
+      hidden, nullptr, table.rows, table.bias, table.dim, 0, static_cast<int>(children), call.tf32};
   const int64_t ranges = CeilDiv(CeilDiv(children, kTileColumns), RangeTiles(count, children, 1));
   LARGEOUT_RETURN_IF_ERROR(Launch(RootTiles<T>, static_cast<unsigned>(CeilDiv(count, kTileRows) * ranges),
                                   kTileThreads, kLogitBytes<T, float>, stream, root, logits, high, total,

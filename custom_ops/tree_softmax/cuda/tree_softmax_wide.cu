@@ -24,7 +24,8 @@ __device__ __forceinline__ NodeLogits<T, H> LogitsOf(const TreeBatch<T, H>& batc
           table.bias == nullptr ? nullptr : table.bias + s.row,
           table.dim,
           s.count,
-          s.children};
+          s.children,
+          batch.tf32};
 }
 
 template <typename T, typename H>

@@ -99,8 +99,8 @@ __device__ __forceinline__ void HiddenPiece(const TreeBatch<T, H>& batch, const 
                              static_cast<int>(dim - column),          copied};
   float acc[Shape::kTM][Shape::kTN] = {};
   MultiplyTile<Shape, true, false>(a, b, static_cast<int>(begin),
-                                   static_cast<int>(min(begin + tile.each, int64_t{s.children})), shared, acc,
-                                   NothingEachK());
+                                   static_cast<int>(min(begin + tile.each, int64_t{s.children})), batch.tf32,
+                                   shared, acc, NothingEachK());
   if (s.children > tile.each) {
     StoreTile<Shape>(
         acc, s.count, kTileColumns, true, [&](int t) { return sums + t * kTileColumns; },
@@ -192,7 +192,7 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T, H>& batch, const RowP
   float acc[Shape::kTM][Shape::kTN] = {};
   float bias = 0.f;
   const bool wants_bias = column == 0 && out.bias_grads != nullptr && threadIdx.x < Shape::kM;
-  MultiplyTile<Shape, false, false>(a, b, 0, static_cast<int>(piece.count), shared, acc,
+  MultiplyTile<Shape, false, false>(a, b, 0, static_cast<int>(piece.count), batch.tf32, shared, acc,
                                     [&](const auto& grad) {
                                       if (wants_bias) {
                                         for (int k = 0; k < kTileK; ++k) bias += grad(threadIdx.x, k);

@@ -111,10 +111,11 @@ struct TreeBatch {
   const int32_t *group_node, *group_start;  // [groups] [groups + 1]
   const TreeOffsets* offsets;               // [groups + 1]
   float* pair_lse;                          // [pairs]
+  bool tf32;                                // GpuCall::tf32, of wide nodes
 
   // The same with hidden vectors in float32.
   TreeBatch<T> With(const float* floats) const {
-    return {tree, table, floats, pair_token, pair_row, group_node, group_start, offsets, pair_lse};
+    return {tree, table, floats, pair_token, pair_row, group_node, group_start, offsets, pair_lse, tf32};
   }
 };
 

@@ -6,6 +6,30 @@
 namespace largeout {
 LARGEOUT_TREE_SOFTMAX_CASES(TreeSoftmaxGpu)
 
+// Factors of wide nodes of float32 are rounded where the call allows it, those of narrow nodes never.
+LARGEOUT_TEST(EqualsExactProductsInTf32) {
+  constexpr double kInTf32 = 2e-3;
+  for (const auto& tree : {FlatTree(333), HeadTailTree(700, 90, 9, 5), TwoLevelTree(600, 2)}) {
+    const Problem<float> p(tree, 40, 301, 4);
+    for (const int64_t scratch : {-1, 20000}) {
+      const StepResult<float, float> exact = Step<TreeSoftmaxGpu>(p, scratch);
+      const AllowTf32 allowed;
+      const StepResult<float, float> got = Step<TreeSoftmaxGpu>(p, scratch);
+      CHECK_TRUE(got == Step<TreeSoftmaxGpu>(p, scratch));
+      CHECK_TRUE(got.rows == exact.rows && !SameBits(got.loss, exact.loss) &&
+                 !SameBits(got.d_hidden, exact.d_hidden) && !SameBits(got.row_grads, exact.row_grads));
+      CheckAllClose(got.loss, exact.loss, kInTf32, "loss");
+      CheckAllClose(got.d_hidden, exact.d_hidden, kInTf32, "d_hidden");
+      CheckAllClose(got.row_grads, exact.row_grads, kInTf32, "row_grads");
+      CheckAllClose(got.bias_grads, exact.bias_grads, kInTf32, "bias_grads");
+    }
+  }
+  const Problem<float> narrow(HuffmanTree(1000, 4), 20, 252, 3);
+  const auto exact = Step<TreeSoftmaxGpu>(narrow, -1);
+  const AllowTf32 allowed;
+  CHECK_TRUE(exact == Step<TreeSoftmaxGpu>(narrow, -1));
+}
+
 // The loss waits once where it knows about how many pairs will come, and the gradient that goes by its plan
 // not at all.
 LARGEOUT_TEST(HowOftenAStepWaits) {

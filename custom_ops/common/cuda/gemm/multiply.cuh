@@ -4,7 +4,8 @@
 // of probabilities on the way.
 //
 // Bounds, for a tile of M x N elements that are sums of K: 2 M N K flops, three times as many on the tensor
-// cores for float32 factors (two or three times for those that are split into bfloat16), and (M + N) K
+// cores for float32 factors that are not rounded to TF32 (two or three times for those that are split into
+// bfloat16), and (M + N) K
 // elements read, from the L2 cache where neighbouring blocks share operands: 128 x 128 float32 tiles read 1
 // byte for 32 flops, so 3 TB/s of it are asked of at 100 TFLOP/s.
 #ifndef LARGEOUT_COMMON_CUDA_GEMM_MULTIPLY_CUH_
@@ -33,6 +34,7 @@ __device__ __forceinline__ void SplitBf16(float x, float y, uint32_t* big, uint3
 }
 
 // The 16 x kDepth block of rows (or columns) from `first` and steps from k on, as the instructions take it.
+// Of factors that are rounded nobody uses `small`.
 template <class Mma, class Piece, bool kAlongK>
 __device__ __forceinline__ void LoadFragment(const typename Piece::Element* shared, int first, int k,
                                              uint32_t (&big)[4], uint32_t (&small)[4]) {
@@ -76,15 +78,15 @@ __device__ __forceinline__ void MultiplyKind(Bf16, float (&c)[4], const uint32_t
   MultiplyBlocks(c, a, b0, b1);
 }
 
-// acc += the product of the first `steps` of two pieces, rounded up. Tensor cores cut their sums where
+// acc += the product of the first `steps` of two pieces, rounded up. kTf32: factors of Tf32 are rounded. Tensor cores cut their sums where
 // float32 arithmetic rounds; so where several instructions make one step of the sum, they begin at zero, and
 // it is added by float32 arithmetic: in long sums the cuts would add up.
-template <class Shape, class PieceA, bool kAAlongK, class PieceB, bool kBAlongK>
+template <class Shape, class PieceA, bool kAAlongK, class PieceB, bool kBAlongK, bool kTf32>
 __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a,
                                                const typename PieceB::Element* b, int steps,
                                                float (&acc)[Shape::kTM][Shape::kTN]) {
   using Mma = typename Shape::Mma;
-  constexpr bool kOneA = PieceA::kOneFactor, kOneB = PieceB::kOneFactor;
+  constexpr bool kOneA = kTf32 || PieceA::kOneFactor, kOneB = kTf32 || PieceB::kOneFactor;
   constexpr int kDown = Shape::kTM / 2, kAcross = Shape::kTN / 2;
 #pragma unroll 1
   for (int k = 0; k < steps; k += Mma::kDepth) {
@@ -130,10 +132,10 @@ struct NothingEachK {
 
 // acc[i][j] += sum over k in [begin, end) of A(Row(i), k) * B(Column(j), k), in the order of k. Operands are
 // zero beyond their ends, so `end` is rounded up; warps whose rows or columns are all beyond them multiply
-// nothing. shared: kTileBytes, aligned to 16. All threads of the block come; they need a barrier before they
+// nothing. tf32: factors of Tf32 are rounded. shared: kTileBytes, aligned to 16. All threads of the block come; they need a barrier before they
 // use `shared` otherwise. each_k sees every piece of A, as a function of (row, k).
 template <class Shape, bool kAAlongK, bool kBAlongK, typename A, typename B, typename EachK>
-__device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, int end, char* shared,
+__device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, int end, bool tf32, char* shared,
                                              float (&acc)[Shape::kTM][Shape::kTN], const EachK& each_k) {
   using PieceA = Piece<Shape, Shape::kM, kAAlongK, A>;
   using PieceB = Piece<Shape, Shape::kN, kBAlongK, B>;
@@ -177,9 +179,15 @@ __device__ __forceinline__ void MultiplyTile(const A& a, const B& b, int begin, 
     each_k([&](int row, int step) {
       return GpuToFloat(at[kAAlongK ? row * PieceA::kStride + step : step * PieceA::kStride + row]);
     });
-    if (multiplies)
-      MultiplyPieces<Shape, PieceA, kAAlongK, PieceB, kBAlongK>(at, stage_b(stage), min(kTileK, end - k),
-                                                                acc);
+    const auto multiply = [&](auto rounds) {
+      MultiplyPieces<Shape, PieceA, kAAlongK, PieceB, kBAlongK, decltype(rounds)::value>(
+          at, stage_b(stage), min(kTileK, end - k), acc);
+    };
+    if (multiplies && std::is_same<typename Shape::Mma, Tf32>::value && tf32) {
+      multiply(std::is_same<typename Shape::Mma, Tf32>());
+    } else if (multiplies) {
+      multiply(std::false_type());
+    }
     stage = stage == kStages - 1 ? 0 : stage + 1;
     finish_piece(k + kTileK, stage);
   }

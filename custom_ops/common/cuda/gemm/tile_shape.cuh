@@ -11,7 +11,8 @@ namespace largeout {
 // How float32 and bfloat16 factors become those of a tensor core; kDepth: what one instruction sums over.
 //
 // Tf32: both factors are float32, each the sum of two TF32 numbers, x = big + small, of 11 bits each. The
-// three products but that of the small parts are summed: about 2^-22 of |x y| is lost.
+// three products but that of the small parts are summed: about 2^-22 of |x y| is lost. Where the call allows
+// it (GpuCall::tf32) each is rounded to `big`, and there is one product: about 2^-11 of |x y| is lost.
 struct Tf32 {
   static constexpr int kDepth = 8;
 };

@@ -5,11 +5,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedOptimizerMixin
+from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.ops.embedding.stock import stock_embedding_lookup
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.planning.placement import Placement
@@ -130,29 +128,8 @@ class SingleTableMixin(FusedOptimizerMixin):
             TableSpec(self.name, rows, dim, dtype=self.variable_dtype, storage=storage_of_spec(self.storage))
         ]
 
-    def save_own_variables(self, store: Any) -> None:
-        self.make_slots()
-        with digested(store, store_path(store)) as arrays:
-            self.table.save(arrays)
-            for name, variable in self.own_weights().items():
-                arrays[name] = variable.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        verify(store)
-        self.table.check(store)
-        for name, variable in self.own_weights().items():
-            shape = tuple(store[name].shape) if name in store else None
-            if shape != tuple(variable.shape):
-                raise ValueError(
-                    f"The weights file does not fit the layer {self.name!r}: its {name} must have the "
-                    f"shape {tuple(variable.shape)}. Received: {shape}"
-                )
-        if only_checking():
-            return
-        self.make_slots()
-        self.table.load(store)
-        for name, variable in self.own_weights().items():
-            variable.assign(store[name][...])
+    def saved_parts(self) -> list[Any]:
+        return [self.table, SavedVariables(self.own_weights())]
 
     def own_weights(self) -> dict[str, keras.Variable]:
         """Return `{name in files: keras.Variable}` of what is trained in addition to the table."""

@@ -9,11 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout._keras import store_path
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import may_have_other_rows, only_checking, verify
+from keras_largeout.files.loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
-from keras_largeout.layers._saved_state import LayerState
+from keras_largeout.layers._saved_state import LayerState, SavedVariables
 from keras_largeout.layers._steps import calls_of_step
 from keras_largeout.layers._vocabulary_placing import place_anew
 from keras_largeout.ops.embedding.kinds import values_of, with_values
@@ -139,7 +137,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self.num_oov_indices, self.mask_value = int(num_oov_indices), mask_value
         self.supports_jit = False  # custom ops
         self.autocast = False
-        self._resets, self._state, self._placed = [], None, None
+        self._resets, self._state, self._placed = [], {}, None
 
     def vocabulary_size(self) -> int:
         """Return the number of rows: of padding, of unknown ids, and of `capacity` others."""
@@ -278,26 +276,14 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         slots = np.flatnonzero(keys != EMPTY)
         return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
 
-    def save_own_variables(self, store: Any) -> None:
-        with digested(store, store_path(store)) as arrays:
-            for name, variable in self._state.items():
-                arrays[name] = variable.numpy()
+    def saved_parts(self) -> list[Any]:
+        return [SavedVariables(self._state)]
 
     def load_own_variables(self, store: Any) -> None:
-        verify(store)
         if may_have_other_rows() and "keys" in store and len(store["keys"]) != self.capacity:
+            verify(store)
             return self._take_anew(store)
-        for name, variable in self._state.items():
-            shape = tuple(store[name].shape) if name in store else None
-            if shape != tuple(variable.shape):
-                raise ValueError(
-                    f"The weights file does not fit the vocabulary {self.name!r}: its {name} must have the "
-                    f"shape {tuple(variable.shape)}. Received: {shape}"
-                )
-        if only_checking():
-            return
-        for name, variable in self._state.items():
-            variable.assign(np.asarray(store[name]))
+        super().load_own_variables(store)
 
     def _take_anew(self, store):
         """Takes the ids of a file of another capacity. Ids without a row are counted again."""

@@ -190,7 +190,7 @@ def test_another_capacity_does_not_load(tmp_path):
         keras.Sequential([keras.Input((2,), dtype="int64"), DynamicVocabulary(n)]) for n in (16, 32)
     )
     small.save_weights(tmp_path / "v.weights.h5")
-    with pytest.raises(ValueError, match="its keys must have the shape"):
+    with pytest.raises(ValueError, match="`keys` must have the shape"):
         large.load_weights(tmp_path / "v.weights.h5")
 
 

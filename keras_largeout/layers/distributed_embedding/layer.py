@@ -9,14 +9,11 @@ import keras
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._feature_use import FeatureUse
 from keras_largeout.layers._fused_optimizer import add_trigger, check_not_scaled
 from keras_largeout.layers._inputs import check_keras_3
-from keras_largeout.layers._saved_state import LayerState
+from keras_largeout.layers._saved_state import LayerState, SavedRows
 from keras_largeout.layers.distributed_embedding.features import (
     FeatureStructure,
     bundled,
@@ -350,21 +347,8 @@ class DistributedEmbedding(LayerState, keras.layers.Layer):
 
     # Saving. The tables' optimizers are saved by Keras, in folders of their own.
 
-    def save_own_variables(self, store: Any) -> None:
-        self.make_slots()
-        with digested(store, store_path(store)) as arrays:
-            for name, rows in self.get_embedding_tables().items():
-                rows.save(arrays, name)
-
-    def load_own_variables(self, store: Any) -> None:
-        verify(store)
-        tables = self.get_embedding_tables()
-        for name, rows in tables.items():
-            rows.check(store, name)
-        if not only_checking():
-            self.make_slots()
-            for name, rows in tables.items():
-                rows.load(store, name)
+    def saved_parts(self) -> list[Any]:
+        return [SavedRows(name, rows) for name, rows in self.get_embedding_tables().items()]
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 import weakref
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -122,47 +123,9 @@ class HeadTree:
             )
         self.tree = trees.Tree.from_arrays(*arrays)
 
-    # Files.
-
-    def save(self, store, dim):
-        for field, variable in zip(_SAVED, self.variables):
-            store[field] = variable.numpy()
-        if self.tree is not None:
-            cut = self.cut(dim)
-            store["cut_nodes"], store["cut_loads"] = cut.nodes, cut.loads
-
-    def saved(self, store, name):
-        """Return the tree in a file.
-
-        Raises:
-            ValueError: it has other sizes than this one.
-        """
-        saved = [np.asarray(store[field]) for field in _SAVED if field in store]
-        expected = [tuple(v.shape) for v in self.variables[: len(_SAVED)]]
-        if [a.shape for a in saved] != expected:
-            raise ValueError(
-                f"The weights file does not fit the head {name!r}: expected a tree of "
-                f"{self.num_classes} classes and "
-                f"{self.num_nodes} nodes, array shapes {expected}. Received: {[a.shape for a in saved]}."
-            )
-        return trees.Tree.from_arrays(*saved)
-
-    def take(self, tree, store, sharded, dim):
-        """Makes `tree` this one, with the cut that the store has for it; `sharded` places its rows again."""
-        if self.tree is not None and _digest(self.tree) == _digest(tree):
-            return
-        cut = None
-        if "cut_nodes" in store:
-            cut = TreeCut(np.asarray(store["cut_nodes"]), np.asarray(store["cut_loads"]))
-        if sharded is not None:
-            cut = cut or TreeCut.of(tree, None, dim)
-            sharded.replace_tree(tree, cut)
+    def replace(self, tree, cut):
+        """Takes another tree of the same sizes; `cut` may be None."""
         self.tree, self._cut = tree, cut
-
-    def fill(self):
-        """Writes the tree into the variables."""
-        for field, variable in zip(TreeArrays._fields, self.variables):
-            variable.assign(self.tree.arrays()[field])
 
     def config(self, dim):
         """Return dict: the sizes of the tree, and a digest by which a clone in this process finds it."""
@@ -176,6 +139,55 @@ class HeadTree:
             "top_rows": top_rows,
             "largest_subtree": largest,
         }
+
+
+class SavedTree(NamedTuple):
+    """The tree of a head as a part of what the head saves.
+
+    Attributes:
+        mine: the `HeadTree` of the head.
+        dim: int, of its hidden vectors.
+        sharded: the `ShardedTree` that places the rows, or None.
+    """
+
+    mine: HeadTree
+    dim: int
+    sharded: Any
+
+    def save(self, arrays):
+        for field, variable in zip(_SAVED, self.mine.variables):
+            arrays[field] = variable.numpy()
+        if self.mine.tree is not None:
+            cut = self.mine.cut(self.dim)
+            arrays["cut_nodes"], arrays["cut_loads"] = cut.nodes, cut.loads
+
+    def check(self, store):
+        self._tree_in(store)
+
+    def load(self, store):
+        tree = self._tree_in(store)
+        if self.mine.tree is None or _digest(self.mine.tree) != _digest(tree):
+            cut = None
+            if "cut_nodes" in store:
+                cut = TreeCut(np.asarray(store["cut_nodes"]), np.asarray(store["cut_loads"]))
+            if self.sharded is not None:
+                cut = cut or TreeCut.of(tree, None, self.dim)
+                self.sharded.replace_tree(tree, cut)
+            self.mine.replace(tree, cut)
+        for field, variable in zip(TreeArrays._fields, self.mine.variables):
+            variable.assign(self.mine.tree.arrays()[field])
+
+    def _tree_in(self, store):
+        saved = [np.asarray(store[field]) for field in _SAVED if field in store]
+        shapes, expected = (
+            [tuple(array.shape) for array in arrays] for arrays in (saved, self.mine.variables[: len(_SAVED)])
+        )
+        if shapes != expected:
+            raise ValueError(
+                f"The file must have a tree of {self.mine.num_classes} classes and {self.mine.num_nodes} "
+                f"nodes, array shapes {expected}. Received: {shapes}"
+            )
+        return trees.Tree.from_arrays(*saved)
 
 
 def _variable(head, field, value, one_copy):

@@ -82,12 +82,24 @@ class PerClass:
             clipped = tf.clip_by_value(classes, 0, self.variable.shape[0] - 1)
         return tf.gather(self.variable.value, clipped)  # where the variable is
 
+    # A part of what the head saves.
+
     def save(self, arrays):
-        """Put the numbers into a dict of arrays."""
         arrays[self.name] = self.variable.numpy()
 
+    def check(self, store):
+        if self.name not in store:
+            raise ValueError(
+                f"`{self.name}` must be in both, or in neither. Received: a file without them, for a head "
+                "with them"
+            )
+        if np.shape(store[self.name]) != tuple(self.variable.shape):
+            raise ValueError(
+                f"`{self.name}` must have the shape {tuple(self.variable.shape)}. "
+                f"Received: a file with the shape {np.shape(store[self.name])}"
+            )
+
     def load(self, store):
-        """Take the numbers that `save` has put there."""
         self.variable.assign(np.asarray(store[self.name]))
 
 
@@ -102,17 +114,3 @@ class LabelWeights(PerClass):
         weights = self.of(lists.labels)
         with on_the_host():
             return lists._replace(weights=weights if lists.weights is None else weights * lists.weights)
-
-
-def check_stored(name, given, store):
-    """Raises ValueError where a file lacks the `PerClass` that the head has (or None), or has others."""
-    if (name in store) != (given is not None):
-        there, here = ("without", "with") if given is not None else ("with", "without")
-        raise ValueError(
-            f"`{name}` must be in both, or in neither. Received: a file {there} them, for a head {here} them"
-        )
-    if given is not None and np.shape(store[name]) != tuple(given.variable.shape):
-        raise ValueError(
-            f"`{name}` must have the shape {tuple(given.variable.shape)}. "
-            f"Received: a file with the shape {np.shape(store[name])}"
-        )

@@ -9,19 +9,16 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import annotate_training, in_training
-from keras_largeout._keras import store_path
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._saved_state import NotSaved
 from keras_largeout.layers._tied import Tied
 from keras_largeout.layers.heads._margin import Margin
-from keras_largeout.layers.heads._per_class import PerClass, check_stored
+from keras_largeout.layers.heads._per_class import PerClass
 from keras_largeout.layers.heads._scoring import check_token_shape, of_active
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.rows import unit_rows
-from keras_largeout.tables.row_range import saved_shape
 from keras_largeout.tables.table import ShardedTable, track_shards
 
 
@@ -284,40 +281,10 @@ class TableHead(FusedHeadMixin, Head):
     def _own_tables(self):
         return [table for table in self.softmax_weights.tables if self._tied is None or table is self.bias]
 
-    def save_own_variables(self, store):
-        self.make_slots()
-        with digested(store, store_path(store)) as arrays:
-            for table in self._own_tables():
-                table.save(arrays)
-            for numbers in filter(None, self._per_class().values()):
-                numbers.save(arrays)
-            self.save_more(arrays)
-
-    def load_own_variables(self, store):
-        verify(store)
-        if not self.use_bias and saved_shape(store, "bias") is not None:
-            raise ValueError(
-                f"The weights file does not fit the head {self.name!r}: it holds biases. "
-                "Received: use_bias=False"
-            )
-        for table in self._own_tables():  # all of them, before anything is changed
-            table.check(store)
-        for name, numbers in self._per_class().items():
-            check_stored(name, numbers, store)
-        if only_checking():
-            return
-        self.make_slots()
-        for table in self._own_tables():
-            table.load(store)
-        for numbers in filter(None, self._per_class().values()):
-            numbers.load(store)
-        self.load_more(store)
-
-    def save_more(self, arrays):
-        """Writes what a subclass keeps besides tables and numbers of classes; `load_more` reads it."""
-
-    def load_more(self, store):
-        """Reads what `save_more` wrote."""
+    def saved_parts(self):
+        numbers = [each or NotSaved(name, name) for name, each in self._per_class().items()]
+        bias = [] if self.use_bias else [NotSaved("bias", "use_bias")]
+        return [*bias, *self._own_tables(), *numbers]
 
     def get_config(self):
         config = {

@@ -8,14 +8,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._keras import store_path
 from keras_largeout.distribute.balance.recording import record
 from keras_largeout.distribute.outputs.sharded_tree import ShardedTree
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers.heads._head_tree import HeadTree
+from keras_largeout.layers._saved_state import NotSaved
+from keras_largeout.layers.heads._head_tree import HeadTree, SavedTree
 from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
@@ -29,7 +27,6 @@ from keras_largeout.replicas.devices import table_devices
 from keras_largeout.replicas.hosts import ALONE
 from keras_largeout.tables.lookup import LogicalRows
 from keras_largeout.tables.placing import check_placement
-from keras_largeout.tables.row_range import saved_shape
 from keras_largeout.tables.table import ShardedTable, track_shards
 from keras_largeout.trees import Tree
 
@@ -262,30 +259,9 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         plain = self._sharded is None and len(self.kernel_table.devices) == 1
         return [table.variable for table in self._tables()] if plain and self.trainable else []
 
-    def save_own_variables(self, store: Any) -> None:
-        self.make_slots()
-        with digested(store, store_path(store)) as arrays:
-            self._tree.save(arrays, self.dim)
-            for table in self._tables():
-                table.save(arrays)
-
-    def load_own_variables(self, store: Any) -> None:
-        verify(store)
-        tree = self._tree.saved(store, self.name)
-        if not self.use_bias and saved_shape(store, "bias") is not None:
-            raise ValueError(
-                f"The weights file does not fit the head {self.name!r}: it holds biases. "
-                "Received: use_bias=False"
-            )
-        for table in self._tables():  # all of them, before anything is changed
-            table.check(store)
-        if only_checking():
-            return
-        self.make_slots()
-        self._tree.take(tree, store, self._sharded, self.dim)
-        for table in self._tables():
-            table.load(store)
-        self._tree.fill()
+    def saved_parts(self) -> list[Any]:
+        tree = SavedTree(self._tree, self.dim, self._sharded)
+        return [tree, *self._tables(), *([] if self.use_bias else [NotSaved("bias", "use_bias")])]
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
+from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._ranking import RankingLoss
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
@@ -252,12 +253,9 @@ class SampledSoftmax(TableHead):
     def _per_class(self):
         return {**super()._per_class(), "counts": self._counts}
 
-    def save_more(self, arrays: Any) -> None:
-        arrays["seed_state"] = keras.ops.convert_to_numpy(self._seeds.state)  # a training goes on as it would
-
-    def load_more(self, store: Any) -> None:
-        if "seed_state" in store:
-            self._seeds.state.assign(np.asarray(store["seed_state"]))
+    def saved_parts(self) -> list[Any]:
+        seeds = {"seed_state": self._seeds.state}  # a training goes on as it would
+        return [*super().saved_parts(), SavedVariables(seeds, optional=True)]
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -10,16 +10,14 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
-from keras_largeout._keras import store_path
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, scores_of, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
 from keras_largeout.distribute.outputs.rewiring import BatchKeeper, rewire, slots_of
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers.heads._per_class import LabelWeights, check_stored
+from keras_largeout.layers._saved_state import NotSaved
+from keras_largeout.layers.heads._per_class import LabelWeights
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops._gradients import without_gradient
 from keras_largeout.ops.fan_in.wrapper import LOSSES
@@ -348,26 +346,8 @@ class SparseOutput(FusedHeadMixin, Head):
 
     # Saving. The layer's optimizer is saved by Keras, in its own folder.
 
-    def save_own_variables(self, store: Any) -> None:
-        self.make_slots()
-        with digested(store, store_path(store)) as arrays:
-            self.fan_in_weights.save(arrays)
-            if self._label_weights is not None:
-                self._label_weights.save(arrays)
-
-    def load_own_variables(self, store: Any) -> None:
-        verify(store)
-        weights = self.fan_in_weights
-        try:
-            check_stored("label_weights", self._label_weights, store)
-            (weights.check if only_checking() else weights.load)(store)
-        except ValueError as error:
-            raise ValueError(f"Weights of the head {self.name!r}: {error}") from error
-        if only_checking():
-            return
-        self.make_slots()
-        if self._label_weights is not None:
-            self._label_weights.load(store)
+    def saved_parts(self) -> list[Any]:
+        return [self.fan_in_weights, self._label_weights or NotSaved("label_weights", "label_weights")]
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from keras_largeout._head_annotations import (
 )
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
+from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.layers.heads.retrieval.batch_softmax import BatchSoftmax
@@ -308,14 +309,9 @@ class Retrieval(TableHead):
         self._items.prepare_load(self, store)
         super().load_own_variables(store)
 
-    def save_more(self, arrays: Any) -> None:
-        for name, weight in self._batch_softmax.state().items():
-            arrays[name] = keras.ops.convert_to_numpy(weight)
-
-    def load_more(self, store: Any) -> None:
-        for name, weight in self._batch_softmax.state().items():
-            if name in store:
-                weight.assign(np.asarray(store[name]))
+    def saved_parts(self) -> list[Any]:
+        state = self._batch_softmax.state()
+        return [*super().saved_parts(), SavedVariables(state, optional=True)]
 
     def summary_note(self) -> str | None:
         return None

@@ -78,9 +78,12 @@ def test_a_full_disk_leaves_the_last_file(tmp_path, monkeypatch, cls, name):
         for size in (0, 1000, len(before) // 2):
             with full_disk(size):
                 fails(errno.EFBIG)
-    other = make(cls, 2.0)
-    other.load_weights(path)
-    for ours, theirs in zip(saved, other.get_weights()):
+    if name == "m.keras":  # Python 3.12.1 fails in `load_weights` of a Keras model (cpython issue 128131)
+        other = keras.models.load_model(path)
+    else:
+        other = make(cls, 2.0)
+        other.load_weights(path)
+    for ours, theirs in zip(saved, other.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     model.fit(*data(), verbose=0, callbacks=[saves])  # there is room again
     assert path.read_bytes() != before

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model, written_by_first
 from keras_largeout.files.atomic_write import put, scratch_in
 from keras_largeout.ops import export_mode
+from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.export_proxy import write_tables
 
 _LARGEST_CONSTANT = 16 * 2**20
@@ -90,6 +92,8 @@ def export_saved_model(
         _check_ops(concrete)
         _check_captures(concrete)
         module.state = _captured_state(serving, concrete)
+        # By it a delta finds what it was made for: `serving/apply.py`.
+        module.version = plain_variable(secrets.token_hex(16), trainable=False, name="version")
         # In the order in which they were met, which is that of all hosts: they read them together.
         arrays = {id(variable): array for array, variable in export_mode.stand_ins().values()}
         order = {key: number for number, key in enumerate(arrays)}
@@ -202,13 +206,16 @@ def _fail_large(what, size):
 
 
 def _captured_state(serving, concrete):
-    """Return the variables and lookup tables that the graph reads: what the SavedModel must own."""
+    """Return the variables and lookup tables that the graph reads: what the SavedModel must own.
+
+    They are in the order in which the graph met them, which is the same in every export of a model.
+    """
     needed = {id(tensor): tensor for tensor in concrete.captured_inputs if tensor.dtype == tf.resource}
-    state = []
+    order, state = list(needed), {}
 
     def take(owner, handle):
         if needed.pop(id(handle), None) is not None:
-            state.append(owner)
+            state[id(handle)] = owner
 
     for variable in concrete.graph.variables:
         take(variable, variable.handle)
@@ -221,7 +228,7 @@ def _captured_state(serving, concrete):
             "The model must own the state that it reads: a resource is held by none of its layers. "
             f"Received: {[str(tensor) for tensor in needed.values()]}"
         )
-    return state
+    return [state[key] for key in order]
 
 
 def _check_target(path, overwrite):

@@ -73,7 +73,7 @@ MAY_IMPORT = {
         "trees",
     },
     "callbacks": {"layers", "training", "distribute", "tables", "replicas", "planning", "ops"},
-    "serving": {"layers", "ops"},
+    "serving": {"layers", "export", "distribute", "ops"},
     "export": {"layers", "distribute", "tables", "replicas", "ops"},
     "resizing": {"layers", "distribute", "tables", "replicas"},
     "versions": {"ops"},

@@ -12,6 +12,7 @@ from _training import assert_same
 from conformance._layers import BATCH, LAYERS
 
 import keras_largeout as kl
+from keras_largeout.serving import apply
 
 EPOCHS = 2
 
@@ -168,6 +169,25 @@ def export(layer, strategy, folder):
         np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def delta(layer, strategy, folder):
+    """A delta gives the variables of a whole export, to the bit, and a loaded model its answers."""
+    model, _ = trained(layer, strategy)
+    serving = LAYERS[layer].serving(model)
+    kl.export_saved_model(serving, folder / "1")
+    fit(layer, model, 1)
+    kl.export_saved_model(serving, folder / "whole")
+    kl.serving.export_delta(folder / "whole", folder / "1", folder / "2.delta")
+    kl.serving.apply_delta(folder / "1", folder / "2.delta", folder / "2")
+    want = dict(apply.read_tensors(folder / "whole"))
+    for key, tensor in apply.read_tensors(folder / "2"):
+        np.testing.assert_array_equal(tensor, want[key], err_msg=key)
+    x = tf.constant(LAYERS[layer].data()[0][:5])
+    served, whole = (tf.saved_model.load(folder / name) for name in ("1", "whole"))
+    kl.serving.apply_delta(served, folder / "2.delta")
+    for name, values in whole.serve(x).items():
+        np.testing.assert_array_equal(served.serve(x)[name], values, err_msg=name)
+
+
 def clone(layer, strategy, folder):
     """A clone takes the weights of its original, and leaves them alone."""
     model, _ = trained(layer, strategy)
@@ -219,6 +239,7 @@ CHECKS = {
     "mixed_bfloat16": functools.partial(mixed_precision, "mixed_bfloat16"),
     "mixed_float16": functools.partial(mixed_precision, "mixed_float16"),
     "export": export,
+    "delta": delta,
     "clone": clone,
     "frozen": frozen,
     "released": released,

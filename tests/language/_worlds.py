@@ -146,6 +146,12 @@ embedding(np.array([[1]]))
 }
 for _name in ("ClassIndex", "index"):
     SETUPS[f"serving.{_name}"] = HEAD
+_PREDICTOR = "serving = head.predictor(model, k=5)\n"
+SETUPS["serving.export_delta"] = HEAD + _PREDICTOR
+SETUPS["serving.apply_delta"] = f"""{HEAD}{_PREDICTOR}
+kl.export_saved_model(serving, "export/1")
+kl.serving.export_delta(serving, "export/1", "update.delta")
+"""
 for _name in ("MRR", "HitRateAtK", "NDCGAtK", "Perplexity", "PrecisionAtK", "RecallAtK", "TopKAccuracy"):
     SETUPS[f"metrics.{_name}"] = HEAD
 for _name in ("SGD", "Adagrad", "LazyAdam", "LossScaleOptimizer"):

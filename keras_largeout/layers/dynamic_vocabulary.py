@@ -13,6 +13,7 @@ from keras_largeout.files.loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
 from keras_largeout.layers._saved_state import LayerState, SavedVariables
 from keras_largeout.layers._steps import calls_of_step
+from keras_largeout.layers._vocabulary_ids import IdsOfRows, slots_to_clear
 from keras_largeout.layers._vocabulary_placing import place_anew
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
@@ -275,6 +276,70 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         keys = self._state["keys"].numpy() if self.built else np.zeros(0, np.int64)
         slots = np.flatnonzero(keys != EMPTY)
         return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
+
+    def ids_of(self, rows: Any) -> Any:
+        """Return the ids that rows belong to: of strings their hashes, of rows without an id -1.
+
+        So the classes of a head that shares its rows with an embedding become ids again, in a model that is
+        served, too.
+
+        Args:
+            rows: integers of any shape, or a tensor of a functional model, such as the output "ids" of a
+                predictor.
+
+        Returns:
+            int64, of the shape of `rows`.
+
+        Example:
+
+        >>> items = kl.layers.DynamicVocabulary(100)
+        >>> items.ids_of(items(tf.constant([70, 12]), training=True)).numpy()
+        array([70, 12])
+        """
+        return IdsOfRows(self, name=f"{self.name}_ids")(rows)
+
+    def remove(self, ids: Any = None, unused_for: int | None = None) -> np.ndarray:
+        """Remove ids, eagerly. Their rows begin again, with the optimizer's slots, and are free.
+
+        On several hosts all of them make this call.
+
+        Args:
+            ids: integers or strings; those without a row are ignored. Defaults to `None`.
+            unused_for: int, in the place of `ids`: all ids that did not come in the last so many steps of
+                training. Defaults to `None`.
+
+        Returns:
+            The ids that were removed (of strings their hashes), int64 `[n]`, in the order of their rows.
+
+        Raises:
+            ValueError: not one of `ids` and `unused_for` is given.
+
+        Example:
+
+        >>> items = kl.layers.DynamicVocabulary(100)
+        >>> rows = items(tf.constant([70, 12]), training=True)
+        >>> items.remove(ids=[12, 5])
+        array([12])
+        """
+        self.build()
+        numbers = (
+            None if ids is None else self._as_numbers(tf.reshape(whole_ids(tf.convert_to_tensor(ids)), [-1]))
+        )
+        state = {name: weight.value for name, weight in self._state.items()}
+        slots = slots_to_clear(self.name, state, numbers, unused_for)
+        keys, scores = state["keys"].numpy(), state["scores"].numpy()
+        removed = keys[slots]
+        keys[slots], scores[slots] = EMPTY, 0
+        self._state["keys"].assign(keys)
+        self._state["scores"].assign(scores)
+        for reset in filter(None, [reset() for reset in self._resets]):
+            reset(tf.constant(slots + self.first_row, tf.int64))
+        return removed
+
+    @property
+    def keys(self) -> tf.Variable:
+        """The ids by the order of their slots, int64 `[capacity]`."""
+        return self._state["keys"].value
 
     def saved_parts(self) -> list[Any]:
         return [SavedVariables(self._state)]

@@ -163,6 +163,7 @@ JOBS = [
     quality("gowalla", example="collaborative_filtering"),
     quality("language_model"),
     example("towers"),
+    example("daily"),
     example("language_model", "--devices 4"),
     example("language_model", "--devices 2 --parallel stages"),
     example("language_model", "--devices 2 --parallel sections"),

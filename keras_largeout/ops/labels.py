@@ -48,6 +48,13 @@ class LabelLists(NamedTuple):
             found = (self._tokens(), tf.cast(self.labels, tf.int64), self.weights)
             return tuple(None if part is None else tf.gather(part, there) for part in found)
 
+    def weighed(self, weights):
+        """Return these lists with `weights`, float `[L]`, and their sum for each token, float32 `[n]`."""
+        with on_the_host():
+            weights = tf.where(self.labels == -1, 0.0, tf.cast(weights, tf.float32))
+            sums = tf.math.unsorted_segment_sum(weights, self._tokens(), tf.size(self.row_splits) - 1)
+            return self._replace(weights=weights), sums
+
     def _tokens(self):
         """Return the token of each label, int64 `[L]`.
 

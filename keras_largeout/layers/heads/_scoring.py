@@ -32,6 +32,9 @@ def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
     """Return the `ScoredOutput` of a batch: see `Head.score`."""
     mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
     found, like, present = head.targets(y_true, hidden, ignore_class)
+    of_targets = _weights_of_targets(y_true, sample_weight, like)
+    if of_targets is not None:
+        found, sample_weight = _weighed_lists(head, found, of_targets, like)
     weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
     used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
     active = _all_of(counted, used)
@@ -81,6 +84,37 @@ def losses_of_lists(head, lists, hidden, active, weight):
     return tuple(
         tf.reshape(tf.math.unsorted_segment_sum(losses * share, token, tokens), lead) for losses in found
     )
+
+
+def _weights_of_targets(y_true, sample_weight, like):
+    """Return sample weights of single targets, float `[L]`; None where there are none, or one per token."""
+    if isinstance(sample_weight, tf.RaggedTensor):
+        return sample_weight.flat_values
+    if isinstance(sample_weight, tf.SparseTensor):
+        return tf.sparse.reorder(sample_weight).values
+    if sample_weight is None or isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        return None
+    weight, targets = tf.convert_to_tensor(sample_weight), tf.convert_to_tensor(y_true).shape
+    several = weight.shape.rank is not None and weight.shape.rank == like.shape.rank + 1 == targets.rank
+    if not several or 1 in (weight.shape[-1], targets[-1]) or not weight.shape.is_compatible_with(targets):
+        return None
+    return tf.reshape(weight, [-1])
+
+
+def _weighed_lists(head, lists, weights, like):
+    """Return lists of targets with weights, and the weights of the tokens: the sums, of the shape of `like`.
+
+    Raises:
+        ValueError: the head adds up labels, or the targets have weights already.
+    """
+    if head.scores_lists or not isinstance(lists, LabelLists) or lists.weights is not None:
+        raise ValueError(
+            "`sample_weight` must be one weight per token where `y_true` is a matrix, or the labels of a "
+            "SparseOutput. Received: a weight for each target of "
+            f"{type(head).__name__} {head.name!r}"
+        )
+    lists, sums = lists.weighed(weights)
+    return lists, tf.reshape(sums, tf.shape(like))
 
 
 def _weights_like(like, sample_weight):

@@ -51,6 +51,10 @@ class Head(keras.layers.Layer):
     lists that metrics measure. A token without a target is left out. (`SparseOutput` is made for lists, and
     adds up. There a token without a label counts: all labels are wrong for it.)
 
+    A `sample_weight` of the shape of the lists, `[..., m]`, has a weight for each target: the loss of the
+    token is then the sum of the weights times the losses. With the probabilities of a teacher that is the
+    cross-entropy with its distribution. (Not for `SparseOutput`.)
+
     Subclasses have `dim`, the length of the vectors, and implement `token_losses`, `best_classes` and
     `initialized`. One that computes the losses of lists sets `scores_lists`, and one whose losses are not
     -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
@@ -156,7 +160,8 @@ class Head(keras.layers.Layer):
         Args:
             y_true: as it came to the loss or metric.
             hidden: float `[..., dim]`; its mask counts.
-            sample_weight: of the shape of the tokens, or of its first axes, or None.
+            sample_weight: of the shape of the tokens, or of its first axes; of that of lists of targets; or
+                None.
             ignore_class: int or None, a class id that stands for no target.
 
         Returns:

@@ -28,7 +28,7 @@ def top_k(head, hidden, k, exclude=None):
     if exclude is None:
         best = head.best_classes(flat, k)
     else:
-        best = head.best_without(flat, k, excluded_per_token(exclude, lead, head.num_classes))
+        best = head.best_without(flat, k, classes_per_token("exclude", exclude, lead, head.num_classes))
     found = [tf.reshape(part, shape) for part in _differentiable(head, flat, *best)]
     for part in found:
         part.set_shape([*lead[0], k])
@@ -90,42 +90,43 @@ def _best_of_more(search, hidden, k, excluded, wanted):
     return marked_missing(scores, ids, kept <= 0)
 
 
-def excluded_per_token(exclude, lead, num_classes):
-    """Return int32 `[n, m]`: the excluded classes of each token, -1 being none.
+def classes_per_token(name, classes, lead, num_classes):
+    """Return int32 `[n, m]`: the classes of each token, such as those that are left out, -1 being none.
 
     Args:
-        exclude: class ids as `Head.top_k` takes them.
+        name: str, of the argument, for errors.
+        classes: class ids as `Head.top_k` takes its `exclude`.
         lead: `(static, dynamic)`: the shape of the tokens before they were flattened, `[...]`.
         num_classes: int.
 
     Raises:
-        ValueError: `exclude` does not belong to the tokens.
+        ValueError: `classes` do not belong to the tokens.
     """
     static, dynamic = lead
-    if isinstance(exclude, tf.RaggedTensor):
-        exclude = exclude.to_tensor(-1)
-    elif isinstance(exclude, tf.SparseTensor):
-        exclude = tf.sparse.to_dense(tf.sparse.reorder(exclude), default_value=-1)
-    exclude = tf.convert_to_tensor(exclude)
-    axes = None if exclude.shape.rank is None else exclude.shape.rank - 1
+    if isinstance(classes, tf.RaggedTensor):
+        classes = classes.to_tensor(-1)
+    elif isinstance(classes, tf.SparseTensor):
+        classes = tf.sparse.to_dense(tf.sparse.reorder(classes), default_value=-1)
+    classes = tf.convert_to_tensor(classes)
+    axes = None if classes.shape.rank is None else classes.shape.rank - 1
     fits = (
-        axes is not None and 1 <= axes <= static.rank and exclude.shape[:-1].is_compatible_with(static[:axes])
+        axes is not None and 1 <= axes <= static.rank and classes.shape[:-1].is_compatible_with(static[:axes])
     )
-    if not fits or not exclude.dtype.is_integer:
+    if not fits or not classes.dtype.is_integer:
         raise ValueError(
-            "`exclude` must be class ids [..., m] for hidden vectors [..., dim], or for the first of their "
+            f"`{name}` must be class ids [..., m] for hidden vectors [..., dim], or for the first of their "
             "axes; padded with -1, ragged or sparse. "
-            f"Received: {exclude.dtype.name} of shape {exclude.shape}, for tokens of shape {static}"
+            f"Received: {classes.dtype.name} of shape {classes.shape}, for tokens of shape {static}"
         )
-    exclude = tf.cast(exclude, tf.int64)  # small types hold neither -1 nor the number of classes
-    exclude = tf.cast(tf.where((exclude >= 0) & (exclude < num_classes), exclude, -1), tf.int32)
-    width, static_width = tf.shape(exclude)[-1], exclude.shape[-1]
+    classes = tf.cast(classes, tf.int64)  # small types hold neither -1 nor the number of classes
+    classes = tf.cast(tf.where((classes >= 0) & (classes < num_classes), classes, -1), tf.int32)
+    width, static_width = tf.shape(classes)[-1], classes.shape[-1]
     between = [1] * (static.rank - axes)
-    exclude = tf.reshape(exclude, tf.concat([tf.shape(exclude)[:-1], between, [width]], 0))
-    exclude = tf.broadcast_to(exclude, tf.concat([dynamic, [width]], 0))
-    exclude = tf.reshape(exclude, [tf.reduce_prod(dynamic), width])
-    exclude.set_shape([None, static_width])
-    return exclude
+    classes = tf.reshape(classes, tf.concat([tf.shape(classes)[:-1], between, [width]], 0))
+    classes = tf.broadcast_to(classes, tf.concat([dynamic, [width]], 0))
+    classes = tf.reshape(classes, [tf.reduce_prod(dynamic), width])
+    classes.set_shape([None, static_width])
+    return classes
 
 
 def _contained(ids, excluded):

@@ -26,6 +26,7 @@ from keras_largeout._head_annotations import ScoredOutput, annotate
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads import _scoring, _search
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
+from keras_largeout.layers.heads._penalties import Penalties
 from keras_largeout.layers.heads.head_loss import HeadLoss, register
 from keras_largeout.layers.heads.predictor import predictor
 from keras_largeout.layers.heads.sampling import log_probs, sample
@@ -277,6 +278,11 @@ class Head(keras.layers.Layer):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | keras.random.SeedGenerator | None = None,
+        exclude: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | np.ndarray | None = None,
+        previous: tf.Tensor | tf.RaggedTensor | tf.SparseTensor | np.ndarray | None = None,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
     ) -> tf.Tensor:
         """Draws a class for every token.
 
@@ -288,12 +294,23 @@ class Head(keras.layers.Layer):
             top_p: float in (0, 1] or None: of these, only as many of the most probable as have at least this
                 probability together (at this temperature). Defaults to `None`.
             seed: int, `keras.random.SeedGenerator` or None, as in `keras.random.categorical`.
+            exclude: classes that are never drawn, as in `top_k`. Defaults to `None`.
+            previous: classes that came before, such as the words of the text, in the forms of `exclude`: the
+                three penalties make them less probable, before temperature, `top_k` and `top_p`. Defaults to
+                `None`.
+            repetition_penalty: float >= 1, by which their log-probabilities are multiplied. (Of all heads
+                alike. Other libraries multiply logits, which depend on a constant.) Defaults to `1.0`.
+            frequency_penalty: float >= 0, subtracted from the log-probability of a class for each time that
+                it is in `previous`. Defaults to `0.0`.
+            presence_penalty: float >= 0, subtracted once. Defaults to `0.0`.
 
         Returns:
-            int32 `[...]`, class ids.
+            int32 `[...]`, class ids; -1 where `exclude` leaves none.
 
         Raises:
-            ValueError: an argument out of range, or the head's scores are no log-probabilities.
+            ValueError: an argument out of range; the head's scores are no log-probabilities; `exclude` or
+                `previous` is of another shape, or no integers; in a graph, `top_k` with a `previous` of no
+                static width.
             tf.errors.InvalidArgumentError: scores that are NaN.
 
         Example:
@@ -301,13 +318,16 @@ class Head(keras.layers.Layer):
         ```python
         hidden = model(tokens)[:, -1]  # of the last time step, [batch, dim]
         words = head.sample(hidden, temperature=0.8, top_k=50, top_p=0.95)  # [batch]
+        words = head.sample(hidden, exclude=unknown, previous=tokens, presence_penalty=0.5)
         ```
 
         References:
             - [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4 (top-k sampling).
             - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1 (nucleus sampling).
+            - [Keskar et al., 2019](https://arxiv.org/abs/1909.05858), section 4.1 (repetition penalty).
         """
-        return sample(self, hidden, temperature, top_k, top_p, seed)
+        penalties = Penalties(repetition_penalty, frequency_penalty, presence_penalty)
+        return sample(self, hidden, temperature, top_k, top_p, seed, exclude, previous, penalties)
 
     @property
     def initialized(self) -> bool:

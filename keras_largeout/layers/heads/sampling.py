@@ -5,6 +5,8 @@ import math
 import keras
 import tensorflow as tf
 
+from keras_largeout.layers.heads._search import classes_per_token
+
 
 def log_probs(head, hidden):
     """Return the log-probabilities of all classes of `head`, float32 `[..., num_classes]`."""
@@ -35,14 +37,28 @@ def all_scores(head, hidden, **exclude):
     return whole
 
 
-def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
-    """Return int32 `[...]`: one class per token; takes the arguments of `head.sample`."""
+def sample(
+    head,
+    hidden,
+    temperature=1.0,
+    top_k=None,
+    top_p=None,
+    seed=None,
+    exclude=None,
+    previous=None,
+    penalties=None,
+):
+    """Return int32 `[...]`: one class per token; see `head.sample`. penalties: `Penalties`."""
     _check_head(head)
     if isinstance(temperature, (int, float)) and not temperature > 0:
         raise ValueError(f"`temperature` must be positive. Received: temperature={temperature}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"`top_p` must be in (0, 1]. Received: top_p={top_p}")
-    scores, ids = head.top_k(hidden, head.num_classes if top_k is None else top_k)
+    more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
+    if previous is None:
+        scores, ids = head.top_k(hidden, head.num_classes if top_k is None else top_k, **more)
+    else:
+        scores, ids = _best_lowered(head, tf.convert_to_tensor(hidden), top_k, previous, penalties, more)
     known = tf.debugging.Assert(
         ~tf.reduce_any(tf.math.is_nan(scores)),
         [
@@ -54,6 +70,7 @@ def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
         scores = tf.identity(scores)
     shape, classes = tf.shape(ids)[:-1], ids.shape[-1]
     logits = tf.reshape(scores, [-1, classes]) / tf.cast(temperature, scores.dtype)
+    logits = tf.maximum(logits, logits.dtype.min)  # no -inf: a row of them alone has nothing to draw
     if top_p is not None:
         before = tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True)  # 0 for the best: it always stays
         logits = tf.where(before < top_p, logits, logits.dtype.min)
@@ -61,6 +78,33 @@ def sample(head, hidden, temperature=1.0, top_k=None, top_p=None, seed=None):
     chosen = tf.reshape(tf.gather(tf.reshape(ids, [-1, classes]), drawn, batch_dims=1), shape)
     chosen.set_shape(ids.shape[:-1])
     return chosen
+
+
+def _best_lowered(head, hidden, top_k, previous, penalties, more):
+    """Return scores and ids, `[..., k]` each, of the best classes once those of `previous` are lowered.
+
+    At most as many classes are lowered as a token has in `previous`: so many more are searched.
+    """
+    lead = hidden.shape[:-1], tf.shape(hidden)[:-1]
+    previous = classes_per_token("previous", previous, lead, head.num_classes)
+    if top_k is not None:
+        head.check_k(top_k)
+        if previous.shape[-1] is None:
+            raise ValueError(
+                "`previous` must have a static last axis where `top_k` is given, in a graph. "
+                f"Received: previous.shape={previous.shape}, top_k={top_k}"
+            )
+        wanted = min(int(top_k) + previous.shape[-1], head.num_classes)
+    else:
+        wanted = head.num_classes
+    scores, ids = (tf.reshape(part, [-1, wanted]) for part in head.top_k(hidden, wanted, **more))
+    k = wanted if top_k is None else int(top_k)
+    scores, places = tf.math.top_k(penalties.lowered(scores, ids, previous), k)
+    ids = tf.gather(ids, places, batch_dims=1)
+    found = [tf.reshape(part, tf.concat([lead[1], [k]], 0)) for part in (scores, ids)]
+    for part in found:
+        part.set_shape([*lead[0], k])
+    return found
 
 
 def _check_head(head):

@@ -65,6 +65,67 @@ def test_classes_are_drawn_as_often_as_they_are_probable(head, hidden, options):
     np.testing.assert_allclose(got, p, atol=5 * np.sqrt(0.25 / 20_000))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 0.4, "presence_penalty": 1.0, "top_k": 3},
+        {"repetition_penalty": 2.0, "presence_penalty": 3.0, "temperature": 0.7, "top_k": 5, "top_p": 0.8},
+    ],
+    ids=str,
+)
+def test_classes_that_came_before_are_less_probable(head, hidden, options):
+    log_p = np.float64(head.log_probs(hidden[0, 0]))
+    best = np.argsort(-log_p)
+    previous = [best[0], best[1], best[0], best[0], -1]
+    for place, times in ((0, 3), (1, 1)):
+        log_p[best[place]] *= options.get("repetition_penalty", 1)
+        log_p[best[place]] -= options.get("presence_penalty", 0) + times * options.get("frequency_penalty", 0)
+    log_p[best[2]] = -np.inf
+    order = np.argsort(-log_p)
+    p = np.exp(log_p / options.get("temperature", 1))
+    p[order[options.get("top_k", CLASSES) :]] = 0
+    p /= p.sum()
+    p[order[np.cumsum(p[order]) - p[order] >= options.get("top_p", 1.1)]] = 0
+    p /= p.sum()
+    lists = {"previous": np.tile(previous, [20_000, 1]), "exclude": np.full([20_000, 1], best[2])}
+    got = drawn(head, hidden[0, 0], **lists, **options)
+    assert not got[p == 0].any()
+    np.testing.assert_allclose(got, p, atol=5 * np.sqrt(0.25 / 20_000))
+
+
+def test_lists_of_previous_and_excluded_classes(head, hidden):
+    """One list for each row of a batch, ragged; nothing left; a graph."""
+    before = tf.ragged.constant([[0, 1], []], dtype=tf.int64)
+    options = {"previous": before, "presence_penalty": 1e9}
+    first = head.sample(tf.repeat(hidden, 50, axis=1), seed=2, **options).numpy()
+    assert not np.isin(first[0], [0, 1]).any() and np.isin(first[1], [0, 1]).any()
+    every = np.tile(np.arange(CLASSES), [2, 1])
+    assert (head.sample(hidden, top_k=2, exclude=every).numpy() == -1).all()
+    draw = tf.function(lambda h, p: head.sample(h, top_k=1, seed=1, previous=p, presence_penalty=1e9))
+    best = head.top_k(hidden, 2)[1].numpy()
+    np.testing.assert_array_equal(draw(hidden, tf.constant(best[..., :1])), best[..., 1])
+
+
+def test_penalties_out_of_range(head, hidden):
+    before = np.zeros([2, 1], "int32")
+    for name, value in (
+        ("repetition_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("presence_penalty", float("nan")),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must .*Received: {name}="):
+            head.sample(hidden, previous=before, **{name: value})
+    with pytest.raises(ValueError, match="`previous` must be class ids"):
+        head.sample(hidden, previous=before[0])
+    untold = tf.function(
+        lambda p: head.sample(hidden, top_k=2, previous=p),
+        input_signature=[tf.TensorSpec([2, None], tf.int32)],
+    )
+    with pytest.raises(ValueError, match="`previous` must have a static last axis where `top_k` is given"):
+        untold(before)
+
+
 def test_shapes_and_seeds(head, hidden):
     ids = tf.function(lambda h: head.sample(h, top_k=3, seed=5))(hidden)
     assert ids.shape == (2, 3)

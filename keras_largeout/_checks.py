@@ -19,3 +19,18 @@ def positive_int(name, value, minimum=1):
             f"`{name}` must be {rule}. Received: {name}={value!r} (of type {type(value).__name__})."
         )
     return number
+
+
+def number_of_classes(k, num_classes):
+    """Return `k`, how many classes are asked for, as an int.
+
+    Raises:
+        ValueError: it is not an integer in 1 .. num_classes.
+    """
+    try:
+        number = operator.index(k)
+    except TypeError:
+        number = 0
+    if isinstance(k, bool) or not 1 <= number <= num_classes:
+        raise ValueError(f"`k` must be an integer in 1 .. num_classes={num_classes}. Received: k={k!r}")
+    return number

@@ -24,11 +24,16 @@ def seal(path, note=None):
         path: str.
         note: dict that JSON can hold, kept with the digest.
     """
-    size = os.path.getsize(path)
-    said = {"bytes": size, "piece": _PIECE, "crc32": _digests(path, size, _PIECE), "note": note or {}}
+    said = {**digest_of_file(path), "note": note or {}}
     line = _MARK + json.dumps(said).encode()
     with open(path, "ab") as file:
         file.write(line + b"%08x%08d\n" % (zlib.crc32(line), len(line)))
+
+
+def digest_of_file(path):
+    """Return the digest of all bytes of a file, a dict that JSON can hold."""
+    size = os.path.getsize(path)
+    return {"bytes": size, "piece": _PIECE, "crc32": _digests(path, size, _PIECE)}
 
 
 def check_seal(path):
@@ -46,6 +51,22 @@ def check_seal(path):
     said, size = _read_seal(path)
     if said is None:
         return None
+    check_file(path, said, size)
+    return said["note"]
+
+
+def check_file(path, said, size=None):
+    """Compares a file with its digest.
+
+    Args:
+        path: str.
+        said: what `digest_of_file` has returned.
+        size: int, how many of its bytes the digest is of; None: all of them.
+
+    Raises:
+        OSError: the file is another.
+    """
+    size = os.path.getsize(path) if size is None else size
     if said["bytes"] != size:
         raise OSError(f"{path} is damaged: it must have {said['bytes']} bytes. Received: {size} bytes")
     for i, (expected, found) in enumerate(zip(said["crc32"], _digests(path, size, said["piece"]))):
@@ -55,7 +76,6 @@ def check_seal(path):
                 f"{path} is damaged: its bytes {start} .. {min(start + said['piece'], size)} must have the "
                 f"CRC-32 that they were saved with, {expected:08x}. Received: {found:08x}"
             )
-    return said["note"]
 
 
 def note_of(path):

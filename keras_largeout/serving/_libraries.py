@@ -1,8 +1,9 @@
 """Graphs of nearest rows (HNSW) by three libraries, with the same calls.
 
 Each is made of `rows`, float32 `[n, dim]`, the neighbours of a row in the graph, and how many candidates are
-kept while it is made. `search(queries, k, effort)` returns squared distances, float32, and rows, int64,
-`[queries, k]` each, the nearest first; the row -1 where it found fewer.
+kept while it is made. `save(path)` writes a file, of which `load(path, dim)` makes it again. `search(queries,
+k, effort)` returns squared distances, float32, and rows, int64, `[queries, k]` each, the nearest first; the
+row -1 where it found fewer.
 """
 
 import importlib
@@ -35,6 +36,19 @@ class _Faiss:
         self._index.hnsw.efConstruction = effort
         self._index.add(rows)
 
+    def save(self, path):
+        import faiss
+
+        faiss.write_index(self._index, path)
+
+    @classmethod
+    def load(cls, path, dim):
+        import faiss
+
+        graph = cls.__new__(cls)
+        graph._index = faiss.read_index(path)
+        return graph
+
     def search(self, queries, k, effort):
         self._index.hnsw.efSearch = effort
         return self._index.search(queries, k)
@@ -56,6 +70,17 @@ class _Usearch:
         if len(rows) > _BY_ONE_THREAD:
             self._index.add(keys[_BY_ONE_THREAD:], rows[_BY_ONE_THREAD:])
 
+    def save(self, path):
+        self._index.save(path)
+
+    @classmethod
+    def load(cls, path, dim):
+        from usearch.index import Index
+
+        graph = cls.__new__(cls)
+        graph._index = Index.restore(path)
+        return graph
+
     def search(self, queries, k, effort):
         self._index.expansion_search = effort
         found = self._index.search(queries, k)
@@ -74,6 +99,18 @@ class _Hnswlib:
         self._index = hnswlib.Index("l2", rows.shape[1])
         self._index.init_index(len(rows), M=connectivity, ef_construction=effort)
         self._index.add_items(rows)
+
+    def save(self, path):
+        self._index.save_index(path)
+
+    @classmethod
+    def load(cls, path, dim):
+        import hnswlib
+
+        graph = cls.__new__(cls)
+        graph._index = hnswlib.Index("l2", dim)
+        graph._index.load_index(path)
+        return graph
 
     def search(self, queries, k, effort):
         self._index.set_ef(effort)

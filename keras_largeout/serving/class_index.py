@@ -10,6 +10,7 @@ length 1. Three steps make them distances:
   product (Bachrach et al., 2014, "Speeding up the Xbox recommender system", section 3).
 """
 
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +20,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import number_of_classes, positive_int
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.layers.heads.retrieval.candidates import NOT_THERE
 from keras_largeout.ops.rows import unit_rows
+from keras_largeout.serving import _index_files
+from keras_largeout.serving._labels import checked_labels, excluded_ids
 from keras_largeout.serving._libraries import load_library
 
 _LEAST_RECALL = 0.95
@@ -70,6 +73,47 @@ def index(
     return ClassIndex(head, library, labels, connectivity, ef_construction, ef_search)
 
 
+def load_index(path: str | os.PathLike, head: keras.Layer | None = None) -> "ClassIndex":
+    """Return an index that `ClassIndex.save` has written.
+
+    It needs neither a model nor the time in which the index was made. All bytes are compared with the digests
+    that were saved.
+
+    Args:
+        path: the folder.
+        head: the head of the model, which `check` and `refresh` need; or None. Defaults to `None`.
+
+    Returns:
+        A `ClassIndex`.
+
+    Raises:
+        FileNotFoundError: `path` is no saved index.
+        ImportError: the library is not installed.
+        OSError: a file is damaged.
+        ValueError: `head` has other classes, or other scores, than the head of the index; a later version
+            wrote the folder.
+
+    Example:
+
+    ```python
+    kl.serving.index(head, labels=vocabulary).save("items.index")
+    found = kl.serving.load_index("items.index")  # in any process
+    best = found.search(hidden, k=10)["labels"]
+    ```
+    """
+    graph, settings, arrays = _index_files.read(path)
+    loaded = ClassIndex.__new__(ClassIndex)
+    loaded._load(graph, settings, arrays)
+    if head is not None:
+        own = _settings_of(head)
+        if own != {name: settings[name] for name in own}:
+            raise ValueError(
+                f"`head` must be as the head of the index: {settings}. Received: {head.name!r} with {own}"
+            )
+        loaded._head = head
+    return loaded
+
+
 class ClassIndex:
     """An index of the classes of a head. `keras_largeout.serving.index` makes it.
 
@@ -98,25 +142,61 @@ class ClassIndex:
         ef_construction: int,
         ef_search: int,
     ) -> None:
-        if not isinstance(head, TableHead) or not head.built:
-            raise ValueError(
-                "`head` must be a FullSoftmax, SampledSoftmax or Retrieval that is built. (`top_k` of a "
-                f"HierarchicalSoftmax is a search already.) Received: head={head!r}"
-            )
+        self._settings = {**_settings_of(head), "library": library}
         self._graph_of = load_library(library)
-        self._head, self.labels, self._class_of = head, None, None
-        if labels is not None:
-            self.labels = _checked_labels(labels, head.num_classes)
-            self._class_of = {label: i for i, label in enumerate(self.labels)}
+        self._head = head
+        self._set_labels(None if labels is None else checked_labels(labels, head.num_classes))
         if positive_int("connectivity", connectivity) < 2:
             raise ValueError(f"`connectivity` must be at least 2. Received: connectivity={connectivity}")
         self._effort = connectivity, positive_int("ef_construction", ef_construction)
         self.ef_search = positive_int("ef_search", ef_search)
         self.refresh()
 
+    def _set_labels(self, labels):
+        self.labels, self._class_of = labels, None
+        if labels is not None:
+            self._class_of = {label: i for i, label in enumerate(labels)}
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the index, with its labels, to a folder that `kl.serving.load_index` reads.
+
+        The folder appears when it is complete. A saved index at `path` is replaced.
+
+        Args:
+            path: a folder that is new, empty or a saved index.
+
+        Raises:
+            FileExistsError: there is something else at `path`.
+            ValueError: `path` is an address such as "gs://...".
+        """
+        numbers = {"effort": self._effort, "ef_search": self.ef_search}
+        arrays = {"mean": self._mean, "longest": self._longest}
+        arrays |= {} if self.labels is None else {"labels": self.labels}
+        _index_files.write(path, self._graph, {**self._settings, **numbers}, arrays)
+
+    def _load(self, graph, settings, arrays):
+        """Take what `save` has written, without a head."""
+        self._head, self._settings = None, settings
+        self._effort, self.ef_search = tuple(settings.pop("effort")), settings.pop("ef_search")
+        self._graph_of = load_library(settings["library"])
+        self._set_labels(arrays.get("labels"))
+        self._mean, self._longest = arrays["mean"], arrays["longest"]
+        self._graph = self._graph_of.load(graph, len(self._mean) + 1)
+
+    def _needed_head(self):
+        if self._head is None:
+            raise ValueError(
+                "`head` must be given to `load_index` for what compares with its weights. Received: head=None"
+            )
+        return self._head
+
     def refresh(self) -> None:
-        """Makes the index again, of the weights that the head has now: call it after training."""
-        head = self._head
+        """Makes the index again, of the weights that the head has now: call it after training.
+
+        Raises:
+            ValueError: the index was loaded without a head, or a `Retrieval` lacks the vectors of items.
+        """
+        head = self._needed_head()
         rows = np.asarray(head.kernel.numpy(), np.float32)
         if head.normalize:
             rows = unit_rows(tf.constant(rows)).numpy()
@@ -157,16 +237,16 @@ class ClassIndex:
         Raises:
             ValueError: `k` or a shape is wrong; strings to exclude where the index has no labels.
         """
-        self._head.check_k(k)
-        queries = np.asarray(queries, np.float32)
-        if queries.ndim < 1 or queries.shape[-1] != self._head.dim:
+        num_classes, dim = self._settings["num_classes"], self._settings["dim"]
+        k, queries = number_of_classes(k, num_classes), np.asarray(queries, np.float32)
+        if queries.ndim < 1 or queries.shape[-1] != dim:
             raise ValueError(
-                f"`queries` must be hidden vectors [..., dim] with dim={self._head.dim}. "
+                f"`queries` must be hidden vectors [..., dim] with dim={dim}. "
                 f"Received: queries of shape {queries.shape}"
             )
-        lead, flat = queries.shape[:-1], queries.reshape([-1, self._head.dim])
-        excluded = self._ids(exclude, len(flat), lead)
-        wanted = min(k + excluded.shape[1], self._head.num_classes)
+        lead, flat = queries.shape[:-1], queries.reshape([-1, dim])
+        excluded = excluded_ids(exclude, len(flat), lead, self._class_of)
+        wanted = min(k + excluded.shape[1], num_classes)
         scores, ids = self._nearest(flat, wanted)
         left_out = np.zeros(ids.shape, bool)
         for column in excluded.T:
@@ -192,10 +272,14 @@ class ClassIndex:
 
         Returns:
             A float in [0, 1].
+
+        Raises:
+            ValueError: the index was loaded without a head.
         """
-        k = min(k, self._head.num_classes)
+        head = self._needed_head()
+        k = min(k, head.num_classes)
         found = self.search(queries, k)["ids"].reshape([-1, k])
-        exact = self._head.top_k(tf.constant(np.asarray(queries, np.float32)), k)[1].numpy().reshape([-1, k])
+        exact = head.top_k(tf.constant(np.asarray(queries, np.float32)), k)[1].numpy().reshape([-1, k])
         recall = float(np.mean([np.isin(right, ids).mean() for right, ids in zip(exact, found)]))
         if recall < _LEAST_RECALL:
             warnings.warn(
@@ -208,7 +292,9 @@ class ClassIndex:
 
     def _nearest(self, queries, k):
         """Return logits and ids, float32 and int64 `[n, k]`, the best first."""
-        queries = self._head.scaled(tf.constant(queries)).numpy()
+        if self._settings["normalize"]:
+            queries = unit_rows(tf.constant(queries)).numpy()
+        queries = queries / np.float32(self._settings["temperature"])
         vectors = np.c_[queries, np.ones_like(queries[:, :1])]
         ends = np.zeros_like(queries[:, :1])
         distances, ids = self._graph.search(np.c_[vectors, ends], k, max(self.ef_search, k))
@@ -216,59 +302,13 @@ class ClassIndex:
         scores = (self._longest + squares - distances) / 2 + vectors @ self._mean[:, None]
         return scores, np.array(ids)
 
-    def _ids(self, exclude, rows, lead):
-        """Return int64 `[rows, m]`: the ids of excluded classes, filled up with -1."""
-        if exclude is None:
-            return np.full([rows, 0], -1)
-        if isinstance(exclude, (tf.RaggedTensor, tf.SparseTensor)):
-            raise ValueError(
-                "`exclude` must be an array, or lists: call `.numpy()` or `tf.sparse.to_dense` first. "
-                f"Received: {type(exclude).__name__}"
-            )
-        if not hasattr(exclude, "shape"):
-            exclude = _filled([list(row) for row in exclude])
-        exclude = np.asarray(exclude)
-        if exclude.shape[:-1] != lead or exclude.ndim < 1:
-            raise ValueError(
-                "`exclude` must have a list of classes for each query: [..., m] for queries [..., dim]. "
-                f"Received: exclude of shape {exclude.shape}, for queries of shape {lead}"
-            )
-        exclude = exclude.reshape([rows, -1]) if rows else np.zeros([0, 0], np.int64)
-        if exclude.dtype.kind in "iu":
-            return exclude.astype(np.int64)
-        if self._class_of is None or exclude.dtype.kind not in "USO":
-            known = "no labels" if self._class_of is None else "labels"
-            raise ValueError(
-                "`exclude` must be ids, integers; or labels, where the index has some. "
-                f"Received: {exclude.dtype.name}, for an index with {known}"
-            )
-        places = [self._class_of.get(_text(label), -1) for label in exclude.ravel()]
-        return np.reshape(np.array(places, np.int64), exclude.shape)
 
-
-def _checked_labels(labels, num_classes):
-    """Return an array of `num_classes` different strings."""
-    texts = [_text(label) for label in labels]
-    if (
-        len(texts) != num_classes
-        or len(set(texts)) != num_classes
-        or not all(isinstance(t, str) for t in texts)
-    ):
+def _settings_of(head):
+    """Return what the scores of a head are made of: numbers that JSON can hold."""
+    if not isinstance(head, TableHead) or not head.built:
         raise ValueError(
-            f"`labels` must be num_classes={num_classes} different strings. "
-            f"Received: {len(texts)} labels, {len(set(texts))} of them different"
+            "`head` must be a FullSoftmax, SampledSoftmax or Retrieval that is built. (`top_k` of a "
+            f"HierarchicalSoftmax is a search already.) Received: head={head!r}"
         )
-    return np.array(texts)
-
-
-def _text(label):
-    return label.decode() if isinstance(label, bytes) else label
-
-
-def _filled(lists):
-    """Return lists of ids or of labels as one array, filled up with -1 or ""."""
-    strings = any(isinstance(value, (str, bytes)) for row in lists for value in row)
-    longest = max(map(len, lists), default=0)
-    filler = "" if strings else -1
-    rows = [[*map(_text, row), *[filler] * (longest - len(row))] for row in lists]
-    return np.array(rows, None if longest else np.int64).reshape([len(lists), longest])
+    names = "num_classes", "dim", "normalize", "temperature"
+    return {name: getattr(head, name) for name in names}

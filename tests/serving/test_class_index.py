@@ -1,5 +1,9 @@
 """The index of a head's classes, against the exact search of the head, with each installed library."""
 
+import importlib.util
+import json
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -113,6 +117,66 @@ def test_refresh_after_training(rng, exact):
         assert found.check(queries) < 0.5
     found.refresh()
     assert found.check(queries) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": True, "temperature": 0.1}], ids=["plain", "cosine"])
+def test_a_saved_index_answers_as_before(rng, library, options, tmp_path):
+    head, path = make_head(rng, **options), tmp_path / "folder" / "items"
+    queries = rng.normal(size=(20, DIM)).astype("float32")
+    labels = [f"item {i} ü" for i in range(CLASSES)]
+    found = kl.serving.index(head, library, labels, ef_search=200)
+    found.save(path)
+    loaded = kl.serving.load_index(path)
+    assert loaded.ef_search == 200
+    for exclude in (None, [["item 3 ü", best] for best in found.search(queries, 1)["labels"][:, 0]]):
+        want = found.search(queries, 7, exclude)
+        for name, values in loaded.search(queries, 7, exclude).items():
+            np.testing.assert_array_equal(values, want[name])
+    for needs_head in (loaded.refresh, lambda: loaded.check(queries)):
+        with pytest.raises(ValueError, match="`head` must be given to `load_index`"):
+            needs_head()
+    again = kl.serving.load_index(path, head)
+    assert again.check(queries) > 0.99
+    head.kernel.assign(rng.normal(size=(CLASSES, DIM)))
+    again.refresh()
+    check_equal(again.search(queries, 5), head, queries, 5)
+    kl.serving.index(head, library).save(path)  # replaces the other one
+    assert sorted(os.listdir(path.parent)) == ["items"]
+    check_equal(kl.serving.load_index(path, head).search(queries, 5), head, queries, 5)
+
+
+def test_what_is_not_a_saved_index(rng, tmp_path):
+    library = next(iter(filter(importlib.util.find_spec, _libraries.LIBRARIES)), None)
+    if library is None:
+        pytest.skip("no library is installed")
+    head, other = make_head(rng), tmp_path / "other"
+    found = kl.serving.index(head, library)
+    other.mkdir()
+    found.save(other)  # it is empty
+    found.save(tmp_path / "index")
+    for name in ("graph", "index.npz"):
+        whole = (other / name).read_bytes()
+        for damaged in (whole[: len(whole) // 2], whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
+            (other / name).write_bytes(damaged)
+            with pytest.raises(OSError, match=f"{name} is damaged"):
+                kl.serving.load_index(other)
+        (other / name).write_bytes(whole)
+    kl.serving.load_index(other)
+    with pytest.raises(FileNotFoundError, match="`path` must be the folder of a saved index"):
+        kl.serving.load_index(tmp_path)
+    for path in (tmp_path, other / "graph"):
+        with pytest.raises(FileExistsError, match="`path` must be new, or a saved index to replace"):
+            found.save(path)
+    with pytest.raises(ValueError, match="`path` must be a folder on a file system"):
+        found.save("gs://bucket/index")
+    for wrong in (make_head(rng, temperature=2.0), make_head(rng, normalize=True, use_bias=False)):
+        with pytest.raises(ValueError, match="`head` must be as the head of the index"):
+            kl.serving.load_index(other, wrong)
+    rest = dict(np.load(other / "index.npz"))
+    later = json.dumps({**json.loads(bytes(rest["settings"])), "format": 9})
+    np.savez(other / "index.npz", **{**rest, "settings": np.frombuffer(later.encode(), np.uint8)})
+    with pytest.raises(ValueError, match=r"must have the format 1 .*Received: format 9"):
+        kl.serving.load_index(other)
 
 
 def test_exclusion_leaves_no_more_than_there_is(rng, exact):

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import number_of_classes, positive_int
 from keras_largeout._head_annotations import ScoredOutput, annotate
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads import _scoring, _search
@@ -429,11 +429,7 @@ class Head(keras.layers.Layer):
         return note + (f", {sizes[False]:,} integers (its tree, its connections)" if sizes[False] else "")
 
     def check_k(self, k: int) -> None:
-        whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-        if not whole or not 1 <= k <= self.num_classes:
-            raise ValueError(
-                f"`k` must be an integer in 1 .. num_classes={self.num_classes}. Received: k={k!r}"
-            )
+        number_of_classes(k, self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_classes": self.num_classes}

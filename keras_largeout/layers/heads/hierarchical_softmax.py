@@ -14,6 +14,7 @@ from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._saved_state import NotSaved
 from keras_largeout.layers.heads._head_tree import HeadTree, SavedTree
+from keras_largeout.layers.heads._per_class import PerClass
 from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads.head import Head
 from keras_largeout.ops.export_mode import is_exporting
@@ -69,6 +70,8 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             step is a part of the backward pass: one of `kl.optimizers`, or of `keras.optimizers` SGD,
             Adagrad, Ftrl, Adam or AdamW (these two of rows that have a gradient, as `optimizers.LazyAdam`).
             On one device the gradients of the rows are then never in memory. Defaults to `None`.
+        class_weight: array `[num_classes]` of numbers from 0 on, or None, as in `FullSoftmax`. Defaults to
+            `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the rows are bfloat16; sums are in
             float32. With `"mixed_bfloat16"` they are float32, and products of wide nodes are of bfloat16 on
             GPUs and on processors with AVX512-BF16.
@@ -80,9 +83,10 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: `counts` or `tree` are not for `num_classes` classes, `counts` are negative, not finite
-            or all 0, or `placement` is not valid. In a call: `y_true` does not have the shape of the vectors
-            without their last axis, or these are not as long as the head's rows.
+        ValueError: `counts`, `tree` or `class_weight` are not for `num_classes` classes, `counts` are
+            negative, not finite or all 0, `class_weight` is negative, or `placement` is not valid. In a call:
+            `y_true` does not have the shape of the vectors without their last axis, or these are not as long
+            as the head's rows.
         tf.errors.InvalidArgumentError: a target that counts (see masks and sample weights) is neither in
             `[0, num_classes)` nor -1, no target.
 
@@ -112,10 +116,14 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         placement: str | Placement | Plan = "auto",
         optimizer: str | keras.Optimizer | None = None,
+        class_weight: ArrayLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
         self._set_optimizer(optimizer)
+        self._class_weight = None
+        if class_weight is not None:
+            self._class_weight = PerClass("class_weight", class_weight, self.num_classes)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -141,6 +149,8 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.built:
             return
+        if self._class_weight is not None:
+            self._class_weight.build(self)
         self.dim = hidden_length(input_shape)
         devices, placement = len(table_devices()), "auto"
         if devices > 1:
@@ -212,6 +222,14 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
 
         return self._per_token(losses_of, hidden, y_true)
 
+    def weighed_losses(
+        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None, weight: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        losses = self.token_losses(y_true, hidden, active)
+        if self._class_weight is None or not self.initialized:
+            return losses, losses
+        return losses * self._class_weight.of(y_true), losses
+
     def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         # Not `token_losses`: its gradient takes a step of an optimizer of the layer's own.
         losses = self._per_token(self._flat_losses, tf.convert_to_tensor(hidden), tf.convert_to_tensor(y))
@@ -261,7 +279,8 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
 
     def saved_parts(self) -> list[Any]:
         tree = SavedTree(self._tree, self.dim, self._sharded)
-        return [tree, *self._tables(), *([] if self.use_bias else [NotSaved("bias", "use_bias")])]
+        bias = [] if self.use_bias else [NotSaved("bias", "use_bias")]
+        return [tree, *self._tables(), *bias, self._class_weight or NotSaved("class_weight", "class_weight")]
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -272,6 +291,7 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "placement": self.placement if isinstance(self.placement, str) else "auto",
             "optimizer": None if self._fused is None else self._fused.config,
+            "class_weight": None if self._class_weight is None else True,
             "tree": self._tree.config(self.dim),
         }
 

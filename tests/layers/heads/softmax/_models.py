@@ -1,4 +1,4 @@
-"""Small models that end in a head with a table, for its tests."""
+"""Small models that end in a softmax head, for its tests."""
 
 import keras
 import numpy as np
@@ -14,10 +14,16 @@ CLASSES, DIM, LENGTH = 30, 6, 4
 def built(head, rng, dim=DIM):
     """The head with random weights: a kernel that matters, and biases."""
     head.build((None, dim))
-    head.kernel.assign(rng.normal(size=head.kernel.shape).astype("float32"))
-    if head.bias is not None:
-        head.bias.assign(rng.normal(size=head.num_classes).astype("float32"))
+    for table in tables_of(head):
+        table.assign(rng.normal(size=table.shape).astype("float32"))
     return head
+
+
+def tables_of(head):
+    """The kernel and, where there are any, the biases."""
+    is_tree = isinstance(head, kl.layers.HierarchicalSoftmax)
+    tables = (head.kernel_table, head.bias_table) if is_tree else (head.kernel, head.bias)
+    return [table for table in tables if table is not None]
 
 
 def model_of(head, mask_zero=False, seed=7, **compile_args):
@@ -42,7 +48,9 @@ def data(rng, rows=12):
 
 
 def log_softmax(head, hidden):
-    """log p of all classes in float64, of a built head."""
+    """log p of all classes, of a built head: in float64, of a tree by its own `log_prob`s."""
+    if isinstance(head, kl.layers.HierarchicalSoftmax):
+        return head.log_probs(hidden).numpy()
     kernel = head.kernel.numpy().astype(np.float64)
     logits = np.asarray(hidden).astype(np.float64) @ kernel.T / head.temperature
     logits = logits if head.bias is None else logits + head.bias.numpy()
@@ -72,6 +80,6 @@ def assert_two_devices_are_like_one(rng, make, optimizer=lambda: kl.optimizers.L
             model, head = model_of(make, optimizer=optimizer(), **options)
         losses = fit(model, (x, y, weight), batch=8, epochs=2)
         losses.append(model.evaluate(x[:13], y[:13], batch_size=8, verbose=0))
-        arrays = {table.name: table.numpy() for table in (head.kernel, head.bias) if table is not None}
+        arrays = {table.name: table.numpy() for table in tables_of(head)}
         found.append({**arrays, "losses": np.array(losses)})
     assert_same(found[1], found[0])

@@ -1,4 +1,4 @@
-"""`class_weight` of the heads with a table, and `label_smoothing` against candidates."""
+"""`class_weight` of the softmax heads, and `label_smoothing` against candidates."""
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from layers.heads.softmax._models import (
     log_softmax,
     loss_and_gradients,
     model_of,
+    tables_of,
 )
 
 import keras_largeout as kl
@@ -21,6 +22,7 @@ import keras_largeout as kl
 WEIGHTS = np.linspace(0, 3, CLASSES).astype("float32")
 HEADS = {
     "full": lambda **options: kl.layers.FullSoftmax(CLASSES, name="head", **options),
+    "tree": lambda **options: kl.layers.HierarchicalSoftmax(CLASSES, name="head", **options),
     "sampled": lambda **options: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="head", **options),
 }
 
@@ -113,20 +115,23 @@ def test_an_optimizer_of_its_own_has_the_weights(rng, kind):
             HEADS[kind](class_weight=WEIGHTS, optimizer=own), optimizer=kl.optimizers.SGD(0.5)
         )
         losses = fit(model, (x, y), batch=6)
-        found.append({"losses": np.array(losses), "kernel": head.kernel.numpy()})
+        found.append({"losses": np.array(losses), "kernel": tables_of(head)[0].numpy()})
     assert_same(found[1], found[0])
 
 
+@pytest.mark.parametrize("kind", ["full", "tree"])
 @pytest.mark.parametrize("bad", [WEIGHTS[:-1], -WEIGHTS])
-def test_no_class_weights(bad):
+def test_no_class_weights(kind, bad):
     with pytest.raises(ValueError, match="`class_weight` must be num_classes=30 numbers from 0 on"):
-        HEADS["full"](class_weight=bad)
+        HEADS[kind](class_weight=bad)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", HEADS)
 def test_two_devices_have_the_numbers_of_one(rng, kind):
-    options = {"class_weight": WEIGHTS, "label_smoothing": 0.1}
+    options = (
+        {"class_weight": WEIGHTS} if kind == "tree" else {"class_weight": WEIGHTS, "label_smoothing": 0.1}
+    )
     assert_two_devices_are_like_one(rng, lambda: HEADS[kind](**options), mask_zero=True)
 
 

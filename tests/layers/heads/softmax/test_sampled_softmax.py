@@ -71,6 +71,36 @@ def test_evaluation_is_exact(rng, distribution):
         )
 
 
+@pytest.mark.parametrize("num_sampled", [7, CLASSES])
+def test_lists_of_targets_beside_tensorflow(rng, num_sampled):
+    """A list has the mean of `num_true=1`, of an uncorrected target; with all classes also `num_true=3`."""
+    head = built(kl.layers.SampledSoftmax(CLASSES, num_sampled, "log_uniform", seed=3), rng)
+    drawn, draw = [], head._sampler.draw
+    head._sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    vectors = tf.constant(rng.normal(size=(9, DIM)), tf.float32)
+    lists = rng.permuted(np.tile(np.arange(CLASSES), (9, 1)), axis=1)[:, :3]
+    got = head.make_loss(reduction="none")(lists, head(vectors, training=True))
+    ids, correction = drawn[-1]
+
+    def of_tensorflow(labels):
+        width = labels.shape[1]
+        return tf.nn.sampled_softmax_loss(
+            head.kernel.numpy(),
+            head.bias.numpy(),
+            labels,
+            vectors,
+            len(ids),
+            CLASSES,
+            num_true=width,
+            sampled_values=(ids, tf.ones([9, width]), tf.exp(-correction)),
+        )
+
+    each = np.mean([of_tensorflow(lists[:, i : i + 1]) for i in range(3)], axis=0)
+    np.testing.assert_allclose(got, each, rtol=1e-5)
+    together = of_tensorflow(lists).numpy()
+    assert np.allclose(together, got, rtol=1e-5) == (num_sampled == CLASSES)
+
+
 def test_all_classes_drawn_is_the_full_softmax(rng):
     """Of every class one is a candidate: losses and gradients are those of evaluation."""
     model, _ = model_of(head_of("uniform", num_sampled=CLASSES, unique=True))

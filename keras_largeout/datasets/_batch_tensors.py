@@ -38,29 +38,29 @@ def batches_of(
             yield paired(block | lists)
 
     def cut(*block):
+        """Return, for each batch of a block, its columns without the lists, its first row and all lists.
+
+        No function is called here per batch: TensorFlow would prepare it again for each block.
+        """
         x = dict(block[0]) if target is None else {**block[0], target: block[1]}
-        column = next(iter(x.values()))
-        rows = tf.size(column[1], tf.int64) - 1 if isinstance(column, tuple) else tf.size(column, tf.int64)
+        lists = {name: x.pop(name) for name in list_kinds}
+        rows = tf.size(next(iter(lists.values()))[1], tf.int64) - 1
+        firsts = tf.data.Dataset.range(0, rows, batch_size)
+        whole = tf.data.Dataset.from_tensors((lists, rows)).repeat()
+        others = (tf.data.Dataset.from_tensors(x).rebatch(batch_size),) if x else ()
+        return tf.data.Dataset.zip(firsts, whole, *others)
 
-        def batch(first):
-            start, size = [first], [tf.minimum(rows, first + batch_size) - first]
-            return paired(
-                {
-                    name: _lists(*column, start, size)
-                    if isinstance(column, tuple)
-                    else tf.slice(column, start, size)
-                    for name, column in x.items()
-                }
-            )
-
-        return tf.data.Dataset.range(0, rows, batch_size).map(batch)
+    def batch(first, whole, others=None):
+        lists, rows = whole
+        size = tf.minimum(rows - first, batch_size)
+        return paired((others or {}) | {name: _lists(*lists[name], first, size) for name in lists})
 
     pieces = tf.data.Dataset.from_generator(flat, output_signature=paired(specs)).prefetch(1)
-    return pieces.flat_map(cut) if list_kinds else pieces.rebatch(batch_size)
+    return pieces.flat_map(cut).map(batch) if list_kinds else pieces.rebatch(batch_size)
 
 
-def _lists(values, splits, start, size):
-    splits = tf.slice(splits, start, [size[0] + 1])
+def _lists(values, splits, first, rows):
+    splits = splits[first : first + rows + 1]
     values = values[splits[0] : splits[-1]]
     return tf.RaggedTensor.from_row_splits(values, splits - splits[0], validate=False)
 

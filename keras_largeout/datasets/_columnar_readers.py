@@ -101,12 +101,14 @@ def _cut(batches, skipped, rows):
 
 
 class ParquetReader(_ColumnarReader):
-    kind = "Parquet"
+    kind, _metadata = "Parquet", None
 
     def _open(self):
         from pyarrow import parquet
 
-        return parquet.ParquetFile(self.source, buffer_size=_BUFFER)
+        file = parquet.ParquetFile(self.source, metadata=self._metadata, buffer_size=_BUFFER)
+        self._metadata = file.metadata
+        return file
 
     def _schema(self):
         with self._open() as file:

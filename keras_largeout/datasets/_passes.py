@@ -88,19 +88,32 @@ def take(block, rows):
     return {name: column[rows] for name, column in block.items()}
 
 
-def regroup(blocks, rows):
-    """Yield the same rows in blocks of `rows` rows; the last one may be smaller."""
+def _concat(blocks):
+    if len(blocks) == 1:
+        return blocks[0]
+    return {name: _columns.concat([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def regroup(blocks, rows, length=length, take=take, concat=_concat):
+    """Yield the same rows in blocks of `rows` rows; the last one may be smaller.
+
+    Args:
+        blocks: iterator over dictionaries of columns, or over whatever the functions take.
+        rows: int.
+        length, take, concat: functions: the rows of a block, a slice of it, and the block of a list.
+    """
     held, count = [], 0
     for block in blocks:
         held.append(block)
         count += length(block)
-        while count >= rows:
-            whole = _concat(held)
-            yield whole if count == rows else take(whole, slice(0, rows))
-            held = [] if count == rows else [take(whole, slice(rows, None))]
-            count -= rows
+        if count < rows:
+            continue
+        whole, rest = concat(held), count % rows
+        for first in range(0, count - rest, rows):
+            yield take(whole, slice(first, first + rows))
+        held, count = [take(whole, slice(count - rest, count))] if rest else [], rest
     if count:
-        yield _concat(held)
+        yield concat(held)
 
 
 def select(blocks, keep, skipped, rows):
@@ -122,9 +135,3 @@ def select(blocks, keep, skipped, rows):
         chosen, skipped = chosen[skipped:], max(0, skipped - len(chosen))
         for first in range(0, len(chosen), rows):
             yield take(block, chosen[first : first + rows])
-
-
-def _concat(blocks):
-    if len(blocks) == 1:
-        return blocks[0]
-    return {name: _columns.concat([block[name] for block in blocks]) for name in blocks[0]}

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.datasets import _xmc_text
+from keras_largeout.datasets import _passes, _xmc_text
 from keras_largeout.datasets.labeled_rows import LabeledRows, in_layout
 
 
@@ -80,7 +80,8 @@ class ExtremeClassification:
         )
 
         def batches():
-            for rows in _regrouped(self.blocks(), max(shuffle, batch_size) // batch_size * batch_size):
+            window = max(shuffle, batch_size) // batch_size * batch_size
+            for rows in _passes.regroup(self.blocks(), window, len, _part, LabeledRows.concatenate):
                 order = rng.permutation(len(rows)) if shuffle else np.arange(len(rows))
                 for start in range(0, len(rows), batch_size):
                     yield rows.take(order[start : start + batch_size]).batch()
@@ -92,16 +93,5 @@ class ExtremeClassification:
         return dataset.map(finish).prefetch(4)
 
 
-def _regrouped(blocks, size):
-    """Yield the same rows in groups of `size`, the last one smaller."""
-    waiting, count = [], 0
-    for block in blocks:
-        waiting.append(block)
-        count += len(block)
-        if count >= size:
-            rows = LabeledRows.concatenate(waiting)
-            for start in range(0, count - size + 1, size):
-                yield rows.take(np.arange(start, start + size))
-            waiting, count = [rows.take(np.arange(count - count % size, count))], count % size
-    if count:
-        yield LabeledRows.concatenate(waiting)
+def _part(rows, part):
+    return rows.take(np.arange(part.start, part.stop))

@@ -1,5 +1,6 @@
 """`TabularFiles`: tables in files of any size, or in memory, read as they are trained on."""
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from keras_largeout.datasets._row_reader import ROW
 
 _WAYS = ("error", "skip")
 _BLOCK_ROWS = 65_536  # of what is handed on in one piece
+_READERS = 64  # that a pass keeps, each with what its file says of its parts
 
 
 class TabularFiles:
@@ -183,7 +185,10 @@ class TabularFiles:
         self._check_shard(shard, shard_by)
         groups = self._groups()
         if keep is not None and shuffle_files and None in groups:
-            raise ValueError("`keep` must not be combined with `shuffle_files` for CSV files")
+            raise ValueError(
+                "`keep` must not be combined with `shuffle_files` for CSV files. "
+                f"Received: {self.files[groups.index(None)]}"
+            )
         pieces = _passes.pieces_of(groups, shard, shard_by)
         rows = _passes.rows_of(pieces)
         every = shard if shard_by == "rows" and rows is None else None
@@ -248,8 +253,10 @@ class TabularFiles:
         self.bytes_read = self.rows_read = self.rows_skipped = 0
         first_skipped, groups, seen = None, self._groups(), 0
         begins = None if None in groups else np.cumsum([0, *map(sum, groups)])
+        reader_of = functools.lru_cache(_READERS)(lambda i: _table_readers.reader(self.files[i], self))
         for piece in pieces:
-            reader, before = _table_readers.reader(self.files[piece.source], self), self.bytes_read
+            reader, before = reader_of(piece.source), self.bytes_read
+            skipped = reader.skipped
             begin = seen if begins is None else begins[piece.source]
             for block in reader.read(piece.first, piece.stop, block_rows):
                 self.bytes_read, seen = before + reader.bytes_read, seen + _passes.length(block)
@@ -258,7 +265,7 @@ class TabularFiles:
                 self.rows_read += _passes.length(block)
                 yield block | {ROW: block[ROW] + begin}
             self.bytes_read = before + reader.bytes_read
-            self.rows_skipped += reader.skipped
+            self.rows_skipped += reader.skipped - skipped
             first_skipped = first_skipped or reader.first_skipped
         if self.rows_skipped:
             warnings.warn(

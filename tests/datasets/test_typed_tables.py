@@ -336,6 +336,21 @@ def test_shuffled_files_keep_the_numbers_of_rows(tmp_path, small_blocks):
     assert sorted(kept) == list(range(3, 60, 10))
 
 
+def test_the_footer_of_a_shuffled_file_is_read_once_a_pass(tmp_path, monkeypatch):
+    from pyarrow import parquet
+
+    write_parquet(numbered(40), tmp_path / "a.parquet", rows=5)
+    files, opened, open_file = kl.datasets.TabularFiles(tmp_path, **NUMBERED), [], parquet.ParquetFile
+
+    def noted(*args, metadata=None, **options):
+        opened.append(metadata is not None)
+        return open_file(*args, metadata=metadata, **options)
+
+    monkeypatch.setattr(parquet, "ParquetFile", noted)
+    assert sorted(ids_of(files.dataset(4, shuffle_files=True, seed=0))) == list(range(40))
+    assert opened == [False, False] + [True] * 7  # for the rows of the groups, and for each group
+
+
 def test_training_leaves_a_table_as_it_is():
     """TensorFlow writes into an array that it was given: `x * 2` into the last slice of a block."""
     table = pyarrow.table({"x": pyarrow.array(np.ones(4096, np.float32)), "y": np.arange(4096)})
@@ -388,7 +403,7 @@ def test_what_a_dataset_refuses(arguments, message):
 
 def test_numbers_of_shuffled_csv_rows_are_unknown(tmp_path):
     (tmp_path / "rows.csv").write_text("id\n1\n")
-    with pytest.raises(ValueError, match="`keep` must not be combined with `shuffle_files`"):
+    with pytest.raises(ValueError, match=r"`keep` must not be combined .* Received: .*rows.csv"):
         kl.datasets.TabularFiles(tmp_path, ids=["id"]).dataset(
             1, keep=lambda row: row > 0, shuffle_files=True
         )

@@ -40,11 +40,16 @@ def export_saved_model(
     model that returns a dict, else `output_0`, `output_1`, ... The attribute `serve` of the loaded object
     takes the inputs in order, in a list, or in a dict by their names.
 
+    An input that is ragged in `serving` is dense in the signatures: `[batch, n]`, each row filled up at its
+    end with -1 (strings with "", floats with NaN), n of any size. The graph takes the padding away, so the
+    answers are those of the ragged rows.
+
     `tf.lite.TFLiteConverter.from_saved_model` converts it to TFLite's own ops, but for a tree of more than 50
     thousand classes, the search of which has ops that TFLite lacks.
 
     Args:
-        serving: `keras.Model` of dense inputs, built. Functional, sequential or subclassed.
+        serving: `keras.Model`, built. Functional, sequential or subclassed. Its inputs are dense, or ragged
+            of rank 2, `[batch, (n)]`.
         path: the folder to write.
         input_signature: `tf.TensorSpec` or a list, tuple or dict of them, as the model takes them. Needed
             where the model does not know its inputs (a subclassed one); otherwise the model's own. Defaults
@@ -57,8 +62,8 @@ def export_saved_model(
             bytes of a float32 table. Defaults to `None`.
 
     Raises:
-        ValueError: the inputs are unknown, sparse or ragged; the graph holds an op of this package, or a
-            constant above 16 MB; the model reads state that it does not own.
+        ValueError: the inputs are unknown, sparse, or ragged of another rank; the graph holds an op of this
+            package, or a constant above 16 MB; the model reads state that it does not own.
         FileExistsError: `path` exists and must not be replaced.
 
     Example:
@@ -77,9 +82,10 @@ def export_saved_model(
     path, hosts = pathlib.Path(path), hosts_of_model(serving)
     if hosts.is_first:
         _check_target(path, overwrite)
-    structure, specs = _input_specs(serving, input_signature)
+    structure, specs, ragged = _input_specs(serving, input_signature)
 
     def serve(*inputs):
+        inputs = [_without_padding(x) if is_ragged else x for x, is_ragged in zip(inputs, ragged)]
         outputs = serving(tf.nest.pack_sequence_as(structure, inputs), training=False)
         return _named_outputs(outputs)
 
@@ -146,7 +152,7 @@ def _in_every_way(core, specs):
 
 
 def _input_specs(serving, input_signature):
-    """Return the structure of the model's inputs, and one named spec for each."""
+    """Return the structure of the model's inputs; for each a dense, named spec, and whether it is ragged."""
     if input_signature is None:
         if not getattr(serving, "inputs", None):
             raise ValueError(
@@ -156,18 +162,32 @@ def _input_specs(serving, input_signature):
         # A functional model knows the structure of its inputs; a sequential one has a single input.
         input_signature = serving.input if not isinstance(serving, keras.Sequential) else serving.inputs[0]
     leaves = tf.nest.flatten(input_signature)
-    names = sorted(input_signature) if isinstance(input_signature, dict) else [leaf.name for leaf in leaves]
+    names = [getattr(leaf, "name", None) for leaf in leaves]
+    if isinstance(input_signature, dict):
+        names = sorted(input_signature)
+    ragged = [isinstance(leaf, tf.RaggedTensorSpec) or getattr(leaf, "ragged", False) for leaf in leaves]
     specs = []
-    for i, (leaf, name) in enumerate(zip(leaves, names)):
-        if getattr(leaf, "sparse", False) or getattr(leaf, "ragged", False):
-            raise ValueError(f"The inputs of `serving` must be dense tensors. Received: {leaf}")
+    for i, (leaf, name, is_ragged) in enumerate(zip(leaves, names, ragged)):
+        sparse = isinstance(leaf, tf.SparseTensorSpec) or getattr(leaf, "sparse", False)
+        if sparse or (is_ragged and len(leaf.shape) != 2):
+            raise ValueError(f"The inputs of `serving` must be dense, or ragged of rank 2. Received: {leaf}")
         if not name or name.startswith(_AUTOMATIC_NAME):
             # Automatic names count all tensors of a process: another run would have another signature.
             name = "inputs" if len(leaves) == 1 else f"inputs_{i}"
         specs.append(tf.TensorSpec(leaf.shape, leaf.dtype, name))
     if len({spec.name for spec in specs}) < len(specs):
         raise ValueError(f"The inputs must have different names. Received: {[s.name for s in specs]}")
-    return input_signature, specs
+    return input_signature, specs, ragged
+
+
+def _without_padding(x):
+    """Return the ragged rows `[batch, (n)]` of a dense tensor that padding fills up at the end."""
+    if x.dtype.is_floating:
+        kept = ~tf.math.is_nan(x)
+    else:
+        kept = x != ("" if x.dtype == tf.string else tf.constant(-1, x.dtype))
+    lengths = tf.reduce_max(tf.where(kept, tf.range(1, tf.shape(x)[1] + 1), 0), axis=1)
+    return tf.RaggedTensor.from_tensor(x, tf.maximum(lengths, 0))
 
 
 def _named_outputs(outputs):

@@ -265,7 +265,11 @@ def test_bad_arguments(tmp_path):
         export_saved_model(keras.layers.Dense(1), tmp_path / "1")
     x = keras.Input((3,), dtype="int32", sparse=True)
     bag = kl.layers.ShardedEmbedding(5, 2, combiner="sum")(x)
-    with pytest.raises(ValueError, match="must be dense"):
+    with pytest.raises(ValueError, match="must be dense, or ragged of rank 2"):
+        export_saved_model(keras.Model(x, bag), tmp_path / "1")
+    x = keras.Input((None, None), dtype="int32", ragged=True)
+    bag = kl.layers.ShardedEmbedding(5, 2, combiner="sum")(x)
+    with pytest.raises(ValueError, match="must be dense, or ragged of rank 2"):
         export_saved_model(keras.Model(x, bag), tmp_path / "1")
 
 
@@ -412,3 +416,51 @@ def test_a_bare_name(tmp_path, monkeypatch):
     for name in ("bare", "./again"):
         export_saved_model(bags(), name)
         assert (tmp_path / name / "saved_model.pb").exists()
+
+
+def ragged_model():
+    """A model of ragged ids with weights, strings and numbers of their own lengths."""
+    inputs = {
+        name: keras.Input((None,), dtype=dtype, ragged=True, name=name)
+        for name, dtype in (("ids", "int64"), ("weights", "float32"), ("words", "string"))
+    }
+    bag = kl.layers.ShardedEmbedding(30, 4, "normal", combiner="mean")(
+        inputs["ids"], weights=inputs["weights"]
+    )
+    hashed = kl.layers.CategoryHashing(20, hash="farmhash64")(inputs["words"])
+    features = {
+        "words": kl.layers.FeatureConfig("words", kl.layers.TableConfig("rows", 20, 4, combiner="sqrtn"))
+    }
+    words = kl.layers.DistributedEmbedding(features)({"words": hashed})["words"]
+    head = kl.layers.FullSoftmax(40, kernel_initializer="normal")
+    model = keras.Model(inputs, head(keras.layers.concatenate([bag, words])))
+    return head.predictor(model, k=5)
+
+
+def test_ragged_inputs_are_padded_in_the_signature(rng, tmp_path):
+    serving, lengths = ragged_model(), [3, 0, 5, 1]
+    x = {
+        "ids": tf.RaggedTensor.from_row_lengths(rng.integers(0, 30, 9), lengths),
+        "weights": tf.RaggedTensor.from_row_lengths(np.float32([0, 0.5, 0, 1, 0, 3, 2, 0.1, 0]), lengths),
+        "words": tf.RaggedTensor.from_row_lengths([f"w{i}" for i in range(9)], lengths),
+    }
+    export_saved_model(serving, tmp_path / "1")
+    assert_stock(tmp_path / "1")
+    expected = serving(x)
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    for width in (5, 8):
+        padding = {"ids": -1, "weights": np.nan, "words": ""}
+        padded = {name: part.to_tensor(padding[name], [None, width]) for name, part in x.items()}
+        assert_same(served(**padded), expected)
+    assert served(**{name: part[:, :0] for name, part in padded.items()})["ids"].shape == (4, 5)
+    assert served(**{name: part[:0] for name, part in padded.items()})["ids"].shape == (0, 5)
+
+
+def test_padding_is_taken_from_the_end_alone(tmp_path):
+    x = keras.Input((None,), dtype="int32", ragged=True, name="x")
+    model = keras.Model(x, kl.layers.ShardedEmbedding(9, 2, combiner="sum", out_of_range="modulo")(x))
+    spec = tf.RaggedTensorSpec([None, None], tf.int32)
+    for path, signature in (("1", None), ("2", spec)):
+        export_saved_model(model, tmp_path / path, signature)
+        found = serve(tmp_path / path, tf.constant([[1, -1, 2, -1]]))["output_0"]
+        np.testing.assert_array_equal(found, model(tf.ragged.constant([[1, -1, 2]])))

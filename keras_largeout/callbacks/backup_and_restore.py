@@ -21,6 +21,7 @@ from keras_largeout.files.seal import note_of
 from keras_largeout.files.table_files import read_json
 from keras_largeout.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.tables.server_files import server_files
+from keras_largeout.tables.storage.closing import begin_again
 
 _LOG = logging.getLogger("keras_largeout")
 # The files that Keras's callback writes, and what it adds to the names of the last but one.
@@ -48,6 +49,8 @@ class BackupAndRestore(AtomicFiles, keras.callbacks.BackupAndRestore):
       Metrics of that epoch are of the batches after the restart.
     - On synchronous hosts the first one writes, and all read the file when they begin. The restarted
       script may have any number of hosts.
+    - A script that was killed before its first backup starts from the beginning, and so do tables in files
+      that the killed process made. Tables that were there before it stay an error: their rows may be torn.
 
     Args:
         backup_dir: path that the chief and all servers reach under this name (a network file system; object
@@ -77,6 +80,9 @@ class BackupAndRestore(AtomicFiles, keras.callbacks.BackupAndRestore):
         if not hosts.is_alone:
             self._check_shared(hosts)
         super().on_train_begin(logs)
+        if is_local(self.backup_dir) and not os.path.exists(os.path.join(self.backup_dir, _WEIGHTS)):
+            for folder in begin_again(self.model):
+                _LOG.warning("There is no backup: the rows of %s, whose process was killed, begin again", folder)
         self._find_batch()
         if not hosts.is_first:
             self._save_elsewhere()

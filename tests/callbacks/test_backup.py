@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 
 import keras
 import numpy as np
@@ -118,6 +119,43 @@ def test_every_few_batches(tmp_path):
     backup = kl.callbacks.BackupAndRestore(tmp_path / "gone")
     make(keras.Model).fit(np.ones((2, 2), int), np.ones(2), epochs=5, verbose=0, callbacks=[backup])
     assert not os.path.exists(tmp_path / "gone")
+
+
+def test_killed_before_the_first_backup(tmp_path, caplog):
+    """Tables in files begin again, where the killed process had made them. Others stay refused."""
+
+    def model_in(folder):
+        keras.utils.set_random_seed(1)
+        ids = keras.Input((2,), dtype="int32")
+        rows = kl.layers.ShardedEmbedding(30, 4, name="rows", storage=f"file:{folder}")(ids)
+        model = kl.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+        model.compile(kl.optimizers.LazyAdam(0.1), "mse")
+        return model
+
+    def fit(model, **kwargs):
+        model.fit(x, x.sum(1), batch_size=5, shuffle=False, verbose=0, **kwargs)
+        return model.get_layer("rows").table.numpy()
+
+    def killed(model, folder):
+        """Leave in `folder` what a kill of the process would leave."""
+        shutil.copytree(model.get_layer("rows").table.folder.path, folder / "rows")
+
+    x, backup = np.arange(40).reshape(20, 2) % 30, kl.callbacks.BackupAndRestore(tmp_path / "backup")
+    first = model_in(tmp_path / "a")
+    expected = fit(first)
+    killed(first, tmp_path / "b")
+    with pytest.raises(OSError, match="was not closed"):
+        fit(model_in(tmp_path / "b"))
+    again = model_in(tmp_path / "b")
+    np.testing.assert_array_equal(fit(again, callbacks=[backup]), expected)
+    assert "begin again" in caplog.text
+    kl.close_files(again)
+
+    second = model_in(tmp_path / "b")
+    fit(second)
+    killed(second, tmp_path / "c")
+    with pytest.raises(OSError, match="was not closed"):
+        fit(model_in(tmp_path / "c"), callbacks=[backup])
 
 
 class StopAfter(keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""`close_files`: a model's tables in files are put on the disk and given up."""
+"""A model's tables in files: they are put on the disk and given up, or begin again after a kill."""
 
 import keras
 
@@ -22,6 +22,19 @@ def close_files(model: keras.Layer) -> None:
     model = build_model()  # with the same `storage`: it finds the rows again
     ```
     """
-    for layer in all_layers(model):
-        for shard in shards_of(layer):
-            shard.array.table.close()
+    for table in _tables(model):
+        table.close()
+
+
+def begin_again(model):
+    """Give tables in files that a killed process has left their first values: see `TableFolder.begin_again`.
+
+    Returns:
+        list of str, their folders.
+    """
+    folders = {table.folder for table in _tables(model) if table.folder is not None}
+    return sorted(folder.path for folder in folders if folder.begin_again())
+
+
+def _tables(model):
+    return (shard.array.table for layer in all_layers(model) for shard in shards_of(layer))

@@ -36,7 +36,8 @@ class TableFolder:
     it was closed: by `close`, or when the table goes, or at the end of the process, also by Ctrl-C, SIGTERM
     or SIGHUP (unless the script has a handler that does not end it). A process that is killed by SIGKILL
     leaves it open. Rows may then be torn. They are kept, and the table has none, until all of its rows are
-    loaded from a save of the model (`overwriting`): using it before is an error.
+    loaded from a save of the model (`overwriting`), or begin again (`begin_again`): using it before is an
+    error.
 
     Args:
         path: str, of the folder; it is made where it is not there.
@@ -140,8 +141,10 @@ class TableFolder:
         if self.torn:  # new files, beside those that are there
             number = 1 + max((layout["number"] for layout in self._layouts.values()), default=0)
             self._layouts, self._first_number = {}, number
+        self._never_closed = not self.existed or (known.get("never_closed", False) and not known["closed"])
         if not self.read_only:
-            write_about(self.path, {**known, "closed": False, "files": {}})
+            state = {"closed": False, "files": {}, "never_closed": self._never_closed}
+            write_about(self.path, {**known, **state})
 
     def _check_table(self, known, about):
         if known is not None and known["table"] != about:
@@ -172,14 +175,30 @@ class TableFolder:
             rows: str, a name for the rows that are overwritten.
         """
         if self.torn:
-            write_about(self.path, {**read_about(self.path), "layouts": self._layouts})
-            for name in self._torn:
-                with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-                    os.remove(os.path.join(self.path, name))
-            self._torn.clear()
+            self._remove_torn()
         self._unfinished.add(rows)
         yield
         self._unfinished.remove(rows)
+
+    def begin_again(self):
+        """Give rows that may be torn their first values, if the folder was never closed since it was made.
+
+        Rows of a folder that was closed are kept: they may be all that is left of a training.
+
+        Returns:
+            bool, whether the rows begin again.
+        """
+        begins = self.torn and self._never_closed
+        if begins:
+            self._remove_torn()
+        return begins
+
+    def _remove_torn(self):
+        write_about(self.path, {**read_about(self.path), "layouts": self._layouts})
+        for name in self._torn:
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                os.remove(os.path.join(self.path, name))
+        self._torn.clear()
 
     def check_writable(self):
         """Raises ValueError where the folder is only read."""

@@ -1,5 +1,5 @@
 // The three numbers of every token, and their gradients, for 100,000 classes and 3200 tokens, in float32, in
-// bfloat16, and with hidden vectors alone of bfloat16 (mixed_bfloat16), next to 2 and 6 flops per token,
+// TF32, in bfloat16, and with hidden vectors alone of bfloat16 (mixed_bfloat16), next to 2 and 6 flops per token,
 // class and column on the GPU's float32 units.
 #include <type_traits>
 
@@ -10,12 +10,12 @@
 namespace largeout {
 namespace {
 
-// T: the type of rows, H: of hidden vectors.
+// T: the type of rows, H: of hidden vectors. tf32: factors of float32 are rounded to TF32.
 template <typename T, typename H>
-void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
+void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim, bool tf32 = false) {
   const std::string name = std::to_string(classes) + " x " + std::to_string(tokens) + " x " +
                            std::to_string(dim) + ", " +
-                           (sizeof(T) == sizeof(H) ? BenchTypeName<T>() : std::string("mixed"));
+                           (tf32 ? "TF32" : sizeof(T) == sizeof(H) ? BenchTypeName<T>() : "mixed");
   const double need = classes * dim * 10.0 + tokens * dim * 20.0 + (bench->quick() ? 3e8 : 5e8);
   if (need > 0.9 * bench->free_bytes()) {
     std::printf("%-14s %-34s left out: %.1f GB are free\n", "full_softmax", name.c_str(),
@@ -49,7 +49,7 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim) {
     memory.Reset(base);
     ArenaScratch scratch(&memory);
     BadTarget bad;
-    BENCH_OK(body(FullSoftmaxGpu({nullptr, &scratch}), &bad));
+    BENCH_OK(body(FullSoftmaxGpu({nullptr, &scratch, nullptr, tf32}), &bad));
   };
   const Times forward = bench->Time(
       [&](int) {
@@ -85,12 +85,14 @@ int main(int argc, char** argv) {
   Bench bench("full_softmax", argc, argv);
   if (bench.quick()) {
     Run<float, float>(&bench, 1000, 200, 36);
+    Run<float, float>(&bench, 1000, 200, 36, true);
     Run<bfloat16, bfloat16>(&bench, 1000, 200, 36);
     Run<float, bfloat16>(&bench, 1000, 200, 36);
     return 0;
   }
   for (const int64_t dim : {304, 1024}) {
     Run<float, float>(&bench, 100000, 3200, dim);
+    Run<float, float>(&bench, 100000, 3200, dim, true);
     Run<bfloat16, bfloat16>(&bench, 100000, 3200, dim);
     Run<float, bfloat16>(&bench, 100000, 3200, dim);
   }

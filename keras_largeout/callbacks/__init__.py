@@ -2,6 +2,7 @@
 
 from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
 from keras_largeout.callbacks.feature_report import FeatureReport
+from keras_largeout.callbacks.follow_learning_rate import FollowLearningRate
 from keras_largeout.callbacks.index_items import IndexItems
 from keras_largeout.callbacks.load_balance import LoadBalance
 from keras_largeout.callbacks.model_checkpoint import ModelCheckpoint
@@ -12,6 +13,7 @@ from keras_largeout.callbacks.tensor_board import TensorBoard
 __all__ = [
     "BackupAndRestore",
     "FeatureReport",
+    "FollowLearningRate",
     "IndexItems",
     "LoadBalance",
     "ModelCheckpoint",

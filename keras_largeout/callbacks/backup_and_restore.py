@@ -82,7 +82,9 @@ class BackupAndRestore(AtomicFiles, keras.callbacks.BackupAndRestore):
         super().on_train_begin(logs)
         if is_local(self.backup_dir) and not os.path.exists(os.path.join(self.backup_dir, _WEIGHTS)):
             for folder in begin_again(self.model):
-                _LOG.warning("There is no backup: the rows of %s, whose process was killed, begin again", folder)
+                _LOG.warning(
+                    "There is no backup: the rows of %s, whose process was killed, begin again", folder
+                )
         self._find_batch()
         if not hosts.is_first:
             self._save_elsewhere()

@@ -189,3 +189,36 @@ def test_what_is_refused():
     model.compile(keras.optimizers.SGD(0.1, loss_scale_factor=8.0), "mse")
     with pytest.raises(ValueError, match="must not scale the loss where a layer"):
         model.fit(np.zeros((2, 1), "int32"), np.zeros(2), verbose=0)
+
+
+def _with_a_frozen_table(trainable):
+    tables = [
+        kl.layers.TableConfig("fixed", 10, 4, optimizer="adagrad", trainable=trainable),
+        kl.layers.TableConfig("own", 10, 4, optimizer="adagrad"),
+        kl.layers.TableConfig("kept", 10, 4, trainable=trainable),
+        kl.layers.TableConfig("shared", 10, 4),
+    ]
+    ids = keras.Input((3,), dtype="int32")
+    layer = kl.layers.DistributedEmbedding([kl.layers.FeatureConfig(t.name, t) for t in tables], name="e")
+    model = kl.Model(ids, keras.layers.Dense(1)(keras.layers.concatenate(layer([ids] * 4))))
+    model.compile(kl.optimizers.SGD(0.1), "mse")
+    return model, layer
+
+
+def test_a_table_that_nothing_trains(tmp_path):
+    model, layer = _with_a_frozen_table(trainable=False)
+    before = {name: rows.numpy() for name, rows in layer.get_embedding_tables().items()}
+    data = np.arange(30).reshape(10, 3) % 10, np.ones((10, 1), "float32")
+    model.fit(*data, verbose=0)
+    same = {n: np.array_equal(rows, before[n]) for n, rows in layer.get_embedding_tables().items()}
+    assert same == {"fixed": True, "own": False, "kept": True, "shared": False}
+    assert set(layer.table_optimizers()) == {"own"}
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert [f.table.trainable for f in loaded.get_layer("e").feature_configs] == [False, True, False, True]
+    # The same weights train on where the tables are trained.
+    other, trained = _with_a_frozen_table(trainable=True)
+    other.load_weights(tmp_path / "m.keras", skip_mismatch=True)
+    np.testing.assert_array_equal(trained.get_embedding_tables()["kept"].numpy(), before["kept"])
+    other.fit(*data, verbose=0)
+    assert not np.array_equal(trained.get_embedding_tables()["fixed"].numpy(), before["fixed"])

@@ -87,6 +87,7 @@ class TableConfig:
         cache_rows: None, or how many rows of this table in host memory each device keeps in its own: see
             `ShardedEmbedding`. Tables of one stack share a cache as large as theirs together. Defaults to
             `None`.
+        trainable: bool. False: nothing trains the table, whatever trains the others. Defaults to `True`.
 
     Raises:
         ValueError: an argument has another value than these.
@@ -115,6 +116,7 @@ class TableConfig:
     dtype: str | None = None
     storage: str = "device"
     cache_rows: int | None = None
+    trainable: bool = True
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -171,6 +173,8 @@ class TableConfig:
         config |= storage_config(self.storage)
         if self.cache_rows is None:
             del config["cache_rows"]
+        if self.trainable:
+            del config["trainable"]
         return config
 
     @classmethod

@@ -27,8 +27,8 @@ def trained_together(stacks):
     """
     found = []
     for stack in stacks:
-        own = stack.first.optimizer
-        alike = next((group for group in found if _same(own, group.stacks[0].first.optimizer)), None)
+        own = stack.own_optimizer
+        alike = next((group for group in found if _same(own, group.stacks[0].own_optimizer)), None)
         if alike is None:
             argument = f"`optimizer` of table {stack.first.name!r}"
             alike = Trained(None if own is None else FusedOptimizer(own, argument), [])

@@ -21,7 +21,7 @@ class Stack(NamedTuple):
     Attributes:
         name: str; that of the table where it is alone.
         tables: tuple of `TableConfig`, alike in `embedding_dim`, `dtype`, `placement`, `storage`,
-            `optimizer` and `constraint`; all of them with `cache_rows`, or none.
+            `optimizer`, `constraint` and `trainable`; all of them with `cache_rows`, or none.
     """
 
     name: str
@@ -30,6 +30,11 @@ class Stack(NamedTuple):
     @property
     def first(self):
         return self.tables[0]
+
+    @property
+    def own_optimizer(self):
+        """What its tables' configs have as `optimizer`; None for tables that nothing trains."""
+        return self.first.optimizer if self.first.trainable else None
 
     @property
     def cache_rows(self):
@@ -57,7 +62,7 @@ class Stack(NamedTuple):
             storage=first.storage,
             cache_rows=self.cache_rows,
             family=family,
-            trainable=first.optimizer is None,
+            trainable=first.trainable and self.own_optimizer is None,
         )
 
     def spec(self, name, features, dtype, counts):
@@ -149,8 +154,8 @@ def _alike(table):
     optimizer, constraint = (
         unnumbered(keras.saving.serialize_keras_object(part)) for part in (table.optimizer, table.constraint)
     )
-    cached = table.cache_rows is not None
-    return table.embedding_dim, table.dtype, placement, own, table.storage, cached, optimizer, constraint
+    held = table.dtype, placement, own, table.storage, table.cache_rows is not None
+    return table.embedding_dim, *held, optimizer, constraint, table.trainable
 
 
 def _rows(tables):
@@ -188,7 +193,7 @@ def _check_chosen(chosen, stacks):
                 first = stacks[homes[chosen[table.name]]][1][0]
                 raise ValueError(
                     "Tables of `table_stacking` must have the same `embedding_dim`, `dtype`, `placement`, "
-                    f"`storage`, `optimizer` and `constraint`, all of them `cache_rows` or none, and "
-                    f"{MOST_ROWS} rows together at most. "
+                    "`storage`, `optimizer`, `constraint` and `trainable`, all of them `cache_rows` or none, "
+                    f"and {MOST_ROWS} rows together at most. "
                     f"Received: {first.name!r} and {table.name!r}"
                 )

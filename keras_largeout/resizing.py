@@ -28,6 +28,7 @@ _ROWS = {
     "keras_largeout>FullSoftmax": "num_classes",
     "keras_largeout>SampledSoftmax": "num_classes",
     "keras_largeout>SparseOutput": "num_classes",
+    "keras_largeout>Retrieval": "num_items",
 }
 
 
@@ -62,10 +63,11 @@ def resize(
             is on the same ones; a file is read into the current strategy.
         rows: dict from names to int > 0. A layer has its own name, a table of a `DistributedEmbedding` that
             of its `TableConfig`. Layers: `ShardedEmbedding`, `SparseDense` (its `input_dim`), `FullSoftmax`,
-            `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head). For tables
-            of a `DynamicVocabulary` give the vocabulary's name and its new capacity. It keeps its ids with
-            their rows (a smaller one those that were used most, or last). It forgets how often ids without a
-            row came, and gradients that were being accumulated. Defaults to `None`.
+            `SampledSoftmax`, `SparseOutput` (new classes get connections as those of a new head), `Retrieval`
+            (its `num_items`; new items are not in its index yet). For tables of a `DynamicVocabulary` give
+            the vocabulary's name and its new capacity. It keeps its ids with their rows (a smaller one those
+            that were used most, or last). It forgets how often ids without a row came, and gradients that
+            were being accumulated. Defaults to `None`.
         custom_objects: as in `keras.models.load_model`.
         into: None, or in place of `rows` a built model with the layers of `model` and other numbers of rows.
             It takes the weights, and the state of the optimizer where it is compiled. Defaults to `None`.
@@ -76,8 +78,8 @@ def resize(
     Raises:
         ValueError: a table that the model does not have, or whose ids come from a `DynamicVocabulary`, or
             that an optimizer of Keras's trains (whose slots are no rows); a head that has a number for each
-            class (`counts` of a `SampledSoftmax`, `label_weights`, `class_weight`); two numbers for an
-            embedding and the head that shares its rows.
+            class (`counts` of a `SampledSoftmax` or `Retrieval`, `label_weights`, `class_weight`); two
+            numbers for an embedding and the head that shares its rows.
 
     Example:
 
@@ -214,7 +216,7 @@ def _tied_too(rows, tables):
 
 def _check(table, model):
     for numbers in ("counts", "label_weights", "class_weight"):
-        if table.get(numbers) is not None:
+        if table.get(numbers) not in (None, "streaming"):  # these start from nothing for new items
             raise ValueError(
                 f"`rows` must not name {table['name']!r}: it has `{numbers}`, a number for each of its "
                 "classes. Make a model with those of all new classes, and take over its other layers' weights"

@@ -317,3 +317,48 @@ def test_what_is_refused():
         words = ShardedEmbedding(20, 2)
         words.build()
         words.load_own_variables(store)
+
+
+@pytest.mark.parametrize("items", [30, 12])
+def test_the_items_of_a_retrieval(items):
+    """The index, the streamed frequencies and the remembered items stay; new items are not in the index."""
+    user, item = (keras.Input((), dtype="int32", name=name) for name in ("user", "item"))
+    tower = kl.Model(item, ShardedEmbedding(20, 3, name="items")(item))
+    head = kl.layers.Retrieval(20, counts="streaming", cache=4, name="retrieval")
+    model = kl.Model([user, item], head(ShardedEmbedding(9, 3)(user), tower(item)))
+    model.compile(kl.optimizers.LazyAdam(0.05), loss=head.loss)
+    users, taken = IDS[:, 0] % 9, np.array([3, 19, 4, 3, 7, 19, 0, 15])
+    model.fit([users, taken], taken, batch_size=4, verbose=0, shuffle=False)
+    head.index(tower)
+    queries = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    scores = head.log_probs(queries).numpy()
+
+    other = kl.resize(model, {"items": items, "retrieval": items})
+    found, kept = other.get_layer("retrieval"), min(items, 20)
+    assert found.num_items == items and found.log_probs(queries).shape == (5, items)
+    best = found.top_k(queries, items)[1].numpy()
+    assert (best[:, :kept] >= 0).all() and (best[:, kept:] == -1).all()
+    logits = found.log_probs(queries).numpy()[:, :kept]
+    np.testing.assert_allclose(np.diff(logits), np.diff(scores[:, :kept]), rtol=1e-4, atol=1e-5)
+    before = weights_of(head)
+    for name, values in weights_of(found).items():
+        old = before[name]
+        if name == "memory_ids":
+            old = np.where(old < items, old, -1)
+        elif name in ("last_seen", "intervals"):
+            assert not values[kept:].any()
+            values, old = values[:kept], old[:kept]
+        np.testing.assert_array_equal(values, old, err_msg=name)
+    taken = np.minimum(taken + 15, items - 1)  # new ones, too
+    assert np.isfinite(other.fit([users, taken], taken, batch_size=4, verbose=0).history["loss"]).all()
+
+
+def weights_of(head):
+    return {name: keras.ops.convert_to_numpy(x) for name, x in head._batch_softmax.state().items()}
+
+
+def test_counts_of_a_retrieval_are_of_its_items():
+    user, item = (keras.Input((3,), name=name) for name in ("user", "item"))
+    head = kl.layers.Retrieval(counts=np.arange(1, 9), name="retrieval")
+    with pytest.raises(ValueError, match="`rows` must not name 'retrieval': it has `counts`"):
+        kl.resize(kl.Model([user, item], head(user, item)), {"retrieval": 9})

@@ -1,7 +1,11 @@
 """The loss of a `Retrieval` in training: the item of each row among the items of the batch."""
 
+import keras
+import numpy as np
 import tensorflow as tf
 
+from keras_largeout.files.loading import may_have_other_rows
+from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads.retrieval.candidates import (
     NOT_THERE,
@@ -41,6 +45,28 @@ class BatchSoftmax:
         """Return the weights of the estimates and of the memory, by their names in a file."""
         parts = [part for part in (self.stream, self._memory) if part is not None]
         return {weight.name: weight for part in parts for weight in part.variables}
+
+    # A part of what the head saves.
+
+    def save(self, arrays):
+        SavedVariables(self.state()).save(arrays)
+
+    def check(self, store):
+        if not may_have_other_rows():
+            SavedVariables(self.state(), optional=True).check(store)
+
+    def load(self, store):
+        """Takes what a file has. Items that only the head has stay as they are; those of the file go."""
+        for name, weight in self.state().items():
+            if name not in store:
+                continue
+            values = np.asarray(store[name])
+            if may_have_other_rows() and values.shape != tuple(weight.shape):
+                kept = min(len(values), weight.shape[0])
+                values = np.concatenate([values[:kept], keras.ops.convert_to_numpy(weight)[kept:]])
+            if name == "memory_ids" and self._num_items is not None:
+                values = np.where(values < self._num_items, values, -1)
+            weight.assign(values)
 
     def losses(self, queries, y, there, given, training):
         """Return minus the log of the share of each item in the softmax over the candidates.

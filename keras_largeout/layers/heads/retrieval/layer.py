@@ -22,7 +22,6 @@ from keras_largeout._head_annotations import (
 )
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
-from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._scoring import check_token_shape
 from keras_largeout.layers.heads._table_head import TableHead
 from keras_largeout.layers.heads.retrieval.batch_softmax import BatchSoftmax
@@ -310,8 +309,7 @@ class Retrieval(TableHead):
         super().load_own_variables(store)
 
     def saved_parts(self) -> list[Any]:
-        state = self._batch_softmax.state()
-        return [*super().saved_parts(), SavedVariables(state, optional=True)]
+        return [*super().saved_parts(), self._batch_softmax]
 
     def summary_note(self) -> str | None:
         return None

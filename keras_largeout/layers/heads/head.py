@@ -298,8 +298,8 @@ class Head(keras.layers.Layer):
             previous: classes that came before, such as the words of the text, in the forms of `exclude`: the
                 three penalties make them less probable, before temperature, `top_k` and `top_p`. Defaults to
                 `None`.
-            repetition_penalty: float >= 1, by which their log-probabilities are multiplied. (Of all heads
-                alike. Other libraries multiply logits, which depend on a constant.) Defaults to `1.0`.
+            repetition_penalty: float >= 1, by which their log-probabilities are multiplied. (Keskar et al.
+                divide logits, whose zero is arbitrary.) Defaults to `1.0`.
             frequency_penalty: float >= 0, subtracted from the log-probability of a class for each time that
                 it is in `previous`. Defaults to `0.0`.
             presence_penalty: float >= 0, subtracted once. Defaults to `0.0`.

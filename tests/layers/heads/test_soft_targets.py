@@ -105,9 +105,7 @@ def teacher_and_student(student):
     for head in (kl.layers.FullSoftmax(CLASSES, kernel_initializer="normal"), student):
         x = keras.Input((3, DIM))
         models.append(kl.Model(x, head(keras.layers.Dense(DIM)(x))))
-        models[-1].compile(
-            kl.optimizers.LazyAdam(0.05), head.loss, weighted_metrics=[kl.metrics.Perplexity()]
-        )
+        models[-1].compile(kl.optimizers.LazyAdam(0.1), head.loss, weighted_metrics=[kl.metrics.Perplexity()])
     return models
 
 
@@ -118,10 +116,10 @@ def test_a_student_learns_the_best_classes_of_a_teacher(devices, rng):
         teacher, student = teacher_and_student(kl.layers.HierarchicalSoftmax(CLASSES))
         head = teacher.layers[-1]
         head.kernel.assign(rng.normal(size=(CLASSES, DIM)))
-    x = rng.normal(size=(32, 3, DIM)).astype("float32")
+    x = rng.normal(size=(16, 3, DIM)).astype("float32")
     best = head.predictor(teacher, k=LISTED).predict(x, verbose=0)
     ids, weights = best["ids"], keras.ops.convert_to_numpy(keras.ops.softmax(best["scores"]))
-    losses = student.fit(x, ids, sample_weight=weights, batch_size=8, epochs=40, verbose=0).history["loss"]
+    losses = student.fit(x, ids, sample_weight=weights, batch_size=8, epochs=15, verbose=0).history["loss"]
     entropy = -(weights * np.log(weights)).sum(-1).mean()
     assert entropy < losses[-1] < entropy + 0.5 * (losses[0] - entropy)
     loss, perplexity = student.evaluate(x, ids, sample_weight=weights, verbose=0)
@@ -134,7 +132,7 @@ def test_log_probs_distil_over_all_classes(rng):
     x = rng.normal(size=(8, 3, DIM)).astype("float32")
     target = tf.nn.softmax(teacher.layers[-1].log_probs(teacher(x)) / 2.0)
     losses = []
-    for _ in range(30):
+    for _ in range(15):
         with tf.GradientTape() as tape:
             log_p = tf.nn.log_softmax(student.layers[-1].log_probs(student(x, training=True)) / 2.0)
             loss = keras.losses.KLDivergence()(target, tf.exp(log_p))

@@ -162,6 +162,33 @@ def test_waits_of_a_step(row, several, gpus):
     assert step_of(row, several=several).waits() == sorted(WAITS[row])
 
 
+LISTS = {
+    kl.layers.FullSoftmax: [
+        "DynamicStitch > Reshape.shape",
+        "Largeout>EmbeddingGrad, inside",
+        "StridedSlice > UnsortedSegmentSum.num_segments",
+    ],
+    kl.layers.HierarchicalSoftmax: TREE,
+}
+
+
+@pytest.mark.full
+@pytest.mark.every_case
+@pytest.mark.parametrize("weights", [None, (9,), (9, 3)], ids=["no weights", "of tokens", "of targets"])
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_of_targets(kind, weights, gpus):
+    """Which pairs of token and target count is found where the targets are, whatever weighs them."""
+    data = [np.ones([9, 4], "float32"), np.ones([9, 3], "int32")]
+    data += [] if weights is None else [np.ones(weights, "float32")]
+    iterator = iter(tf.data.Dataset.from_tensor_slices(tuple(data)).batch(4))
+    with tf.device("CPU:1"):
+        inputs, head = keras.Input((4,)), kind(20)
+        model = kl.Model(inputs, head(keras.layers.Dense(4)(inputs)))
+        model.compile(kl.optimizers.LazyAdam(0.1), head.loss)
+        waits = Step(functions_of(model)[0].get_concrete_function(iterator)).waits()
+    assert waits == LISTS[kind]
+
+
 def test_batches_of_a_static_size(gpus):
     for row in ("ShardedEmbedding", "DistributedEmbedding"):
         assert not step_of(row, drop_remainder=True).waits()

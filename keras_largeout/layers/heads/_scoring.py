@@ -1,12 +1,13 @@
 """Targets, the losses of tokens, and which tokens count: the beginning of a head's losses and metrics."""
 
+import contextlib
 import functools
 
 import tensorflow as tf
 
 from keras_largeout._head_annotations import ScoredOutput, annotate_training, in_training
 from keras_largeout._keras import mask_of
-from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists
+from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists, on_the_host
 
 
 def targets(head, y_true, hidden, ignore_class=None):
@@ -32,13 +33,16 @@ def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
     """Return the `ScoredOutput` of a batch: see `Head.score`."""
     mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
     found, like, present = head.targets(y_true, hidden, ignore_class)
-    of_targets = _weights_of_targets(y_true, sample_weight, like)
-    if of_targets is not None:
-        found, sample_weight = _weighed_lists(head, found, of_targets, like)
-    weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
-    used = None if weight is None else tf.broadcast_to(weight != 0, tf.shape(like))
-    active = _all_of(counted, used)
-    of_lists = isinstance(found, LabelLists) and not head.scores_lists
+    are_labels = isinstance(found, LabelLists)
+    shape = None if sample_weight is None else tf.shape(like)  # where `like` is: a GPU need not send it
+    with on_the_host() if are_labels else contextlib.nullcontext():  # where labels are
+        of_targets = _weights_of_targets(y_true, sample_weight, like)
+        if of_targets is not None:
+            found, sample_weight = _weighed_lists(head, found, of_targets, shape)
+        weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
+        used = None if weight is None else tf.broadcast_to(weight != 0, shape)
+        active = _all_of(counted, used)
+    of_lists = are_labels and not head.scores_lists
     losses_of = head.losses_of_lists if of_lists else head.weighed_losses
     losses, cross_entropy = losses_of(found, hidden, active, weight)
     return ScoredOutput(losses, counted, active, weight, cross_entropy)
@@ -72,7 +76,8 @@ def losses_of_lists(head, lists, hidden, active, weight):
         weight: float `[...]` or None for ones.
     """
     lead = tf.shape(hidden)[:-1]
-    tokens = tf.reduce_prod(lead)
+    with on_the_host():
+        tokens = tf.reduce_prod(lead)
     token, label, share = shares_of_labels(lists, active, tokens)
     vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
     annotate_training(vectors, in_training(hidden))
@@ -101,8 +106,8 @@ def _weights_of_targets(y_true, sample_weight, like):
     return tf.reshape(weight, [-1])
 
 
-def _weighed_lists(head, lists, weights, like):
-    """Return lists of targets with weights, and the weights of the tokens: the sums, of the shape of `like`.
+def _weighed_lists(head, lists, weights, shape):
+    """Return lists of targets with weights, and the weights of the tokens: the sums, of their shape.
 
     Raises:
         ValueError: the head adds up labels, or the targets have weights already.
@@ -114,7 +119,7 @@ def _weighed_lists(head, lists, weights, like):
             f"{type(head).__name__} {head.name!r}"
         )
     lists, sums = lists.weighed(weights)
-    return lists, tf.reshape(sums, tf.shape(like))
+    return lists, tf.reshape(sums, shape)
 
 
 def _weights_like(like, sample_weight):

@@ -203,7 +203,8 @@ class FullSoftmax(TableHead):
         vectors, lead = hidden_vectors(self, hidden), tf.shape(hidden)[:-1]
         if not self.initialized:  # Keras builds the model symbolically
             return (tf.zeros(lead),) * 2
-        tokens = tf.reduce_prod(lead)
+        with on_the_host():
+            tokens = tf.reduce_prod(lead)
         token, label, share = shares_of_labels(lists, active, tokens)
         with on_the_host():
             present, place = tf.unique(token)  # ordered, as `token` is

@@ -3,7 +3,6 @@
 import contextlib
 import os
 
-from keras_largeout.datasets import _columns
 from keras_largeout.datasets._row_reader import RowReader
 
 _BUFFER = 1 << 18  # bytes of each column that are read at once
@@ -44,16 +43,12 @@ class _ColumnarReader(RowReader):
         """Return `{name: kind of the values}` of the columns of lists."""
         with self._readable():
             schema = self._schema()
-        return {name: _columns.kind_of_values(schema.field(name).type) for name in self.rows.lists}
+        return self.kinds_of_lists(schema)
 
-    @contextlib.contextmanager
     def _readable(self):
         import pyarrow as pa
 
-        try:
-            yield
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{self.name} cannot be read as {self.kind}: {error}") from None
+        return self.naming_errors(self.kind, pa.ArrowInvalid, OSError)
 
     def _batches(self, first, stop, block_rows):
         """Iterate over RecordBatches of the rows `first` to `stop`, with the wanted columns."""
@@ -67,16 +62,7 @@ class _ColumnarReader(RowReader):
 
     def _check(self, schema):
         self.require(schema.names)
-        for name, kind in self.rows.kinds.items():
-            found = schema.field(name).type
-            if not _columns.accepts(kind, found):
-                raise ValueError(f"{self.name}: {_columns.RULES[kind]}. Received: {name!r} of type {found}")
-            expected = self.rows.list_kinds.get(name)
-            if expected and _columns.kind_of_values(found) != expected:
-                raise ValueError(
-                    f"{self.name}: {name!r} must have lists of the same kind as in the first file, "
-                    f"{expected}. Received: type {found}"
-                )
+        self.check_schema(schema)
 
     def _spanned(self, first, stop):
         """Return the numbers of the groups that hold these rows, and the first row of the first one."""

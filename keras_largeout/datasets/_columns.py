@@ -113,6 +113,8 @@ def cast(kind, column):
     import pyarrow.compute as pc
 
     column = _decoded(column)
+    if _is_bytes(column.type):
+        column = pc.cast(column, pa.string())
     if kind == "number":
         return pc.cast(column, pa.float32(), safe=False)
     if kind == "id":
@@ -222,7 +224,14 @@ def _is_list(arrow_type):
 def _is_text(arrow_type):
     import pyarrow as pa
 
-    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    names = ("string", "large_string", "string_view")
+    return _is_bytes(arrow_type) or any(getattr(pa.types, f"is_{name}")(arrow_type) for name in names)
+
+
+def _is_bytes(arrow_type):
+    import pyarrow as pa
+
+    names = ("binary", "large_binary", "binary_view")
     return any(getattr(pa.types, f"is_{name}")(arrow_type) for name in names)
 
 

@@ -4,16 +4,14 @@ import contextlib
 import io
 import os
 
-import numpy as np
-
 from keras_largeout.datasets import _columns
-from keras_largeout.datasets._row_reader import ROW, RowReader
+from keras_largeout.datasets._row_reader import WholeFileReader
 
 _COMPRESSED = (".gz", ".bz2")
 _TAIL = 1 << 20  # bytes, longer than any row
 
 
-class CsvReader(RowReader):
+class CsvReader(WholeFileReader):
     has_types = False
 
     def __init__(self, file, rows):
@@ -22,12 +20,6 @@ class CsvReader(RowReader):
         self._header = int(rows.columns is None)
         self._left_out = []  # rows that are in no block
         self._refused = None
-
-    def groups(self):
-        return None
-
-    def size(self):
-        return os.path.getsize(self.source)
 
     def place(self, row):
         for left_out in self._left_out:
@@ -49,19 +41,7 @@ class CsvReader(RowReader):
     def cast(self, kind, column):
         return _columns.cast_text(kind, column)
 
-    def read(self, first=0, stop=None, block_rows=None):
-        """Iterate over the whole file, whatever the arguments say. Skipped rows have no number."""
-        seen, numbered = 0, 0
-        for batch in self._parsed():
-            block = self.block(batch, seen)
-            seen += len(batch)
-            self.bytes_read = self._stream.tell() if self._stream else 0
-            block[ROW] = np.arange(numbered, numbered + len(block[ROW]))
-            numbered += len(block[ROW])
-            yield block
-        self.bytes_read = self.size()
-
-    def _parsed(self):
+    def parsed(self, block_rows):
         import pyarrow as pa
         from pyarrow import csv
 
@@ -71,7 +51,7 @@ class CsvReader(RowReader):
         compressed = self.source.endswith(_COMPRESSED)
         try:
             with contextlib.nullcontext() if compressed else pa.OSFile(self.source) as self._stream:
-                yield from csv.open_csv(
+                for batch in csv.open_csv(
                     self.source if compressed else self._stream,
                     # Threads would know no line numbers.
                     csv.ReadOptions(use_threads=False, column_names=self.rows.columns),
@@ -88,7 +68,9 @@ class CsvReader(RowReader):
                         include_columns=list(kinds),
                         strings_can_be_null=False,
                     ),
-                )
+                ):
+                    self.bytes_read = self._stream.tell() if self._stream else 0
+                    yield batch
         except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
             raise ValueError(self._refused or f"{self.source} cannot be read as CSV: {error}") from None
         if not compressed:

@@ -1,5 +1,8 @@
 """The base of all readers of tables: Arrow batches as dictionaries of NumPy columns, and malformed rows."""
 
+import contextlib
+import os
+
 import numpy as np
 
 from keras_largeout.datasets import _columns
@@ -65,6 +68,30 @@ class RowReader:
         missing = [name for name in self.rows.kinds if name not in names]
         if missing:
             raise ValueError(f"{self.name} must have the columns {missing}. Received: {list(names)}")
+
+    def check_schema(self, schema):
+        """Raises ValueError where a column has a type that its use does not take."""
+        for name, kind in self.rows.kinds.items():
+            found = schema.field(name).type
+            if not _columns.accepts(kind, found):
+                raise ValueError(f"{self.name}: {_columns.RULES[kind]}. Received: {name!r} of type {found}")
+            expected = self.rows.list_kinds.get(name)
+            if expected and _columns.kind_of_values(found) != expected:
+                raise ValueError(
+                    f"{self.name}: {name!r} must have lists of the same kind as in the first file, "
+                    f"{expected}. Received: type {found}"
+                )
+
+    def kinds_of_lists(self, schema):
+        return {name: _columns.kind_of_values(schema.field(name).type) for name in self.rows.lists}
+
+    @contextlib.contextmanager
+    def naming_errors(self, format, *errors):
+        """A context that raises a ValueError with the name of the source in the place of such errors."""
+        try:
+            yield
+        except errors as error:
+            raise ValueError(f"{self.name} cannot be read as {format}: {error}") from None
 
     def block(self, batch, first):
         """Return the columns of an Arrow batch. Malformed rows are left out, or refused.
@@ -137,3 +164,28 @@ class RowReader:
                 rule = _columns.VALUE_RULES[kind]
                 wrong[row] = f"{name!r} must be {rule}. Received: {value.as_py()!r}"
         return pa.array(found, a_type or self.cast(kind, pa.array([None], column.type)).type), wrong
+
+
+class WholeFileReader(RowReader):
+    """A file whose rows are not counted before they are read, from its beginning."""
+
+    def groups(self):
+        return None
+
+    def size(self):
+        return os.path.getsize(self.source)
+
+    def parsed(self, block_rows):
+        """Iterate over RecordBatches, and keep `bytes_read`."""
+        raise NotImplementedError
+
+    def read(self, first=0, stop=None, block_rows=None):
+        """Iterate over the whole file, whatever `first` and `stop` say. Skipped rows have no number."""
+        seen = numbered = self.bytes_read = 0
+        for batch in self.parsed(block_rows):
+            block = self.block(batch, seen)
+            seen += len(batch)
+            block[ROW] = np.arange(numbered, numbered + len(block[ROW]))
+            numbered += len(block[ROW])
+            yield block
+        self.bytes_read = self.size()

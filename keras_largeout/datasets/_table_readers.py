@@ -5,6 +5,8 @@ import os
 
 from keras_largeout.datasets._columnar_readers import ArrowReader, ParquetReader, TableReader
 from keras_largeout.datasets._csv_reader import CsvReader
+from keras_largeout.datasets._tfrecord_reader import NAME as _TFRECORD
+from keras_largeout.datasets._tfrecord_reader import TfRecordReader
 
 _READERS = {
     (".parquet", ".pq"): ParquetReader,
@@ -27,6 +29,8 @@ def reader(source, rows):
     """Return the reader of a file or a table, for one pass of a `TabularFiles`."""
     if not isinstance(source, str):
         return TableReader(source, rows)
+    if _TFRECORD.search(source):
+        return TfRecordReader(source, rows)
     kinds = [kind for endings, kind in _READERS.items() if source.endswith(endings)]
     return (kinds or [CsvReader])[0](source, rows)
 
@@ -44,7 +48,7 @@ def found(files):
         path = os.fspath(given)
         if os.path.isdir(path):
             inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
-            sources += [file for file in inside if file.endswith(_ENDINGS)]
+            sources += [file for file in inside if file.endswith(_ENDINGS) or _TFRECORD.search(file)]
         else:
             sources += [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(path)))
     if not sources:

@@ -20,7 +20,7 @@ _READERS = 64  # that a pass keeps, each with what its file says of its parts
 
 
 class TabularFiles:
-    """Rows of CSV, Parquet or Arrow files as batches for `fit`: the files may be larger than memory.
+    """Rows of files (CSV, Parquet, Arrow, TFRecord) as batches for `fit`: they may be larger than memory.
 
     A batch is a dictionary of the columns that were asked for, and the target. Needs pyarrow:
     `pip install keras-largeout[tables]`.
@@ -28,9 +28,11 @@ class TabularFiles:
     Args:
         files: a path, a folder, a pattern such as `"logs/*.csv"`, a table, or a list of these. Parquet where
             the name ends in `.parquet` or `.pq`, Arrow's IPC file or stream (also called Feather) where it
-            ends in `.arrow`, `.arrows`, `.feather` or `.ipc`, and else CSV, which may be compressed (`.gz`,
-            `.bz2`). A table is an object in memory that has `__arrow_c_stream__`: a data frame of pandas or
-            polars, a pyarrow Table.
+            ends in `.arrow`, `.arrows`, `.feather` or `.ipc`, TFRecord where it ends in `.tfrecord` or
+            `.tfrecords`, with or without `-00003-of-00010` and `.gz` behind it, and else CSV, which may be
+            compressed (`.gz`, `.bz2`). A TFRecord file has a `tf.train.Example` a row, and each column is in
+            one of its first 1,000. A table is an object in memory that has `__arrow_c_stream__`: a data frame
+            of pandas or polars, a pyarrow Table.
         categories: list of names of columns: strings, by their bytes as they are, valid UTF-8 or not, to be
             hashed by a `CategoryHashing`. Integers of a typed file become their decimal digits; what is
             missing, the empty string. Defaults to `()`.
@@ -102,7 +104,7 @@ class TabularFiles:
         self.kinds, self.list_kinds, self.known_groups = self._uses(), {}, {}
         readers = [_table_readers.reader(file, self) for file in self.files]
         if self.lists and (texts := [reader.name for reader in readers if not reader.has_types]):
-            raise ValueError(f"`lists` needs Parquet or Arrow files, or tables. Received: {texts[0]}")
+            raise ValueError(f"`lists` must not name columns of CSV files. Received: {texts[0]}")
         readers[0].check_columns()
         self.list_kinds = readers[0].list_kinds()
         self.bytes = sum(reader.size() for reader in readers)
@@ -151,19 +153,19 @@ class TabularFiles:
                 nothing. Defaults to `None`.
             shard: None, or `(index, count)`: the part for one worker of several. Defaults to `None`.
             keep: None, or a function from the numbers of rows, int64 `[n]`, to bool `[n]`: the wanted ones.
-                Rows are counted from 0 in the order of the files (of CSV files: those of the shard), whatever
-                the shuffle, so `lambda row: row % 10 != 0` and its opposite are a training set and a test
-                set. Defaults to `None`.
+                Rows are counted from 0 in the order of the files (of CSV and TFRecord files: those of the
+                shard), whatever the shuffle, so `lambda row: row % 10 != 0` and its opposite are a training
+                set and a test set. Defaults to `None`.
             shard_by: "files": a shard has each `count`-th file, from `index` on. "rows": all shards have the
                 same number of rows, give or take one. Of Parquet and Arrow files they are consecutive, and no
-                others are read but the rest of a row group; of CSV files they are each `count`-th row, and
+                others are read but the rest of a row group; of other files they are each `count`-th row, and
                 the whole file is read. Defaults to `"files"`.
             shuffle_files: bool, whether the files, and the row groups of Parquet and Arrow files, come in
                 another order in each pass. Defaults to `False`.
             skip: int, how many batches to leave out at the beginning of each pass: with the same other
                 arguments, the pass goes on where one was interrupted after `skip` batches. Rows of Parquet
                 and Arrow files are not read for that, but the rest of a row group and of a shuffle; with
-                `keep`, and of CSV files, all are. Defaults to `0`.
+                `keep`, and of other files, all are. Defaults to `0`.
             epoch: int, the number of the first pass. Defaults to `0`.
 
         Returns:
@@ -172,7 +174,8 @@ class TabularFiles:
 
         Raises:
             ValueError: an argument outside its range; fewer files than shards; `skip` with a shuffle without
-                a seed, or not less than the number of batches; `keep` with shuffled CSV files.
+                a seed, or not less than the number of batches; `keep` with shuffled CSV or
+                TFRecord files.
         """
         batch_size = positive_int("batch_size", batch_size)
         skip, epoch = positive_int("skip", skip, 0), positive_int("epoch", epoch, 0)
@@ -186,7 +189,7 @@ class TabularFiles:
         groups = self._groups()
         if keep is not None and shuffle_files and None in groups:
             raise ValueError(
-                "`keep` must not be combined with `shuffle_files` for CSV files. "
+                "`keep` must not be combined with `shuffle_files` for CSV and TFRecord files. "
                 f"Received: {self.files[groups.index(None)]}"
             )
         pieces = _passes.pieces_of(groups, shard, shard_by)
@@ -261,7 +264,7 @@ class TabularFiles:
             for block in reader.read(piece.first, piece.stop, block_rows):
                 self.bytes_read, seen = before + reader.bytes_read, seen + _passes.length(block)
                 if every is not None:
-                    block = _passes.take(block, block[ROW] % every[1] == every[0])
+                    block = _passes.take(block, np.flatnonzero(block[ROW] % every[1] == every[0]))
                 self.rows_read += _passes.length(block)
                 yield block | {ROW: block[ROW] + begin}
             self.bytes_read = before + reader.bytes_read

@@ -228,9 +228,7 @@ def test_lists_of_too_large_integers():
 
 def test_lists_of_csv_files_are_refused(tmp_path):
     (tmp_path / "rows.csv").write_text("tags\n1\n")
-    with pytest.raises(
-        ValueError, match=r"`lists` needs Parquet or Arrow files, or tables. Received: .*rows.csv"
-    ):
+    with pytest.raises(ValueError, match=r"`lists` must not name columns of CSV files. Received: .*rows.csv"):
         kl.datasets.TabularFiles(tmp_path / "rows.csv", lists=["tags"])
 
 

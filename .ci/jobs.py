@@ -189,6 +189,7 @@ JOBS = [
     benchmark("fan_in", "--only ours"),
     benchmark("dense_update", "--only ours"),
     benchmark("readers"),
+    benchmark("serving"),
     benchmark("profile", "embedding language_model"),
     Job(
         "docs",

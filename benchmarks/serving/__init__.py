@@ -1,0 +1,1 @@
+"""How fast a process answers requests with an export, one at a time and in batches."""

@@ -11,6 +11,7 @@ from keras_largeout.resizing import resize
 from keras_largeout.tables.storage.closing import close_files
 from keras_largeout.tables.storage.places import storage
 from keras_largeout.versions import show_versions
+from keras_largeout.warm_starting import warm_start
 
 __all__ = [
     "Model",
@@ -30,4 +31,5 @@ __all__ = [
     "stock_ops",
     "storage",
     "trees",
+    "warm_start",
 ]

@@ -77,6 +77,7 @@ MAY_IMPORT = {
     "export": {"layers", "distribute", "tables", "replicas", "ops"},
     "resizing": {"layers", "distribute", "tables", "replicas"},
     "versions": {"ops"},
+    "warm_starting": {"layers", "tables"},
 }
 # These can be read, run and tested on a machine that has none of the devices.
 NUMPY_ONLY = {"trees", "planning", "files", "_checks", "_version", "_private", "_head_annotations"}

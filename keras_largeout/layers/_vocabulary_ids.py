@@ -11,6 +11,13 @@ from keras_largeout.ops.vocabulary.wrapper import find
 _STEP_BITS = 0xFFFFFFFF  # of a score: the step in which the id came last
 
 
+def as_numbers(values):
+    """Return ids as int64: of strings their 63-bit FarmHash."""
+    if values.dtype == tf.string:
+        values = tf.strings.to_hash_bucket_fast(values, 2**63 - 1)
+    return tf.cast(values, tf.int64)
+
+
 def slots_to_clear(vocabulary, state, numbers, unused_for):
     """Return the slots of ids that are to be removed, int64 `[n]` in ascending order.
 

@@ -13,7 +13,7 @@ from keras_largeout.files.loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
 from keras_largeout.layers._saved_state import LayerState, SavedVariables
 from keras_largeout.layers._steps import calls_of_step
-from keras_largeout.layers._vocabulary_ids import IdsOfRows, slots_to_clear
+from keras_largeout.layers._vocabulary_ids import IdsOfRows, as_numbers, slots_to_clear
 from keras_largeout.layers._vocabulary_placing import place_anew
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
@@ -191,7 +191,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         return rows if isinstance(inputs, tuple) else rows[0]
 
     def _rows(self, given, training):
-        ids = [self._as_numbers(values) for values in given]
+        ids = [as_numbers(values) for values in given]
         padding = [self._is_padding(values) for values in given]
         # Free slots have this key: what is searched under it is found nowhere.
         empty = tf.constant(EMPTY, tf.int64)
@@ -201,12 +201,6 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     def _is_padding(self, values):
         return None if self.mask_value is None else values == tf.constant(self.mask_value, values.dtype)
-
-    @staticmethod
-    def _as_numbers(values):
-        if values.dtype == tf.string:
-            values = tf.strings.to_hash_bucket_fast(values, 2**63 - 1)
-        return tf.cast(values, tf.int64)
 
     def _rows_of(self, ids, slots, padding):
         unknown = tf.constant(self._first_oov if self.num_oov_indices else -1, tf.int64)
@@ -322,9 +316,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         array([12])
         """
         self.build()
-        numbers = (
-            None if ids is None else self._as_numbers(tf.reshape(whole_ids(tf.convert_to_tensor(ids)), [-1]))
-        )
+        numbers = None if ids is None else as_numbers(tf.reshape(whole_ids(tf.convert_to_tensor(ids)), [-1]))
         state = {name: weight.value for name, weight in self._state.items()}
         slots = slots_to_clear(self.name, state, numbers, unused_for)
         keys, scores = state["keys"].numpy(), state["scores"].numpy()

@@ -84,6 +84,15 @@ model.build((None, 8))
 data = data.map(lambda x, y: (x, tf.zeros([2, 8, 1])))
 """,
     "stock_ops": HEAD,
+    "warm_start": HEAD
+    + """
+import gzip
+model.fit(data, verbose=0)
+model.save("yesterday.keras")
+vocabulary = [f"word{i}" for i in range(100)]
+with gzip.open("vectors.txt.gz", "wt") as file:
+    file.write("".join(f"word{i} " + " ".join(["0.5"] * 12) + "\\n" for i in range(50, 150)))
+""",
     "storage": FILES + 'model.save("model.keras")\nkl.close_files(model)',
     "callbacks.BackupAndRestore": HEAD,
     "callbacks.FeatureReport": HEAD.replace('name="words"', 'name="user"'),

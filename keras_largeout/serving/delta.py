@@ -31,8 +31,8 @@ def export_delta(
 
     `kl.serving.apply_delta` makes the new version from it and the base, where the model is served. Its
     answers are those of a whole export, to the bit. A row is written if one of its bytes differs. A step
-    changes the rows of a batch, of embeddings and of most heads. The exact softmax of `FullSoftmax` changes
-    every class in each step, and its delta is as large as an export.
+    changes the rows of a batch, of embeddings and of most heads. A `FullSoftmax` and a `SparseOutput` change
+    every class in each step, and are written whole.
 
     The whole of the model is exported into a scratch folder beside `path` and compared with the base. Export
     it yourself and give the path of that, if it is the base of the next delta. One variable at a time is
@@ -62,10 +62,11 @@ def export_delta(
     kl.serving.apply_delta("export/1", "update.delta", "export/2")
     ```
     """
-    apply.version_of(base)
     if not isinstance(serving, keras.Model):
         return _write(base, serving, path)
     hosts = hosts_of_model(serving)
+    if hosts.is_first:
+        apply.version_of(base)
     with (
         written_by_first(hosts, os.path.abspath(path)) as there,
         scratch_in(os.path.dirname(there)) as folder,

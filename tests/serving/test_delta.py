@@ -80,6 +80,7 @@ def test_the_next_version_is_that_of_a_whole_export(versions):
     assert sorted(os.listdir(folder)) == ["1", "2", "2.delta", "whole"]
 
 
+@pytest.mark.full
 def test_deltas_follow_one_another(tmp_path):
     """A base may be what a delta made; a model is exported on the way."""
     model, serving = model_of()
@@ -123,6 +124,7 @@ def test_a_vocabulary_of_strings(tmp_path):
     assert_same_bits(loaded.serve(tf.constant(x)), expected)
 
 
+@pytest.mark.full
 def test_int8(tmp_path):
     model, serving = model_of()
     x = np.arange(30).reshape(10, 3).astype("int32")
@@ -154,6 +156,7 @@ def test_a_table_that_has_grown(tmp_path):
     assert_same_bits(tensors(tmp_path / "back"), tensors(tmp_path / "1"))
 
 
+@pytest.mark.full
 def test_another_model(tmp_path):
     """Whatever the two have in common, the next version is right."""
     kl.export_saved_model(model_of()[1], tmp_path / "1")

@@ -11,12 +11,14 @@ MISSING_ID = -1
 MISSING_TIME = np.iinfo(np.int64).min  # as NumPy's NaT
 # What stands for a missing number, id or time in CSV files.
 _MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "NULL", "null", "None", "none")
-RULES = {
-    "category": "a category must be a column of strings or integers",
-    "id": "an id must be a column of integers",
-    "time": "a time must be a column of dates or timestamps",
-    "number": "a number must be a column of numbers",
-    "list": "a list must be a column of lists of integers, floats or strings",
+#: The argument of `TabularFiles` for each kind, and the columns that it takes. An error recommends the first
+#: one that takes a column.
+_USES = {
+    "list": ("`lists`", "lists of integers, floats or strings"),
+    "time": ("`times`", "dates or timestamps"),
+    "id": ("`ids`", "integers"),
+    "category": ("`categories`", "strings or integers"),
+    "number": ("`numbers` and `target`", "numbers"),
 }
 #: What is said of a single value.
 VALUE_RULES = {"id": "an integer", "time": "a date or a time", "number": "a number"}
@@ -101,6 +103,14 @@ def accepts(kind, arrow_type):
         _is_text,
     )
     return any(check(arrow_type) for check in numeric)
+
+
+def refusal(kind, name, arrow_type):
+    """Return what is wrong with a column that cannot be used as `kind`, and which argument takes it."""
+    argument, rule = _USES[kind]
+    others = [_USES[other][0] for other in _USES if accepts(other, arrow_type)]
+    other = f", a column for {others[0].split()[0]}" if others else ""
+    return f"{argument} must name columns of {rule}. Received: {name!r} of type {arrow_type}{other}"
 
 
 def cast(kind, column):

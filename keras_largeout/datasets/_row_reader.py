@@ -74,7 +74,7 @@ class RowReader:
         for name, kind in self.rows.kinds.items():
             found = schema.field(name).type
             if not _columns.accepts(kind, found):
-                raise ValueError(f"{self.name}: {_columns.RULES[kind]}. Received: {name!r} of type {found}")
+                raise ValueError(f"{self.name}: {_columns.refusal(kind, name, found)}")
             expected = self.rows.list_kinds.get(name)
             if expected and _columns.kind_of_values(found) != expected:
                 raise ValueError(

@@ -97,10 +97,11 @@ class TabularFiles:
         if not isinstance(delimiter, str) or len(delimiter) != 1:
             raise ValueError(f"`delimiter` must be a single character. Received: delimiter={delimiter!r}")
         self.files = _table_readers.found(files)
-        self.categories, self.numbers, self.ids = _names(categories), _names(numbers), _names(ids)
-        self.times, self.lists, self.target = _names(times), _names(lists), target
+        self.categories, self.numbers = _names("categories", categories), _names("numbers", numbers)
+        self.ids, self.times, self.lists = _names("ids", ids), _names("times", times), _names("lists", lists)
+        self.target = target
         self.delimiter, self.on_malformed = delimiter, on_malformed
-        self.columns = None if columns is None else _names(columns)
+        self.columns = None if columns is None else _names("columns", columns)
         self.kinds, self.list_kinds, self.known_groups = self._uses(), {}, {}
         readers = [_table_readers.reader(file, self) for file in self.files]
         if self.lists and (texts := [reader.name for reader in readers if not reader.has_types]):
@@ -282,6 +283,12 @@ class TabularFiles:
         if shard is None:
             return
         index, count = shard
+        if tf.is_tensor(index) or tf.is_tensor(count):
+            raise ValueError(
+                "`shard` must be a pair of integers. In a dataset function on parameter servers, where the "
+                "index is a tensor, leave it out and write `dataset(...).shard(count, index)`. "
+                f"Received: shard={shard}"
+            )
         if not 0 <= index < count or (by == "files" and count > len(self.files)):
             raise ValueError(
                 '`shard` must be (index, count) with 0 <= index < count, and with `shard_by="files"` count '
@@ -289,9 +296,9 @@ class TabularFiles:
             )
 
 
-def _names(names):
+def _names(argument, names):
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"Columns must be given as a list of names. Received: {names!r}")
+        raise ValueError(f"`{argument}` must be a list of names of columns. Received: {argument}={names!r}")
     return list(names)
 
 

@@ -110,16 +110,21 @@ def whole_ids(inputs):
         return with_values(inputs, tf.cast(values, tf.int64))
 
 
-def check_exact(dtype, rows):
+def check_exact(dtype, rows, argument="inputs"):
     """Raises NotImplementedError where `dtype` cannot hold every id below `rows`.
 
     Keras gives a Sequential model without an Input floating point ids, and rounds them.
     """
+    hint = (
+        "Begin the model with keras.Input(..., dtype='int32')"
+        if argument == "inputs"
+        else "Read them as int64"
+    )
     dtype = keras.backend.standardize_dtype(dtype)
     if rows > _EXACT.get(dtype, rows):
         raise NotImplementedError(
-            f"`inputs` must be integers: {dtype} cannot hold every id below {rows}. Begin the model with "
-            f"keras.Input(..., dtype='int32'). Received: inputs of dtype {dtype}"
+            f"`{argument}` must be integers: {dtype} cannot hold every id below {rows}. {hint}. "
+            f"Received: {argument} of dtype {dtype}"
         )
 
 

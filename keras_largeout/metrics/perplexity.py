@@ -60,7 +60,8 @@ class Perplexity(keras.metrics.Metric):
             received = f"{type(y_pred).__name__} of no head" if head is None else f"that of {head!r}"
             raise ValueError(
                 "`y_pred` must be the output of a head whose losses are -log p, such as a "
-                f"HierarchicalSoftmax. Received: {received}"
+                "HierarchicalSoftmax: `model(x)`, not an array that `predict` returns. "
+                f"Received: {received}"
             )
         tokens = scored(y_true, y_pred, sample_weight)
         losses, weight = tf.cast(tokens.cross_entropy, tf.float64), tf.ones([], tf.float64)

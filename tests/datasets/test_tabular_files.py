@@ -219,7 +219,7 @@ def test_parquet_that_is_cut_or_lacks_a_column(tmp_path):
     uses = {"categories": ["id"], "target": "clicked"}
     with pytest.raises(ValueError, match=r"must have the columns \['ad'\]"):
         list(kl.datasets.TabularFiles(path, ["ad"]).blocks())
-    with pytest.raises(ValueError, match=r"a category must be .* 'price' of type double"):
+    with pytest.raises(ValueError, match=r"`categories` must name .* 'price' of type double"):
         list(kl.datasets.TabularFiles(path, ["price"]).blocks())
     whole = (tmp_path / "rows.parquet").read_bytes()
     (tmp_path / "rows.parquet").write_bytes(whole[: len(whole) // 2])
@@ -242,7 +242,10 @@ def test_parquet_without_a_target(tmp_path):
     ("changed", "message"),
     [
         ({"files": "/none/such/*.csv"}, "`files` must name a file"),
-        ({"categories": "user"}, "must be given as a list of names. Received: 'user'"),
+        (
+            {"categories": "user"},
+            "`categories` must be a list of names of columns. Received: categories='user'",
+        ),
         ({"categories": [], "numbers": [], "target": None}, "must name a column"),
         ({"numbers": ["user"]}, "Each column must have one use. Received: user"),
         ({"delimiter": "||"}, "`delimiter` must be a single character"),
@@ -260,6 +263,7 @@ def test_what_it_refuses(tmp_path, changed, message):
         ({"batch_size": 0}, "`batch_size` must be"),
         ({"batch_size": 2, "shuffle": -1}, "`shuffle` must be"),
         ({"batch_size": 2, "shard": (0, 2)}, "no more than there are files, 1"),
+        ({"batch_size": 2, "shard": (tf.constant(0), 2)}, r"write `dataset\(...\).shard\(count, index\)`"),
         ({"batch_size": 2, "shard": (1, 1)}, "0 <= index < count"),
     ],
 )

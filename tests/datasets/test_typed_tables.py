@@ -187,16 +187,22 @@ def test_a_missing_list_as_a_target_is_malformed():
 
 
 WRONG = {
-    "id": ({"ids": ["price"]}, "an id must be a column of integers. Received: 'price' of type decimal"),
-    "number": ({"numbers": ["day"]}, "a number must be a column of numbers. Received: 'day' of type date32"),
+    "id": (
+        {"ids": ["price"]},
+        "`ids` must name columns of integers. Received: 'price' of type decimal.*, a column for `numbers`",
+    ),
+    "number": (
+        {"numbers": ["day"]},
+        "`target` must name columns of numbers. Received: 'day' of type date32.*, a column for `times`",
+    ),
     "time": (
         {"times": ["ad"]},
-        "a time must be a column of dates or timestamps. Received: 'ad' of type uint8",
+        "`times` must name columns of dates or timestamps. Received: 'ad' of type uint8, a column for `ids`",
     ),
     "category": ({"categories": ["tags"]}, "strings or integers. Received: 'tags' of type list"),
     "list": (
         {"lists": ["name"]},
-        "a list must be a column of lists of .* Received: 'name' of type dictionary",
+        "`lists` must name columns of lists of .* Received: 'name' of type dictionary",
     ),
     "none": ({"ids": ["none"]}, r"must have the columns \['none'\]. Received: \['user', 'ad'"),
 }
@@ -212,7 +218,7 @@ def test_other_files_are_checked_in_the_pass(tmp_path):
     write_parquet(numbered(3), tmp_path / "1.parquet")
     for column, message in (
         ({"tags": [["a"]]}, "'tags' must have lists of the same kind as in the first file"),
-        ({"tags": ["a"]}, "2.parquet: a list must be a column of lists"),
+        ({"tags": ["a"]}, "2.parquet: `lists` must name columns of lists"),
         ({}, r"2.parquet must have the columns \['tags'\]"),
     ):
         write_parquet(pyarrow.table({"id": [1], "clicked": [1]} | column), tmp_path / "2.parquet")

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_largeout._head_annotations import ScoredOutput, annotate_training, in_training
 from keras_largeout._keras import mask_of
+from keras_largeout.layers._inputs import check_exact
 from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists, on_the_host
 
 
@@ -22,6 +23,31 @@ def targets(head, y_true, hidden, ignore_class=None):
     return ids, ids, ids != -1
 
 
+def check_targets(y_true, hidden, num_classes):
+    """Raise where targets are of a type that cannot name each class.
+
+    Keras and `TabularFiles` make float32 of targets that nobody said to be integers.
+
+    Raises:
+        TypeError: they are strings.
+        NotImplementedError: they are ids in a floating point type that cannot hold every id.
+    """
+    composite = isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor))
+    y_true = y_true if composite else tf.convert_to_tensor(y_true)
+    if y_true.dtype == tf.string:
+        raise TypeError(
+            "`y_true` must be ids of classes, integers, such as keras.layers.StringLookup makes of strings. "
+            "Received: dtype=string"
+        )
+    multi_hot = isinstance(y_true, tf.SparseTensor) or (
+        are_lists(y_true, hidden.shape[:-1])
+        and not isinstance(y_true, tf.RaggedTensor)
+        and y_true.shape[-1] in (None, num_classes)
+    )
+    if num_classes is not None and not multi_hot:
+        check_exact(y_true.dtype, num_classes, "y_true")
+
+
 def _class_ids(y_true, hidden):
     """Return class ids as integers, without the trailing axis of length 1 that Keras allows."""
     y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
@@ -32,6 +58,7 @@ def _class_ids(y_true, hidden):
 def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
     """Return the `ScoredOutput` of a batch: see `Head.score`."""
     mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
+    check_targets(y_true, hidden, head.num_classes)
     found, like, present = head.targets(y_true, hidden, ignore_class)
     are_labels = isinstance(found, LabelLists)
     shape = None if sample_weight is None else tf.shape(like)  # where `like` is: a GPU need not send it

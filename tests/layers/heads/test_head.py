@@ -35,6 +35,29 @@ def _model(name="head", vocab=11, mask_zero=True):
     return keras.Model(tokens, head(x)), head
 
 
+@pytest.mark.parametrize("shape", [[2], [2, 1], [2, 3]])
+def test_targets_that_cannot_name_each_class(shape):
+    """Beyond 2**24 a float32 has not every integer: another class would be learned, and nobody told."""
+    head, hidden, y = kl.layers.SampledSoftmax(2**24 + 2, 2), tf.zeros([2, 1]), tf.fill(shape, 2.0**24)
+    head(hidden)
+    for targets in (y, tf.RaggedTensor.from_tensor(y) if shape[1:] else y):
+        with pytest.raises(
+            NotImplementedError, match="`y_true` must be integers: float32 cannot hold every id"
+        ):
+            head.loss(targets, hidden)
+    with pytest.raises(TypeError, match="`y_true` must be ids of classes, integers"):
+        head.loss(tf.fill(shape, "a"), hidden)
+    assert np.isfinite(float(head.loss(tf.cast(y, tf.int64), hidden)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_multi_hot_matrix_of_small_floats(dtype):
+    head, hidden = kl.layers.FullSoftmax(3000), tf.ones([2, 1])
+    head(hidden)
+    y = tf.one_hot([[1], [2999]], 3000)[:, 0]
+    np.testing.assert_allclose(head.loss(tf.cast(y, dtype), hidden), head.loss(y, hidden), rtol=1e-6)
+
+
 def _data(rng, vocab=11, rows=16, steps=7):
     x = rng.integers(1, vocab, (rows, steps)).astype("int32")
     y = rng.integers(1, vocab, (rows, steps)).astype("int64")

@@ -438,8 +438,9 @@ def test_calls(rng):
         losses_of(head, users, y + ITEMS, items)
     for vectors, ids, words in (
         (np.zeros([3, 2]), None, "vectors of the length 6"),
+        (np.arange(3), None, "must be vectors .* where `model`, the item tower, is not given"),
         (np.zeros([3, DIM]), [0, 1, 1], "different integers from 0 on"),
-        (np.zeros([3, DIM]), [0, 1, ITEMS], "ids below num_items=30"),
+        (np.zeros([3, DIM]), [0, 1, ITEMS], "ids below num_items=30. .* room for later items"),
         (np.zeros([3, DIM]), [0.0, 1.0, 2.0], "an integer for each item"),
     ):
         with pytest.raises(ValueError, match=words):

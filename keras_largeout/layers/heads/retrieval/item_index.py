@@ -55,10 +55,16 @@ class ItemIndex:
             items, model = np.arange(head.num_classes), items
         vectors, ids = item_vectors(items, model, ids, positive_int("batch_size", batch_size))
         largest = int(ids.max(initial=-1))
-        if vectors.shape[1] != head.dim or (head.num_classes is not None and largest >= head.num_classes):
+        if vectors.shape[1] != head.dim:
             raise ValueError(
-                f"`items` must have vectors of the length {head.dim} and ids below num_items="
-                f"{head.num_classes}. Received: vectors of shape {vectors.shape}, and the id {largest}"
+                f"`items` must have vectors of the length {head.dim}, that of the user vectors. "
+                f"Received: vectors of shape {vectors.shape}"
+            )
+        if head.num_classes is not None and largest >= head.num_classes:
+            raise ValueError(
+                f"`items` must have ids below num_items={head.num_classes}. Where it is not given, the first "
+                "`index` sets it: give Retrieval(num_items=...) room for later items. "
+                f"Received: the id {largest}"
             )
         if head.num_classes is None:
             strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy

@@ -27,6 +27,11 @@ def item_vectors(items, model, ids, batch_size):
         vectors = model.predict(batches, verbose=0)
     vectors = np.asarray(vectors).astype("float32")
     ids = np.arange(len(vectors)) if ids is None else np.asarray(ids).reshape(-1)
+    if vectors.ndim != 2 and model is None:
+        raise ValueError(
+            "`items` must be vectors [items, dim] where `model`, the item tower, is not given. "
+            f"Received: model=None, items of shape {vectors.shape}"
+        )
     if vectors.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(vectors):
         raise ValueError(
             "`ids` must be an integer for each item, whose vectors are [items, dim]. "

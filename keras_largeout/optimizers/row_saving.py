@@ -2,9 +2,11 @@
 
 import warnings
 
+import numpy as np
+
 from keras_largeout._keras import store_path
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.files.array_digests import digested
+from keras_largeout.files.verified_loading import only_checking, verify
 from keras_largeout.optimizers.row_slots import slots_in
 from keras_largeout.replicas._tensorflow import SavesState
 from keras_largeout.tables.shard import outside_tables, refuse_files
@@ -81,7 +83,9 @@ class SavedRows(SavesState, SavedWithoutRows):
         # Keras counts keys: it sees its own ones, "0", "1", ...
         own = {key: store[key] for key in store.keys() if key.isdigit()}  # noqa: SIM118 (an HDF5 group)
         variables = outside_tables(self.variables)
-        fits = len(own) == len(variables)
+        # An optimizer that is saved before it is built has no slots yet.
+        unbuilt = bool(self._row_slots.slots) and not slots_in(store) and np.all(np.equal(own.get("0", 1), 0))
+        fits = len(own) == len(variables) and not unbuilt
         if self.built and fits:
             self._check_shapes(own, variables)
             self._row_slots.check(store, self.name)
@@ -93,10 +97,11 @@ class SavedRows(SavesState, SavedWithoutRows):
             )
         if only_checking():
             return
-        if not self.built and slots_in(store):
+        if unbuilt or (not self.built and slots_in(store)):
+            without, other = ("the saved one", "this one") if unbuilt else ("this one", "the saved one")
             warnings.warn(
-                f"Skipping variable loading for optimizer {self.name!r}: it has no slots of tables before "
-                "`build` or the first step, and the saved one has some.",
+                f"Skipping variable loading for optimizer {self.name!r}: {without} has no slots of tables, "
+                f"which `build` or the first step makes, and {other} has some.",
                 stacklevel=2,
             )
             return

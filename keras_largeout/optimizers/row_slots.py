@@ -5,7 +5,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.files.loading import may_have_other_rows
+from keras_largeout.files.verified_loading import may_have_other_rows
 from keras_largeout.optimizers.row_slices import RowSlices
 from keras_largeout.optimizers.weight import native, weight_of
 from keras_largeout.replicas.collectives import all_gather

@@ -166,10 +166,23 @@ def test_an_optimizer_that_is_not_built_takes_neither_slots_nor_the_step(tmp_pat
     model.save_weights(tmp_path / "a.weights.h5")
     again = keras.models.clone_model(model)
     again.compile(klo.Adagrad(0.1), "mse")
-    with pytest.warns(UserWarning, match="it has no slots of tables before `build`"):
+    with pytest.warns(UserWarning, match="this one has no slots of tables"):
         again.load_weights(tmp_path / "a.weights.h5")
     assert again.optimizer.iterations == 0
     np.testing.assert_array_equal(again.layers[0].table.numpy(), model.layers[0].table.numpy())
+
+
+def test_a_model_that_was_never_trained_is_loaded(tmp_path):
+    """Its optimizer is saved before it is built, and built where it is loaded."""
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), kl.layers.ShardedEmbedding(5, 2)])
+    model.compile(klo.LazyAdam(0.1), "mse")
+    model.save(tmp_path / "m.keras")
+    with pytest.warns(UserWarning, match="the saved one has no slots of tables"):
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+    data = np.int32([[1, 2]]), np.ones((1, 2, 2))
+    for each in (model, loaded):
+        each.train_on_batch(*data)
+    np.testing.assert_array_equal(loaded.layers[0].table.numpy(), model.layers[0].table.numpy())
 
 
 @pytest.mark.parametrize("wrapper", ["loss_scale", MULTI])

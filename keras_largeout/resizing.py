@@ -13,8 +13,8 @@ import keras
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
-from keras_largeout.files.loading import other_rows
 from keras_largeout.files.origin import loading_from
+from keras_largeout.files.verified_loading import other_rows
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary, whole_buckets
 from keras_largeout.replicas.texts import broadcast_file
 

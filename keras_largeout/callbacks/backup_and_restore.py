@@ -15,10 +15,10 @@ import tensorflow as tf
 from keras_largeout.callbacks._atomic_files import AtomicFiles
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model
 from keras_largeout.files.atomic_write import is_local, whole_file
-from keras_largeout.files.loading import verify_file
+from keras_largeout.files.checksum import note_of
 from keras_largeout.files.model_files import noted
-from keras_largeout.files.seal import note_of
 from keras_largeout.files.table_files import read_json
+from keras_largeout.files.verified_loading import verify_file
 from keras_largeout.replicas.collectives import all_gather_scalar, barrier
 from keras_largeout.tables.server_files import server_files
 from keras_largeout.tables.storage.closing import begin_again

@@ -14,7 +14,6 @@ import sys
 import numpy as np
 
 from keras_largeout.files.atomic_write import remove_leftovers, scratches
-from keras_largeout.files.loading import verify_file
 from keras_largeout.files.record_marks import written_records
 from keras_largeout.files.table_files import (
     ABOUT,
@@ -27,6 +26,7 @@ from keras_largeout.files.table_files import (
     words_of,
     write_about,
 )
+from keras_largeout.files.verified_loading import verify_file
 
 _SAVES = ".keras", ".weights.h5", ".weights.json"
 

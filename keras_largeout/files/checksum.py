@@ -1,7 +1,7 @@
-"""A digest of a whole file, written behind its end: damage of any byte is noticed.
+"""A checksum of a whole file, written behind its end: damage of any byte is noticed.
 
-HDF5 does not look behind the end of its data, so what reads HDF5 reads a sealed file. A program that changes
-such a file by HDF5 cuts the seal off, and the file is one without a seal.
+HDF5 does not look behind the end of its data, so what reads HDF5 reads a file with a checksum. A program that
+changes such a file by HDF5 cuts the checksum off, and the file is one without.
 """
 
 import json
@@ -17,8 +17,8 @@ _PIECE = 64 << 20
 _READ = 4 << 20
 
 
-def seal(path, note=None):
-    """Appends the digest of all bytes of a file to it.
+def add_checksum(path, note=None):
+    """Appends the checksum of all bytes of a file to it.
 
     Args:
         path: str.
@@ -36,19 +36,19 @@ def digest_of_file(path):
     return {"bytes": size, "piece": _PIECE, "crc32": _digests(path, size, _PIECE)}
 
 
-def check_seal(path):
-    """Compares a file with its seal.
+def verify_checksum(path):
+    """Compares a file with its checksum.
 
     Args:
         path: str.
 
     Returns:
-        The `note` of the seal, a dict; None where the file has no seal.
+        The `note` beside the checksum, a dict; None where the file has no checksum.
 
     Raises:
-        OSError: the file is not as it was sealed.
+        OSError: the file is damaged.
     """
-    said, size = _read_seal(path)
+    said, size = _read_checksum(path)
     if said is None:
         return None
     check_file(path, said, size)
@@ -79,17 +79,17 @@ def check_file(path, said, size=None):
 
 
 def note_of(path):
-    """Return the note in the seal of a file, whatever the file's own bytes are; {} where there is no seal.
+    """Return the note beside the checksum of a file, whose own bytes are not read; {} where there is none.
 
     Raises:
-        OSError: the seal is damaged.
+        OSError: the checksum is damaged.
     """
-    said, _ = _read_seal(path)
+    said, _ = _read_checksum(path)
     return {} if said is None else said["note"]
 
 
-def _read_seal(path):
-    """Return what the seal says, and the number of bytes before it; None, 0 where there is no seal."""
+def _read_checksum(path):
+    """Return what a checksum says, and the number of bytes before it; None, 0 where there is none."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))

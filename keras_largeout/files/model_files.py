@@ -9,15 +9,15 @@ import re
 import shutil
 
 from keras_largeout.files.atomic_write import is_local, put, scratch_in, scratches, whole_file
-from keras_largeout.files.loading import MAP_DIGEST, digest_of_map, files_of_groups
-from keras_largeout.files.seal import seal
+from keras_largeout.files.checksum import add_checksum
+from keras_largeout.files.verified_loading import MAP_DIGEST, digest_of_map, files_of_groups
 
 _note = contextvars.ContextVar("keras_largeout_note", default=None)
 
 
 @contextlib.contextmanager
 def noted(note):
-    """Weights files that are saved inside have `note`, a dict, in their seal."""
+    """Weights files that are saved inside have `note`, a dict, beside their checksum."""
     token = _note.set(note)
     try:
         yield
@@ -29,7 +29,7 @@ def noted(note):
 def model_file(filepath, overwrite=True, sharded=False, least=0):
     """A path for Keras to save to: what it writes there appears at `filepath` when it is complete.
 
-    HDF5 files get a digest of all their bytes (`files/seal.py`).
+    HDF5 files get a digest of all their bytes (`files/checksum.py`).
 
     Args:
         filepath: what `save` or `save_weights` was given.
@@ -56,7 +56,7 @@ def model_file(filepath, overwrite=True, sharded=False, least=0):
         with whole_file(filepath) as path:
             yield path
             if path.endswith(".h5"):
-                seal(path, _note.get())
+                add_checksum(path, _note.get())
 
 
 def _check_room(filepath, least):
@@ -95,7 +95,7 @@ def _map_file(path):
             json.dump(content, file, indent=4)
         written = set(os.listdir(scratch)) - {os.path.basename(new)}
         for file in sorted(written):
-            seal(os.path.join(scratch, file), _note.get())
+            add_checksum(os.path.join(scratch, file), _note.get())
             put(os.path.join(scratch, file), os.path.join(folder, file))
         empty = os.path.join(scratch, "empty")
         h5py.File(empty, "w").close()

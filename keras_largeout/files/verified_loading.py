@@ -3,8 +3,8 @@
 What is verified, of a file that this package has written:
 
 - a `.keras` file: everything (the members of a zip archive have a CRC-32 each),
-- a file with a seal (`files/seal.py`: from `kl.Model`, `kl.callbacks`): everything,
-- any other: what layers and optimizers of this package have written (`files/digests.py`).
+- a file with a checksum (`files/checksum.py`: from `kl.Model`, `kl.callbacks`): everything,
+- any other: what layers and optimizers of this package have written (`files/array_digests.py`).
 """
 
 import contextlib
@@ -16,9 +16,9 @@ import weakref
 import zipfile
 import zlib
 
+from keras_largeout.files.array_digests import KEY, check_arrays
 from keras_largeout.files.atomic_write import is_local
-from keras_largeout.files.digests import KEY, check_arrays
-from keras_largeout.files.seal import check_seal
+from keras_largeout.files.checksum import verify_checksum
 
 MAP_DIGEST = "keras_largeout"
 
@@ -123,7 +123,7 @@ def verify_file(path):
     if weight_map is not None:
         names = {name for names in weight_map.values() for name in names}
         files = [os.path.join(os.path.dirname(path), name) for name in sorted(names)]
-    if None in [check_seal(file) for file in files]:
+    if None in [verify_checksum(file) for file in files]:
         _verify_arrays(path, files, weight_map)
     return True
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 
 from keras_largeout._keras import ValuesOfWeights, store_path
-from keras_largeout.files.digests import digested
-from keras_largeout.files.loading import only_checking, verify
+from keras_largeout.files.array_digests import digested
+from keras_largeout.files.verified_loading import only_checking, verify
 from keras_largeout.replicas._tensorflow import SavesState
 from keras_largeout.replicas.devices import per_device_variables
 from keras_largeout.tables.row_range import RowRange, saved_shape

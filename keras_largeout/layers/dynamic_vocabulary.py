@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.files.loading import may_have_other_rows, verify
+from keras_largeout.files.verified_loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
 from keras_largeout.layers._saved_state import LayerState, SavedVariables
 from keras_largeout.layers._steps import calls_of_step

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 
 from keras_largeout.files.atomic_write import is_local, whole_file
-from keras_largeout.files.seal import check_file, digest_of_file
+from keras_largeout.files.checksum import check_file, digest_of_file
 
 _GRAPH, _REST = "graph", "index.npz"
 _FORMAT = 1

@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.files.digests import saved_shapes
-from keras_largeout.files.loading import may_have_other_rows, only_checking
+from keras_largeout.files.array_digests import saved_shapes
+from keras_largeout.files.verified_loading import may_have_other_rows, only_checking
 from keras_largeout.tables import chunks
 from keras_largeout.tables.server_files import (
     check_there,

@@ -7,9 +7,9 @@ from typing import Any
 
 from keras_largeout._keras import all_layers
 from keras_largeout.distribute.hosts.multi_worker import hosts_of_model, written_by_first
-from keras_largeout.files.loading import load_pass, verify, verify_file
 from keras_largeout.files.model_files import model_file
 from keras_largeout.files.origin import saving_to
+from keras_largeout.files.verified_loading import load_pass, verify, verify_file
 from keras_largeout.tables.server_files import bytes_to_save
 from keras_largeout.tables.shard import outside_tables
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.files.seal import note_of
+from keras_largeout.files.checksum import note_of
 
 EPOCHS = 4
 

@@ -22,7 +22,7 @@ import pytest
 from _cluster import LocalCluster, Running
 
 from keras_largeout.distribute.processes.exit_codes import LOST, SIGNAL
-from keras_largeout.files.loading import verify_file
+from keras_largeout.files.verified_loading import verify_file
 from tests.distribute.hosts._local import LocalHosts
 
 pytestmark = pytest.mark.soak

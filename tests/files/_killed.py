@@ -31,8 +31,8 @@ import h5py
 import numpy as np
 
 from keras_largeout.files.atomic_write import whole_file
-from keras_largeout.files.loading import verify_file
 from keras_largeout.files.model_files import model_file
+from keras_largeout.files.verified_loading import verify_file
 
 FILES = "m.keras", "m.weights.h5", "s.weights.json", "plan.json"
 CHUNKS, SIZE = 6, 20_000

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 import keras_largeout as kl
-from keras_largeout.files.loading import verify_file
+from keras_largeout.files.verified_loading import verify_file
 
 folder, kills, seed = sys.argv[1:]
 folder = pathlib.Path(folder)

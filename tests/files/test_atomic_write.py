@@ -21,7 +21,7 @@ import pytest
 import keras_largeout as kl
 from keras_largeout.files import atomic_write, model_files
 from keras_largeout.files.atomic_write import whole_file
-from keras_largeout.files.seal import check_seal
+from keras_largeout.files.checksum import verify_checksum
 
 PACKAGE = pathlib.Path(kl.__file__).parent
 
@@ -229,7 +229,7 @@ def test_the_disk_has_a_file_before_its_name_has(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
     make(kl.Model).save_weights(path)
     assert calls == [path.name, "replace", tmp_path.name]
-    assert check_seal(path) == {}
+    assert verify_checksum(path) == {}
 
 
 def test_links_and_folders(tmp_path):

@@ -7,12 +7,12 @@ import pytest
 from _every_layer import every_layer, layers_state, same, whole_state
 
 import keras_largeout as kl
-from keras_largeout.files.digests import KEY
+from keras_largeout.files.array_digests import KEY
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model, and a file of it without a seal: a plain one."""
+    """A model, and a file of it without a checksum: a plain one."""
     path = tmp_path_factory.mktemp("saved") / "m.weights.h5"
     model = every_layer(keras.Model)
     model.save_weights(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_largeout.ops import candidates as cs
+from keras_largeout.ops import candidate_sampling as cs
 from keras_largeout.ops.full_softmax.wrapper import full_softmax_terms
 
 CLASSES = 30

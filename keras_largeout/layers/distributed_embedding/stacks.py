@@ -33,7 +33,7 @@ class Stack(NamedTuple):
 
     @property
     def own_optimizer(self):
-        """What its tables' configs have as `optimizer`; None for tables that nothing trains."""
+        """The `optimizer` of its tables' configs; None for tables that nothing trains."""
         return self.first.optimizer if self.first.trainable else None
 
     @property

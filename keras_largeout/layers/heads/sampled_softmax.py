@@ -13,7 +13,7 @@ from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._ranking import RankingLoss
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
-from keras_largeout.ops.candidates import DISTRIBUTIONS, CandidateSampler
+from keras_largeout.ops.candidate_sampling import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
 from keras_largeout.replicas.cross_replica import joined_of_replicas
 

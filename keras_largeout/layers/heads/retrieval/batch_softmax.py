@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout.files.loading import may_have_other_rows
+from keras_largeout.files.verified_loading import may_have_other_rows
 from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads.retrieval.candidates import (

@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout._keras import is_symbolic, more_weights
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
-from keras_largeout.files.digests import saved_shapes
-from keras_largeout.files.loading import only_checking
+from keras_largeout.files.array_digests import saved_shapes
+from keras_largeout.files.verified_loading import only_checking
 from keras_largeout.layers.heads.retrieval.candidates import NOT_THERE
 from keras_largeout.layers.heads.retrieval.item_vectors import item_vectors
 from keras_largeout.ops.rows import unit_rows

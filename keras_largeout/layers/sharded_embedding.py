@@ -41,8 +41,8 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
             table) and added to the layer's losses. Defaults to `None`.
         embeddings_constraint: constraint that acts row by row, applied by the optimizer to the rows that it
             updates. Defaults to `None`.
-        mask_zero: bool, whether id 0 is padding. Without a combiner a mask `[..]` goes with the output; with
-            one, padding is left out of the bag. Defaults to `False`.
+        mask_zero: bool, whether id 0, and of hashed strings the empty one, is padding. Without a combiner a
+            mask `[..]` goes with the output; with one, padding is left out of the bag. Defaults to `False`.
         weights: optional array `(input_dim, output_dim)`, the initial table. Defaults to `None`.
         combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum
             of squared weights): how the rows of a bag become one. Defaults to `None`.

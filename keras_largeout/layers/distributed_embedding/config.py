@@ -70,8 +70,8 @@ class TableConfig:
             `None`.
         constraint: constraint that acts row by row, applied by the optimizer to the rows that it updates.
             Defaults to `None`.
-        mask_zero: bool, whether id 0 is padding: left out of bags; without a combiner, a mask goes with the
-            output. Defaults to `False`.
+        mask_zero: bool, whether id 0, and of hashed strings the empty one, is padding: left out of bags;
+            without a combiner, a mask goes with the output. Defaults to `False`.
         max_ids_per_partition: int, for code that was written for keras_rs. It is kept and has no effect:
             there it is the size of a buffer on a TPU, and nothing here is of a fixed size. Defaults to `256`.
         max_unique_ids_per_partition: likewise. Defaults to `256`.

@@ -108,6 +108,7 @@ def versions(which):
 def example(name, arguments=""):
     command = f"python examples/{name}.py --quick {arguments}".strip()
     brings = TRAINING if "--devices" in arguments else ("keras_largeout/layers", "keras_largeout/metrics")
+    brings = (*brings, "keras_largeout/export.py", "keras_largeout/serving")
     paths = (f"examples/{name}.py", "examples/_common.py", "examples/serve.py", *brings)
     return Job(f"example: {name} {arguments}".strip(), command, paths)
 

@@ -25,17 +25,19 @@ from benchmarks import _table
 from benchmarks import machine as the_machine
 
 ROWS, QUICK_ROWS, BATCH, LARGE_BATCH = 1_000_000, 20_000, 4096, 32_768
-CSV_PART = 10  # CSV files have a tenth of the rows
+TEXT_PART = 10  # CSV and TFRecord files have a tenth of the rows
 TARGET, NUMBERS, IDS, TAGS = "click", [f"n{i}" for i in range(13)], [f"id{i}" for i in range(26)], "tags"
 OURS, IN_FUNCTION, OURS_ARROW, OURS_CSV = "ours", "ours, in a function", "ours, Arrow", "ours, CSV"
+OURS_TFRECORD, TFRECORD = "ours, TFRecord", "parse_example, TFRecord"
 PYARROW, PYARROW_LARGE, CSV = "pyarrow", f"pyarrow, batches of {LARGE_BATCH:,}", "make_csv_dataset, CSV"
 #: (reader, peer, the most that the time of the reader may be of the peer's)
 REACHES = [(OURS, PYARROW, 1.5), (IN_FUNCTION, PYARROW, 1.5), (OURS_CSV, CSV, 1.0)]
 
 
 def write_files(folder, rows):
-    """Write the rows as Parquet and as Arrow, and a part of them, without the lists, as CSV."""
+    """Write the rows as Parquet and as Arrow, and a part of them as TFRecord and, without lists, as CSV."""
     import pyarrow as pa
+    import tensorflow as tf
     from pyarrow import csv, feather, parquet
 
     rng = np.random.default_rng(0)
@@ -48,7 +50,19 @@ def write_files(folder, rows):
     table = dense.append_column(TAGS, pa.ListArray.from_arrays(splits, values))
     parquet.write_table(table, f"{folder}/rows.parquet", row_group_size=131_072)
     feather.write_feather(table, f"{folder}/rows.feather", compression="uncompressed")
-    csv.write_csv(dense[: rows // CSV_PART], f"{folder}/rows.csv")
+    csv.write_csv(dense[: rows // TEXT_PART], f"{folder}/rows.csv")
+    with tf.io.TFRecordWriter(f"{folder}/rows.tfrecord") as file:
+        for row in table[: rows // TEXT_PART].to_pylist():
+            features = tf.train.Features(feature={name: _feature(value) for name, value in row.items()})
+            file.write(tf.train.Example(features=features).SerializeToString())
+
+
+def _feature(value):
+    import tensorflow as tf
+
+    if isinstance(value, float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=np.atleast_1d(value)))
 
 
 def readers(folder):
@@ -88,7 +102,20 @@ def readers(folder):
         num_epochs=1,
         shuffle=False,
     )
-    typed = {name: dataset(name, lists=[TAGS]) for name in ("rows.parquet", "rows.feather")}
+    of_types = [TARGET, *NUMBERS], IDS
+    features = {
+        name: tf.io.FixedLenFeature([], dtype)
+        for names, dtype in zip(of_types, (tf.float32, tf.int64))
+        for name in names
+    }
+    features[TAGS] = tf.io.RaggedFeature(tf.int64)
+
+    def parsed(records):
+        x = tf.io.parse_example(records, features)
+        return x, x.pop(TARGET)
+
+    by_hand = tf.data.TFRecordDataset(f"{folder}/rows.tfrecord").batch(BATCH).map(parsed).prefetch(4)
+    typed = {name: dataset(name, lists=[TAGS]) for name in ("rows.parquet", "rows.feather", "rows.tfrecord")}
     text = dataset("rows.csv")
     return {
         OURS: lambda: each(typed["rows.parquet"]),
@@ -96,6 +123,8 @@ def readers(folder):
         PYARROW: lambda: by_pyarrow(BATCH),
         PYARROW_LARGE: lambda: by_pyarrow(LARGE_BATCH),
         OURS_ARROW: lambda: each(typed["rows.feather"]),
+        OURS_TFRECORD: lambda: each(typed["rows.tfrecord"]),
+        TFRECORD: lambda: each(by_hand),
         OURS_CSV: lambda: each(text),
         CSV: lambda: each(by_tensorflow),
     }
@@ -115,7 +144,8 @@ def measure(rows, rounds):
                 time.sleep(0.5)  # threads of the reader before this one end
                 read()
                 began = time.process_time(), time.perf_counter()
-                count, part = read(), rows // CSV_PART if "CSV" in name else rows
+                count = read()
+                part = rows // TEXT_PART if name.endswith(("CSV", "TFRecord")) else rows
                 if count != part:
                     raise AssertionError(f"{name} must read {part} rows. Received: {count}")
                 took = time.process_time() - began[0], time.perf_counter() - began[1]

@@ -127,7 +127,8 @@ def _opened(delta):
             about = json.loads(archive.read(ABOUT))
             if wrong is None and about["format"] == FORMAT:
                 missing = set(about["members"]) - set(archive.namelist())
-                wrong = min(missing, default=None)
+                outside = {name for name in about["members"] if ".." in name.split("/")}
+                wrong = min(missing | outside, default=None)
         except _DAMAGE as error:
             raise OSError(
                 f"{os.fspath(delta)} is damaged: it must be a whole delta. Received: {error}"

@@ -98,10 +98,10 @@ WRONG = {
         {"ids": ["none"]},
         r"a.tfrecord must have the columns \['none'\]. Received: \['clicked'",
     ),
-    "type": ({"ids": ["name"]}, "an id must be a column of integers. Received: 'name' of type binary"),
+    "type": ({"ids": ["name"]}, ".ids. must name columns of integers. Received: 'name' of type binary"),
     "time": (
         {"times": ["id"]},
-        "a time must be a column of dates or timestamps. Received: 'id' of type int64",
+        ".times. must name columns of dates or timestamps. Received: 'id' of type int64",
     ),
 }
 

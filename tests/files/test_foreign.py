@@ -23,7 +23,7 @@ OTHERS = {
     "rows": ({"rows": 31}, r"must|expected shape \(31, 4\)"),
     "width": ({"dim": 5}, r"expected shape \(30, 5\)"),
     "fan-in": ({"fan_in": 5}, "'sparse': .*expected fan_in=5. Received: a file with fan_in=4"),
-    "classes": ({"classes": 25}, "expected a tree of 25 classes"),
+    "classes": ({"classes": 25}, "must have a tree of 25 classes"),
     "optimizer": ({"optimizer": kl.optimizers.Adagrad(0.1)}, "of another optimizer than 'adagrad'"),
 }
 

@@ -95,6 +95,7 @@ with gzip.open("vectors.txt.gz", "wt") as file:
 """,
     "storage": FILES + 'model.save("model.keras")\nkl.close_files(model)',
     "callbacks.BackupAndRestore": HEAD,
+    "callbacks.FollowLearningRate": "ids, y = np.arange(64).reshape(16, 4), np.zeros([16, 4, 1])",
     "callbacks.FeatureReport": HEAD.replace('name="words"', 'name="user"'),
     "callbacks.IndexItems": TOWERS + "kinds = kinds[:100]",
     "callbacks.LoadBalance": SHARDED,
@@ -146,7 +147,7 @@ embedding(np.array([[1]]))
 """,
     "layers.FullSoftmax": INPUTS,
     "layers.Head.top_k": HEAD.replace("head(words(inputs))", "head(words(inputs)[:, -1])"),
-    "layers.Head.sample": HEAD,
+    "layers.Head.sample": HEAD + "unknown = [[0]] * 4",
     "layers.Head.predictor": HEAD.replace('dtype="int32")', 'dtype="int32", name="items")'),
     "layers.HierarchicalSoftmax": INPUTS + "x = keras.layers.Embedding(1000, 8)(tokens)",
     "layers.Retrieval": TOWERS,
@@ -155,6 +156,8 @@ embedding(np.array([[1]]))
 }
 for _name in ("ClassIndex", "index"):
     SETUPS[f"serving.{_name}"] = HEAD
+SETUPS["serving.load_index"] = HEAD + "hidden = model.predict(history)[:, -1]"
+SETUPS["serving.beam_search"] = HEAD.replace("Input((8,)", "Input((None,)") + "texts, end = tokens, 0"
 _PREDICTOR = "serving = head.predictor(model, k=5)\n"
 SETUPS["serving.export_delta"] = HEAD + _PREDICTOR
 SETUPS["serving.apply_delta"] = f"""{HEAD}{_PREDICTOR}

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -75,6 +76,10 @@ def main(argv=None):
         pathlib.Path(options.json).write_text(json.dumps(columns))
         return 0
     rows = [row for row in table.ROWS if not options.only or any(text in row for text in options.only)]
+    for row, package in getattr(table, "NEEDS", {}).items():
+        if row in rows and importlib.util.find_spec(package) is None:
+            print(f"left out: {row}, which needs the package {package}: pip install '.[benchmarks]'")
+            rows.remove(row)
     found = {row: run_apart(options.table, row, rest) for row in rows}
     failed = [row for row, columns in found.items() if columns is None]
     found = {row: columns for row, columns in found.items() if columns is not None}

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 ROWS = ("wide and deep", "scikit-learn", "Vowpal Wabbit", "base rate")
+NEEDS = {"Vowpal Wabbit": "vowpalwabbit"}  # packages of peers, which may be missing
 COURSE = ("", "")
 BITS, LATE = 22, 15  # minutes, as the Bureau of Transportation Statistics counts
 FLIGHTS = ["carrier", "tailnum", "flight", "origin", "dest", "month", "weekday", "hour"]

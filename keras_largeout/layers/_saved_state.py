@@ -38,7 +38,7 @@ class LayerState(ValuesOfWeights, SavesState):
 
         A part is a `ShardedTable`, one of the classes below, or another object with their methods:
         `save(arrays)`; `check(store)`, which raises ValueError unless `load` could read the store, and
-        changes nothing; `load(store)`. Parts are loaded in the order of the list.
+        changes nothing; `load(store)`, which follows it. Parts are loaded in the order of the list.
         """
         raise NotImplementedError
 

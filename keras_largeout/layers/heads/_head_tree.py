@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 import weakref
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -141,18 +140,18 @@ class HeadTree:
         }
 
 
-class SavedTree(NamedTuple):
+class SavedTree:
     """The tree of a head as a part of what the head saves.
 
-    Attributes:
+    Args:
         mine: the `HeadTree` of the head.
         dim: int, of its hidden vectors.
         sharded: the `ShardedTree` that places the rows, or None.
     """
 
-    mine: HeadTree
-    dim: int
-    sharded: Any
+    def __init__(self, mine, dim, sharded):
+        self.mine, self.dim, self.sharded = mine, dim, sharded
+        self._checked = None  # the tree in the store that `check` has taken
 
     def save(self, arrays):
         for field, variable in zip(_SAVED, self.mine.variables):
@@ -162,10 +161,10 @@ class SavedTree(NamedTuple):
             arrays["cut_nodes"], arrays["cut_loads"] = cut.nodes, cut.loads
 
     def check(self, store):
-        self._tree_in(store)
+        self._checked = self._tree_in(store)
 
     def load(self, store):
-        tree = self._tree_in(store)
+        tree = self._checked
         if self.mine.tree is None or _digest(self.mine.tree) != _digest(tree):
             cut = None
             if "cut_nodes" in store:

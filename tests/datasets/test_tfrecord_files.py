@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_largeout as kl
-from keras_largeout.datasets import tabular_files
+from tests.datasets._batches import ids_of as ids_of_batches
 
 pytest.importorskip("pyarrow", reason="pip install keras-largeout[tables]")
 
@@ -39,20 +39,7 @@ def numbered(first, stop):
 
 
 def ids_of(dataset):
-    """Return the ids of all batches, after a check of the other columns."""
-    found = []
-    for x, y in dataset:
-        ids = x["id"].numpy()
-        np.testing.assert_array_equal(y, ids % 2)
-        assert x["tags"].to_list() == [[i] * (i % 3) for i in ids.tolist()]
-        assert x["name"].numpy().tolist() == [b"n%d" % i for i in ids.tolist()]
-        found += ids.tolist()
-    return found
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(tabular_files, "_BLOCK_ROWS", 10)
+    return ids_of_batches(dataset, named=True)
 
 
 @pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecords.gz", "a.tfrecord-00000-of-00002"])

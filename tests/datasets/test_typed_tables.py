@@ -10,7 +10,7 @@ import tensorflow as tf
 from _tables import strategy_of
 
 import keras_largeout as kl
-from keras_largeout.datasets import tabular_files
+from tests.datasets._batches import ids_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install keras-largeout[tables]")
 
@@ -84,22 +84,6 @@ def numbered(rows, first=0):
 
 
 NUMBERED = {"ids": ["id"], "lists": ["tags"], "target": "clicked"}
-
-
-def ids_of(dataset):
-    """Return the ids of all batches, after a check of what stands beside them."""
-    found = []
-    for x, y in dataset:
-        ids = x["id"].numpy()
-        np.testing.assert_array_equal(y, ids % 2)
-        assert x["tags"].to_list() == [[i] * (i % 3) for i in ids.tolist()]
-        found += ids.tolist()
-    return found
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(tabular_files, "_BLOCK_ROWS", 10)
 
 
 def test_types_and_missing_values(source):

@@ -17,6 +17,7 @@
 #ifndef LARGEOUT_CUDA_EMULATOR_EMULATION_H_
 #define LARGEOUT_CUDA_EMULATOR_EMULATION_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,11 @@ class Collected {
 
 // The order of blocks, warps and lanes from now on; 0: ascending.
 void SetOrder(unsigned seed);
+
+// Whether cuBLASLt has no product for anything that it has not been asked before.
+void RefuseProducts(bool refuse);
+// How many it has made.
+int64_t Products();
 
 }  // namespace emulation
 }  // namespace largeout

@@ -28,7 +28,8 @@ struct GpuCall {
   GpuStream stream;
   Scratch* scratch;
   LateReport* late = nullptr;
-  bool tf32 = false;  // products of float32 may round their factors to TF32 (common/cuda/gemm/)
+  bool tf32 = false;     // products of float32 may round their factors to TF32 (common/cuda/gemm/)
+  bool library = false;  // large products may be those of cuBLASLt (common/cuda/blas.h)
 };
 
 const char* CudaErrorName(int error);

@@ -35,7 +35,7 @@ class OpCall<GpuCall> {
 
   tensorflow::OpKernelContext* context() const { return context_; }
   // Products are as exact as those of TensorFlow's own ops: `tf.config.experimental`'s TF32, on by default.
-  GpuCall get() { return {stream_, &scratch_, late_, tsl::tensor_float_32_execution_enabled()}; }
+  GpuCall get() { return {stream_, &scratch_, late_, tsl::tensor_float_32_execution_enabled(), true}; }
   absl::Status Status(int error) const {
     return error == kNoMemory && !scratch_.status().ok() ? scratch_.status() : GpuStatus(error);
   }

@@ -52,17 +52,20 @@ class OnGpu {
   const int shift_;
 };
 
-// While one lives, products of float32 in calls may round their factors to TF32.
-class AllowTf32 {
+// While one lives, calls are allowed something.
+template <class What>
+class Allow {
  public:
-  AllowTf32() { Allowed() = true; }
-  ~AllowTf32() { Allowed() = false; }
-  AllowTf32(const AllowTf32&) = delete;
+  Allow() { Allowed() = true; }
+  ~Allow() { Allowed() = false; }
+  Allow(const Allow&) = delete;
   static bool& Allowed() {
     static bool allowed = false;
     return allowed;
   }
 };
+using AllowTf32 = Allow<struct Tf32>;        // factors of float32 may be rounded to TF32
+using AllowLibrary = Allow<struct Library>;  // large products may be those of cuBLASLt
 
 template <>
 class TestCall<GpuCall> final : public Scratch {
@@ -71,7 +74,7 @@ class TestCall<GpuCall> final : public Scratch {
   using Array = OnGpu<X>;
 
   explicit TestCall(int /*threads*/ = 1) {}
-  GpuCall get() { return {nullptr, this, nullptr, AllowTf32::Allowed()}; }
+  GpuCall get() { return {nullptr, this, nullptr, AllowTf32::Allowed(), AllowLibrary::Allowed()}; }
 
   // Every piece is new and full of NaN, so that reading what nobody wrote shows. The emulation knows what was written.
   void* Allocate(int64_t bytes) override {

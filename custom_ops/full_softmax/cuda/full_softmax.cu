@@ -8,6 +8,7 @@
 #include "common/cuda/gemm/softmax_terms.cuh"
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
+#include "full_softmax/cuda/full_softmax_library.cuh"
 #include "full_softmax/cuda/full_softmax_tile.cuh"
 
 namespace largeout {
@@ -63,11 +64,6 @@ struct TermsPlan {
   }
   int64_t tiles, of_range, ranges;
   int64_t tokens;  // of a chunk
-};
-
-// What the ranges give: [ranges, tokens] each; and the logits of the targets [tokens].
-struct PartialTerms {
-  float *high, *total, *sum, *picked;
 };
 
 template <typename T, typename H>
@@ -141,6 +137,11 @@ __global__ void JoinRanges(PartialTerms parts, int64_t ranges, const int32_t* ta
 
 }  // namespace
 
+int JoinTerms(const PartialTerms& parts, int64_t ranges, const int32_t* targets, int64_t tokens, bool skip,
+              const SoftmaxTerms& out, GpuStream stream) {
+  return Launch(JoinRanges, Blocks(tokens), kThreads, 0, stream, parts, ranges, targets, tokens, skip, out);
+}
+
 template <typename H, typename Id>
 int CheckBatch(const SoftmaxBatch<H, Id>& batch, int64_t classes, const GpuCall& call,
                SoftmaxBatch<H, int32_t>* checked, BadTarget* bad) {
@@ -183,6 +184,8 @@ int FullSoftmaxGpu::Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>
   SoftmaxBatch<H, int32_t> batch;
   LARGEOUT_RETURN_IF_ERROR(CheckBatch(asked, table.classes, call_, &batch, bad));
   if (bad->found() || batch.count == 0) return 0;
+  const int by_library = LibraryTerms(table, batch, terms, call_);
+  if (by_library != kNoProduct) return by_library;
   Scratch* const scratch = call_.scratch;
   const GpuStream stream = call_.stream;
   const TermsPlan plan(table.classes, batch.count);
@@ -202,9 +205,8 @@ int FullSoftmaxGpu::Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>
                                       kLogitBytes<T, H>, stream, table, chunk, plan, parts, copied,
                                       call_.tf32));
     }
-    LARGEOUT_RETURN_IF_ERROR(Launch(JoinRanges, Blocks(count), kThreads, 0, stream, parts, plan.ranges,
-                                    chunk.targets, count, batch.skip_target,
-                                    SoftmaxTerms{terms.lse + begin, terms.ce + begin, terms.sum + begin}));
+    LARGEOUT_RETURN_IF_ERROR(JoinTerms(parts, plan.ranges, chunk.targets, count, batch.skip_target,
+                                       {terms.lse + begin, terms.ce + begin, terms.sum + begin}, stream));
   }
   return 0;
 }

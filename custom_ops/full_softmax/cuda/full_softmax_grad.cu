@@ -10,46 +10,28 @@
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
+#include "full_softmax/cuda/full_softmax_library.cuh"
 #include "full_softmax/cuda/full_softmax_products.cuh"
 
 namespace largeout {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kChunkLogits = kInEmulation ? 1 << 18 : 32 << 20;  // whose gradients are in memory at once
-constexpr int64_t kMostTokens = kInEmulation ? 512 : 8192;           // of a chunk
 constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows should have
-
-unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
 
 // How the work is cut.
 struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
-    tokens = Even(count, kMostTokens, kTileRows);
+    tokens = EvenPiece(count, kMostTokens, kTileRows);
     const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
     const int64_t fit = kChunkLogits / (tall * kTileRows) / kTileColumns * kTileColumns;
-    width = Even(classes, fit, kTileColumns);
+    width = EvenPiece(classes, fit, kTileColumns);
     const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kTileColumns));
     parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kTileColumns));
     of_part = CeilDiv(CeilDiv(width, parts), kTileColumns) * kTileColumns;
     parts = std::max<int64_t>(1, CeilDiv(width, of_part));
   }
-  // The size of the fewest even pieces of n that have at most `most` elements: a multiple of `unit`, as
-  // `most` is.
-  static int64_t Even(int64_t n, int64_t most, int64_t unit) {
-    const int64_t pieces = std::max<int64_t>(1, CeilDiv(n, most));
-    return std::max<int64_t>(1, CeilDiv(CeilDiv(n, pieces), unit)) * unit;
-  }
   int64_t tokens, width;   // of a chunk; multiples of the tiles
   int64_t parts, of_part;  // of the gradient of the hidden vectors; the classes of each, within a chunk
-};
-
-// What the gradient of a logit depends on besides it, all tokens.
-struct TokenGradients {
-  const int32_t* targets;
-  const float* lse;
-  SoftmaxUpstream upstream;
-  bool skip_target;
 };
 
 template <typename T, typename H>
@@ -73,20 +55,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll
   for (int i = 0; i < Shape::kTM; ++i) {
     const bool exists = token + Shape::Row(i) < chunk.count;
-    const int64_t t = exists ? chunk.token + token + Shape::Row(i) : 0;
-    const int target = of.targets[t];
-    const bool aimed = target >= 0 && !of.skip_target;
-    const float lse = of.lse[t], of_target = aimed ? of.upstream.ce[t] : 0.f;
-    const float of_p = of.upstream.lse[t] + of_target, of_all = of.skip_target ? 0.f : of.upstream.sum[t];
-    const int64_t at = target - chunk.first - first;  // the column of the target
+    const TokenGradient one = of.At(exists ? chunk.token + token + Shape::Row(i) : 0);
+    const int64_t at = one.target - chunk.first - first;  // the column of the target
 #pragma unroll
     for (int j = 0; j < Shape::kTN; ++j) {
       const int column = Shape::Column(j);
-      // A logit above the sum of all is one by rounding alone. Without any class (all -inf) every p is 0.
-      const float x = acc[i][j] - lse;
-      const float p = lse == -INFINITY ? 0.f : expf(x > 0.f ? 0.f : x);
-      float gradient = fmaf(of_p, p, of_all);
-      if (column == at) gradient = of.skip_target ? 0.f : gradient - of_target;
+      const float gradient = one.Of(acc[i][j], column == at);
       acc[i][j] = exists && first + column < chunk.width ? gradient : 0.f;
     }
   }
@@ -117,27 +91,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll
   for (int n = 0; n < Shape::kDown; ++n) sum += shared[n * kTileColumns + threadIdx.x];
   chunk.column_sums[token_tile * chunk.stride + first + threadIdx.x] = sum;
-}
-
-// The gradient of the biases from the sums of tiles; added to where other tokens came before.
-template <typename H>
-__global__ void JoinColumns(SoftmaxChunk<H> chunk, bool add, float* d_bias) {
-  const int64_t c = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (c >= chunk.width) return;
-  float sum = add ? d_bias[c] : 0.f;
-  for (int64_t tile = 0; tile < CeilDiv(chunk.count, kTileRows); ++tile)
-    sum += chunk.column_sums[tile * chunk.stride + c];
-  d_bias[c] = sum;
-}
-
-// Adds the parts up in their order. out may be the only part.
-template <typename H>
-__global__ void JoinParts(const float* parts, int64_t count, int64_t n, H* out) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= n) return;
-  float sum = 0.f;
-  for (int64_t part = 0; part < count; ++part) sum += parts[part * n + i];
-  GpuFromFloat(sum, out + i);
 }
 
 template <typename X>
@@ -194,7 +147,7 @@ class Gradients {
     }
     if (!hidden_ || KeepsHidden()) return 0;
     const int64_t n = batch_.count * dim_;
-    return Launch(JoinParts<H>, Blocks(n), kThreads, 0, stream_, parts_, plan_.parts, n, out_.hidden);
+    return Launch(JoinParts<H>, ElementBlocks(n), kElementThreads, 0, stream_, parts_, plan_.parts, n, out_.hidden);
   }
 
  private:
@@ -208,8 +161,9 @@ class Gradients {
         kTileThreads, kLogitBytes<T, H>, stream_, table_, batch_.hidden, of, chunk,
         CopiedRows::Of(dim_, batch_.hidden, table_.rows), tf32_));
     if (out_.bias != nullptr) {
-      LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns<H>, Blocks(chunk.width), kThreads, 0, stream_, chunk,
-                                      chunk.token > 0, out_.bias + chunk.first));
+      LARGEOUT_RETURN_IF_ERROR(Launch(JoinColumns<H>, ElementBlocks(chunk.width), kElementThreads, 0,
+                                      stream_, chunk, kTileRows, chunk.token > 0,
+                                      out_.bias + chunk.first));
     }
     if (rows_) {
       T* d_rows = out_.rows + chunk.first * dim_;
@@ -263,6 +217,8 @@ int FullSoftmaxGpu::Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, 
     return SetZero(out.bias, table.classes, stream);
   }
   const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
+  const int by_library = LibraryGradient(table, batch, of, out, call_);
+  if (by_library != kNoProduct) return by_library;
   Gradients<T, H> work(table, batch, out, call_);
   LARGEOUT_RETURN_IF_ERROR(work.Reserve(call_.scratch));
   return work.Run(of);

@@ -2,18 +2,10 @@
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_PRODUCTS_CUH_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_PRODUCTS_CUH_
 
+#include "full_softmax/cuda/full_softmax_gradients.cuh"
 #include "full_softmax/cuda/full_softmax_tile.cuh"
 
 namespace largeout {
-
-// One chunk: tokens from `token` on, classes from `first` on. `gradient` [tokens, stride] are those of its
-// logits, of the type of the hidden vectors.
-template <typename H>
-struct SoftmaxChunk {
-  int64_t token, count, first, width, stride;
-  H* gradient;
-  float* column_sums;  // [tiles of tokens, stride]
-};
 
 template <typename T, typename H>
 constexpr int kRowBytes = kTileBytes<SoftmaxTile<T, H>, false, false, RowOperand<H>, RowOperand<H>>;

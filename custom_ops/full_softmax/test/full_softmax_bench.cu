@@ -1,6 +1,6 @@
 // The three numbers of every token, and their gradients, for 100,000 classes and 3200 tokens, in float32, in
 // TF32, in bfloat16, and with hidden vectors alone of bfloat16 (mixed_bfloat16), next to 2 and 6 flops per token,
-// class and column on the GPU's float32 units.
+// class and column on the GPU's float32 units. The last three also by products of cuBLASLt, where it is found.
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
@@ -10,12 +10,14 @@
 namespace largeout {
 namespace {
 
-// T: the type of rows, H: of hidden vectors. tf32: factors of float32 are rounded to TF32.
+// T: the type of rows, H: of hidden vectors. tf32: factors of float32 are rounded to TF32. library: products are
+// those of cuBLASLt.
 template <typename T, typename H>
-void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim, bool tf32 = false) {
+void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim, bool tf32 = false, bool library = false) {
   const std::string name = std::to_string(classes) + " x " + std::to_string(tokens) + " x " +
                            std::to_string(dim) + ", " +
-                           (tf32 ? "TF32" : sizeof(T) == sizeof(H) ? BenchTypeName<T>() : "mixed");
+                           (tf32 ? "TF32" : sizeof(T) == sizeof(H) ? BenchTypeName<T>() : "mixed") +
+                           (library ? ", cuBLASLt" : "");
   const double need = classes * dim * 10.0 + tokens * dim * 20.0 + (bench->quick() ? 3e8 : 5e8);
   if (need > 0.9 * bench->free_bytes()) {
     std::printf("%-14s %-34s left out: %.1f GB are free\n", "full_softmax", name.c_str(),
@@ -49,7 +51,7 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim, bool tf32 =
     memory.Reset(base);
     ArenaScratch scratch(&memory);
     BadTarget bad;
-    BENCH_OK(body(FullSoftmaxGpu({nullptr, &scratch, nullptr, tf32}), &bad));
+    BENCH_OK(body(FullSoftmaxGpu({nullptr, &scratch, nullptr, tf32, library}), &bad));
   };
   const Times forward = bench->Time(
       [&](int) {
@@ -83,18 +85,14 @@ int main(int argc, char** argv) {
   using namespace largeout;
   if (!Bench::HasGpu()) return 77;
   Bench bench("full_softmax", argc, argv);
-  if (bench.quick()) {
-    Run<float, float>(&bench, 1000, 200, 36);
-    Run<float, float>(&bench, 1000, 200, 36, true);
-    Run<bfloat16, bfloat16>(&bench, 1000, 200, 36);
-    Run<float, bfloat16>(&bench, 1000, 200, 36);
-    return 0;
-  }
-  for (const int64_t dim : {304, 1024}) {
-    Run<float, float>(&bench, 100000, 3200, dim);
-    Run<float, float>(&bench, 100000, 3200, dim, true);
-    Run<bfloat16, bfloat16>(&bench, 100000, 3200, dim);
-    Run<float, bfloat16>(&bench, 100000, 3200, dim);
+  const int64_t classes = bench.quick() ? 1000 : 100000, tokens = bench.quick() ? 200 : 3200;
+  for (const int64_t dim : bench.quick() ? std::vector<int64_t>{36} : std::vector<int64_t>{304, 1024}) {
+    Run<float, float>(&bench, classes, tokens, dim);
+    for (const bool library : {false, true}) {
+      Run<float, float>(&bench, classes, tokens, dim, true, library);
+      Run<bfloat16, bfloat16>(&bench, classes, tokens, dim, false, library);
+      Run<float, bfloat16>(&bench, classes, tokens, dim, false, library);
+    }
   }
   return 0;
 }

@@ -84,9 +84,15 @@ class Job:
         return whole.hexdigest()[:16]
 
 
+PYTEST = "python -m pytest -n 2 --dist worksteal --durations 5"
+#: The blocks of the pages: the longest file of the full tier, and no change has to pass it to land.
+PAGES = "tests/examples/test_docs.py"
+#: Folders whose tests may lack a package.
+UNIT = "tests/callbacks tests/datasets tests/layers tests/metrics tests/ops tests/serving"
+
+
 def tests(name, arguments, *paths, **kwargs):
-    command = f"python -m pytest -n 2 --dist worksteal --durations 5 {arguments}"
-    return Job(f"tests: {name}", command, (*paths, *OF_ALL_TESTS), **kwargs)
+    return Job(f"tests: {name}", f"{PYTEST} {arguments}", (*paths, *OF_ALL_TESTS), **kwargs)
 
 
 def soak(name, folders, *paths):
@@ -127,7 +133,17 @@ def benchmark(name, arguments=""):
 ON_A_CLUSTER = "python -m keras_largeout.distribute.launch --workers 1 --ps 2 --logs"
 #: The long ones first, so that the last to begin is short.
 JOBS = [
-    tests("full tier", "--tier full", *PACKAGE, *LIBRARY, "tests", "examples", "benchmarks", always=True),
+    tests(
+        "full tier",
+        f"--tier full --ignore {PAGES}",
+        *PACKAGE,
+        *LIBRARY,
+        "tests",
+        "examples",
+        "benchmarks",
+        always=True,
+    ),
+    tests("pages of the documentation", f"--tier full {PAGES}", *PACKAGE, *LIBRARY, PAGES, "docs"),
     tests(
         "processes",
         "--tier processes",
@@ -138,7 +154,14 @@ JOBS = [
         "tests/distribute",
         "tests/conformance",
     ),
-    tests("whole grids of the unit tier", "--tier unit", *PACKAGE, *LIBRARY, "tests"),
+    # Cases that are not drawn; and tests that skipped for want of packages that are here now.
+    tests(
+        "what the second command left out",
+        f"--tier unit --cases rest; {PYTEST} $(grep -rl importorskip {UNIT} --include='test_*.py')",
+        *PACKAGE,
+        *LIBRARY,
+        "tests",
+    ),
     kernels("plain", *KERNELS),
     kernels("emulated", *KERNELS, "benchmarks/gpu/run.py", "benchmarks/_table.py"),
     kernels("address,undefined", *KERNELS),

@@ -33,6 +33,8 @@ TIERS = {
     "replicas": "full",
     "tables": "full",
 }
+#: How many cases of a grid run at the least, where the command line does not say.
+DRAWN = 3
 #: Of two markers on a test the later one counts.
 NAMES = ("unit", "full", "processes", "soak")
 
@@ -43,9 +45,9 @@ def pytest_addoption(parser):
     group.addoption("--tier", choices=NAMES, help="run the tests of this tier alone, and whole grids")
     group.addoption(
         "--cases",
-        metavar="N|all",
-        help="run at least N cases of each grid, and each value of each of its axes. "
-        "Defaults to 3, and to all with --full and --tier",
+        metavar="N|all|rest",
+        help="run at least N cases of each grid, and each value of each of its axes; or the rest: what a run "
+        "without options leaves out. Defaults to 3, and to all with --full and --tier",
     )
     group.addoption(
         "--cpu-limit",
@@ -85,7 +87,10 @@ def drawn(grid, count, seed):
 
 
 def _whole_or_drawn(items, count):
-    """Yield the items to run, where `count` cases of a grid are drawn by the name of its test."""
+    """Yield the items to run, where `count` cases of a grid are drawn by the name of its test.
+
+    count: int, "all", or "rest" for the cases that `DRAWN` would leave out.
+    """
     grids = {}
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
@@ -94,7 +99,11 @@ def _whole_or_drawn(items, count):
         grids.setdefault(key, []).append((item, params))
     for (name, _), cases in grids.items():
         whole = cases[0][0].get_closest_marker("every_case")
-        for position in drawn([params for _, params in cases], "all" if whole else count, name):
+        number = DRAWN if count == "rest" else count
+        positions = drawn([params for _, params in cases], "all" if whole else number, name)
+        if count == "rest":
+            positions = sorted({*range(len(cases))} - {*positions})
+        for position in positions:
             yield cases[position][0]
 
 
@@ -110,7 +119,7 @@ def pytest_collection_modifyitems(config, items):
         item.tier = _tier(item)
     if config.option.markexpr:  # a choice of the user's
         return
-    chosen, count = {"unit"}, config.option.cases or 3
+    chosen, count = {"unit"}, config.option.cases or DRAWN
     if config.option.full or config.option.tier:
         chosen = {config.option.tier} if config.option.tier else set(NAMES) - {"soak"}
         count = config.option.cases or "all"
@@ -120,7 +129,7 @@ def pytest_collection_modifyitems(config, items):
         if ".py" in argument
     }
     tiers = [item for item in items if item.tier in chosen or (item.path in named and item.tier != "soak")]
-    kept = set(_whole_or_drawn(tiers, count if count == "all" else int(count)))
+    kept = set(_whole_or_drawn(tiers, count if count in ("all", "rest") else int(count)))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 

@@ -4,9 +4,10 @@ import itertools
 import multiprocessing
 import os
 import subprocess
+import types
 
 import pytest
-from _tiers import YARDSTICK, drawn, slowness, tier_of
+from _tiers import DRAWN, YARDSTICK, _whole_or_drawn, drawn, slowness, tier_of
 
 GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy", [None, True, False])]
 
@@ -35,6 +36,20 @@ def test_more_cases_lists_and_all():
     assert drawn(GRID, "all", "one") == drawn(GRID, 99, "one") == list(range(len(GRID)))
     hand_picked = [{"a": i, "b": object()} for i in range(9)]
     assert drawn(hand_picked, 3, "one") == list(range(9))
+
+
+def test_the_rest_is_what_is_not_drawn():
+    class Item:
+        def __init__(self, name, **params):
+            self.nodeid, self.callspec = f"{name}{params}", types.SimpleNamespace(params=params)
+
+        def get_closest_marker(self, name):
+            return name == "every_case" and self.nodeid.startswith("whole")
+
+    items = [Item(name, **case) for name in ("test[", "whole[") for case in GRID] + [Item("alone")]
+    drawn, rest = [list(_whole_or_drawn(items, count)) for count in (DRAWN, "rest")]
+    assert set(drawn).isdisjoint(rest) and set(drawn + rest) == set(items)
+    assert rest and all(item.nodeid.startswith("test[") for item in rest)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "embedding/cuda/embedding_plan.h"
-#include "embedding/cuda/embedding_tile.cuh"
+#include "embedding/cuda/embedding_sums.cuh"
 
 namespace largeout {
 namespace {
@@ -53,41 +53,78 @@ int FindBad(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream strea
   return Launch(CheckIds<Id>, BlocksFor(bags.num_ids), kThreads, 0, stream, bags.ids, bags.num_ids, rows, first + 1);
 }
 
-// One team of `lanes` lanes a bag. Every lane sums D by itself: the ids and weights it needs are read anyway.
-template <typename T, typename Id, int kPack, int kVectors>
-__global__ void __launch_bounds__(kThreads) LookupBags(const T* table, int64_t rows, int64_t dim,
+// Where the row of an id of a bag begins in the table; -1 where it is out of range or there is none. And its weight,
+// which then is 0.
+template <bool kWeighted>
+struct BagRow {
+  int64_t first = -1;
+  float weight = 0.f;
+
+  template <typename Id>
+  static __device__ __forceinline__ BagRow At(const Bags<Id>& bags, uint32_t position, uint32_t end,
+                                              int64_t rows,
+                                              int64_t dim) {
+    BagRow row;
+    if (position >= end) return row;
+    const int64_t id = static_cast<int64_t>(bags.ids[position]);
+    if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows)) return row;
+    row.first = id * dim;
+    if constexpr (kWeighted) row.weight = bags.weights[position];
+    return row;
+  }
+  __device__ __forceinline__ BagRow From(const Lanes& lanes, int lane) const {
+    BagRow row;
+    row.first = lanes.From(first, lane);
+    if constexpr (kWeighted) row.weight = lanes.From(weight, lane);
+    return row;
+  }
+};
+
+// One team of `lanes` lanes a bag. Each lane reads one of the next ids, and hands it to the others (kShares; else each
+// reads all of them). Rows that are missing add zeros: nothing branches between the loads of kRows rows and their sums.
+template <typename T, typename Id, int kPack, int kVectors, bool kWeighted, bool kShares>
+__global__ void __launch_bounds__(kThreads, kVectors == 1 && kShares && !kWeighted ? 4 : 1) LookupBags(const T* table, int64_t rows, int64_t dim,
                                                        Bags<Id> bags, Combiner combiner, T* out, int lanes) {
   using OneTile = Tile<T, kPack, kVectors>;
   constexpr int kRows = kFlight<kVectors>;
   const int64_t bag = Team(lanes);
   if (bag >= bags.num_bags) return;
-  const auto [begin, end] = PositionsOf(bags, bag);
+  const Lanes team(lanes);
+  const uint32_t most = kShares ? lanes : kRows;
+  const Positions positions = PositionsOf(bags, bag);
+  // Below 2^31; and a few beyond them are none below 0.
+  const uint32_t begin = static_cast<uint32_t>(positions.begin), end = static_cast<uint32_t>(positions.end);
   const int64_t step = int64_t{lanes} * kPack;
-  for (int64_t column = threadIdx.x % lanes * kPack; column < dim; column += step * kVectors) {
-    const int64_t left = dim - column;
+  for (int64_t first = 0; first < dim; first += step * kVectors) {
+    const int64_t column = first + team.own * kPack, left = dim - column;
     OneTile tile;
     tile.Clear();
     float divisor = 0.f;
-    for (int64_t p = begin; p < end; p += kRows) {
-      typename OneTile::Piece piece[kRows][kVectors];
-      int64_t id[kRows];
-      float weight[kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        id[r] = p + r < end ? static_cast<int64_t>(bags.ids[p + r]) : -1;
-        weight[r] = p + r < end && bags.weights != nullptr ? bags.weights[p + r] : 1.f;
+    for (uint32_t p = begin; p < end; p += most) {
+      BagRow<kWeighted> own;
+      if (kShares) own = own.At(bags, p + team.own, end, rows, dim);
+      if (!kWeighted && kShares && combiner != Combiner::kSum) {
+        divisor += static_cast<float>(__popc(__ballot_sync(team.mask, own.first >= 0)));
       }
+      for (uint32_t t = 0; t < most && p + t < end; t += kRows) {
+        typename OneTile::Piece piece[kRows][kVectors];
+        float weight[kRows];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        if (static_cast<uint64_t>(id[r]) < static_cast<uint64_t>(rows)) {
-          OneTile::Load(table + id[r] * dim + column, step, left, piece[r]);
+        for (int r = 0; r < kRows; ++r) {
+          const auto row = kShares ? own.From(team, t + r) : own.At(bags, p + r, end, rows, dim);
+          weight[r] = row.weight;
+          OneTile::LoadOrZero(table + column + row.first, step, row.first >= 0 ? left : 0, piece[r]);
+          if (!kWeighted && !kShares) divisor += row.first >= 0 ? 1.f : 0.f;
         }
-      }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        if (static_cast<uint64_t>(id[r]) >= static_cast<uint64_t>(rows)) continue;
-        tile.Add(weight[r], step, left, piece[r]);
-        divisor += combiner == Combiner::kMean ? weight[r] : weight[r] * weight[r];
+        for (int r = 0; r < kRows; ++r) {
+          if constexpr (kWeighted) {
+            tile.AddTimes(weight[r], piece[r]);
+            divisor += combiner == Combiner::kMean ? weight[r] : weight[r] * weight[r];
+          } else {
+            tile.AddOnce(piece[r]);
+          }
+        }
       }
     }
     if (combiner != Combiner::kSum) {
@@ -155,10 +192,11 @@ __global__ void __launch_bounds__(kThreads)
     const float weight = bags.weights != nullptr ? bags.weights[p] : 1.f;
     float dot = 0.f;
     for (int64_t column = lane * kPack; valid && column < dim; column += 32 * kPack) {
-      const Piece x = *reinterpret_cast<const Piece*>(table + id * dim + column);
-      const Piece g = *reinterpret_cast<const Piece*>(grad + bag * dim + column);
+      float x[kPack], g[kPack];
+      reinterpret_cast<const Piece*>(table + id * dim + column)->Floats(x);
+      reinterpret_cast<const Piece*>(grad + bag * dim + column)->Floats(g);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) dot = fmaf(GpuToFloat(x.value[i]), GpuToFloat(g.value[i]), dot);
+      for (int i = 0; i < kPack; ++i) dot = fmaf(x[i], g[i], dot);
     }
     dot = WarpSum(dot);
     if (valid) {
@@ -225,8 +263,16 @@ int EmbeddingGpu::Lookup(const T* table, int64_t rows, int64_t dim, const Bags<I
     return Copy<Id, T>(table, rows, bytes, bags, out, call_.stream);
   }
   return WithTile<T>(dim, Packs<T>(dim, table, out), [&](auto pack, auto vectors, int lanes) {
-    return Launch(LookupBags<T, Id, decltype(pack)::value, decltype(vectors)::value>,
-                  BlocksFor(bags.num_bags * lanes), kThreads, 0, call_.stream, table, rows, dim, bags,
+    constexpr int kPack = decltype(pack)::value, kVectors = decltype(vectors)::value;
+    auto* kernel = bags.weights != nullptr ? LookupBags<T, Id, kPack, kVectors, true, true>
+                                           : LookupBags<T, Id, kPack, kVectors, false, true>;
+    if constexpr (kVectors == 1) {  // else a row takes all lanes of a warp
+      if (lanes < kFlight<1>) {
+        kernel = bags.weights != nullptr ? LookupBags<T, Id, kPack, 1, true, false>
+                                         : LookupBags<T, Id, kPack, 1, false, false>;
+      }
+    }
+    return Launch(kernel, BlocksFor(bags.num_bags * lanes), kThreads, 0, call_.stream, table, rows, dim, bags,
                   combiner, out, lanes);
   });
 }

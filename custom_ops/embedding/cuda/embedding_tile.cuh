@@ -14,9 +14,39 @@ namespace largeout {
 
 constexpr int kThreads = 256;
 
+// kPack neighbouring elements, in words where they fill some: elements of bfloat16 by themselves would be taken apart
+// and put together again wherever a register is chosen.
 template <typename T, int kPack>
 struct alignas(sizeof(T) * kPack) Pack {
-  T value[kPack];
+  static constexpr bool kPairs = sizeof(T) == 2 && kPack % 2 == 0;
+  using Part = std::conditional_t<kPairs, uint32_t, T>;
+  Part part[sizeof(T) * kPack / sizeof(Part)];
+
+  __device__ __forceinline__ void Floats(float (&out)[kPack]) const {
+    if constexpr (kPairs) {
+#pragma unroll
+      for (int i = 0; i < kPack / 2; ++i)
+        out[2 * i] = __uint_as_float(part[i] << 16), out[2 * i + 1] = __uint_as_float(part[i] & 0xffff0000u);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) out[i] = GpuToFloat(part[i]);
+    }
+  }
+  __device__ __forceinline__ static Pack Of(const float (&values)[kPack]) {
+    Pack pack;
+    if constexpr (kPairs) {
+#pragma unroll
+      for (int i = 0; i < kPack / 2; ++i) {
+        bfloat16 low, high;
+        GpuFromFloat(values[2 * i], &low), GpuFromFloat(values[2 * i + 1], &high);
+        pack.part[i] = low.bits | static_cast<uint32_t>(high.bits) << 16;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) GpuFromFloat(values[i], &pack.part[i]);
+    }
+    return pack;
+  }
 };
 
 // Sums of a lane's columns.
@@ -39,12 +69,37 @@ struct Tile {
       if (v * step < left) piece[v] = *reinterpret_cast<const Piece*>(row + v * step);
     }
   }
+  // Zeros beyond `left`.
+  __device__ __forceinline__ static void LoadOrZero(const T* row, int64_t step, int64_t left,
+                                                    Piece (&piece)[kVectors]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      piece[v] = v * step < left ? *reinterpret_cast<const Piece*>(row + v * step) : Piece{};
+  }
   __device__ __forceinline__ void Add(float factor, int64_t step, int64_t left, const Piece (&piece)[kVectors]) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (v * step >= left) continue;
+      if (v * step < left) AddTimes(factor, v, piece[v]);
+    }
+  }
+  // Without looking what is beyond a row's end.
+  __device__ __forceinline__ void AddTimes(float factor, const Piece (&piece)[kVectors]) {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum[v][i] = fmaf(factor, GpuToFloat(piece[v].value[i]), sum[v][i]);
+    for (int v = 0; v < kVectors; ++v) AddTimes(factor, v, piece[v]);
+  }
+  __device__ __forceinline__ void AddTimes(float factor, int v, const Piece& piece) {
+    float x[kPack];
+    piece.Floats(x);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum[v][i] = fmaf(factor, x[i], sum[v][i]);
+  }
+  __device__ __forceinline__ void AddOnce(const Piece (&piece)[kVectors]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float x[kPack];
+      piece[v].Floats(x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[v][i] += x[i];
     }
   }
   template <typename Out>
@@ -52,10 +107,7 @@ struct Tile {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (v * step >= left) continue;
-      Pack<Out, kPack> piece;
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) GpuFromFloat(sum[v][i], &piece.value[i]);
-      *reinterpret_cast<Pack<Out, kPack>*>(row + v * step) = piece;
+      *reinterpret_cast<Pack<Out, kPack>*>(row + v * step) = Pack<Out, kPack>::Of(sum[v]);
     }
   }
 };

@@ -41,15 +41,18 @@ struct RowColumns {
   }
   // g: their gradient.
   __device__ __forceinline__ void Take(const RuleT& rule, const float (&g)[kPack]) {
+    float x[kPack];
+    w.Floats(x);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float slots[kMaxSlots];
 #pragma unroll
-      for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].value[i % kWidth];
-      GpuFromFloat(rule.Step(g[i], GpuToFloat(w.value[i]), slots), &w.value[i]);
+      for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].part[i % kWidth];
+      x[i] = rule.Step(g[i], x[i], slots);
 #pragma unroll
-      for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].value[i % kWidth] = slots[m];
+      for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].part[i % kWidth] = slots[m];
     }
+    w = Pack<T, kPack>::Of(x);
   }
   __device__ __forceinline__ void Store(const TableStep<T>& step, int64_t at) const {
     *reinterpret_cast<Pack<T, kPack>*>(step.table + at) = w;

@@ -221,6 +221,9 @@ std::string WhoRuns() {
   return text;
 }
 
+static int64_t launches = 0;
+int64_t Launches() { return launches; }
+
 int Run(const Job& what, const Dim3& grid, const Dim3& block, size_t shared_bytes) {
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
@@ -231,6 +234,7 @@ int Run(const Job& what, const Dim3& grid, const Dim3& block, size_t shared_byte
   }
   if (shared_bytes > DynamicSharedLimit(what.kernel())) return cudaErrorInvalidValue;
   job = &what;
+  ++launches;
   stopped = false;
   now.threads = block, now.blocks = grid;
   running.count = static_cast<int>(threads);

@@ -38,6 +38,9 @@ class Collected {
 // The order of blocks, warps and lanes from now on; 0: ascending.
 void SetOrder(unsigned seed);
 
+// How many kernels have been launched; those of cub are not counted.
+int64_t Launches();
+
 // Whether cuBLASLt has no product for anything that it has not been asked before.
 void RefuseProducts(bool refuse);
 // How many it has made.

@@ -74,6 +74,7 @@ int Plan(const Bags<Id>& bags, Combiner combiner, int64_t rows, const GpuCall& c
   plan->counts = m.groups.counts;
   plan->bag_size = bags.row_splits != nullptr ? 1 : std::max<int64_t>(1, bags.bag_size);
   plan->unique = m.groups.unique, plan->starts = m.groups.starts, plan->order = m.groups.order;
+  plan->group = m.groups.group;
   plan->bag = m.bag, plan->factor = m.factor;
   return 0;
 }

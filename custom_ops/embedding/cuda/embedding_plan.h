@@ -18,6 +18,7 @@ struct EmbeddingGradPlanCuda {
   const int64_t* unique = nullptr;  // [counts->unique] ascending
   const int32_t* starts = nullptr;  // [counts->unique + 1] into order
   const int32_t* order = nullptr;   // positions of the ids, stably sorted by id
+  const int32_t* group = nullptr;   // [counts->valid] the row of the gradient of order[i], counted from 1
   const int32_t* bag = nullptr;     // [num_ids] by position; null: position / bag_size
   const float* factor = nullptr;    // [num_ids] by position; null: all 1
 };

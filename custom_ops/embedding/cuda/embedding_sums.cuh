@@ -148,15 +148,36 @@ __device__ __forceinline__ void SumByBlock(const T* in, int32_t begin, int32_t e
   }
 }
 
-// The rows of more than kHot occurrences, in pieces that blocks have summed.
-struct HotPieces {
-  int64_t most = 0;                      // pieces, at most
-  const int32_t* piece_start = nullptr;  // [most_unique + 1] the first piece of each group
-  const int32_t* piece_group = nullptr;  // [most] the group of each piece; -1 beyond the last one
-  float* partials = nullptr;             // [most, dim] the sum of each piece
+// A piece of a row of more than kHot occurrences.
+//
+// Where its sum is follows from the positions alone, so that nobody counts the pieces of the rows before. Slot s
+// is for the row that has position kSlot * s, and the n pieces of a row that begins at b have the slots from
+// ceil(b / kSlot) on. These positions are its own: the last one, kSlot * (ceil(b / kSlot) + n - 1), is at most
+// b + kSlot - 1 + kSlot * ((count - 1) / kHot), and so before b + count, for kSlot is kHot / 2 and count above kHot.
+constexpr int64_t kSlot = kHot / 2;
+struct HotPiece {
+  int32_t group = -1;  // the row of the gradient; -1: the slot is nobody's
+  int64_t first = 0;   // the slot of its first piece
+  int32_t count = 0;   // of its pieces
+
+  __device__ __forceinline__ static HotPiece Of(const EmbeddingGradPlanCuda& plan, int64_t slot) {
+    HotPiece piece;
+    if (slot * kSlot >= plan.counts->valid) return piece;
+    const int32_t group = plan.group[slot * kSlot] - 1, begin = plan.starts[group];
+    piece.first = (begin + kSlot - 1) / kSlot;
+    piece.count = Pieces(plan.starts[group + 1] - begin);
+    if (slot >= piece.first && slot < piece.first + piece.count) piece.group = group;
+    return piece;
+  }
 };
 
-// Sums pieces; hot->most is 0 where there can be none. Does not wait.
+// The sums of all pieces.
+struct HotPieces {
+  int64_t slots = 0;
+  float* partials = nullptr;  // [slots, dim]
+};
+
+// Sums pieces; hot->slots is 0 where there can be none. Does not wait.
 template <typename T>
 int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, const GpuCall& call,
                      HotPieces* hot);

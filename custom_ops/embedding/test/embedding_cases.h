@@ -154,6 +154,28 @@ void LargeBatchesAndHotRows() {
   CheckEmbedding<Device, float, int64_t>({100000, 3, 40, 4, false, Combiner::kSum}, 3);
 }
 
+// Rows of as many occurrences as GPUs sum whole, and of some more, side by side. Sums of whole numbers are
+// exact.
+template <typename Device>
+void RowsAroundTheSizeOfPieces() {
+  constexpr int64_t kDim = 5;
+  Random random(4);
+  std::vector<int64_t> ids;
+  int64_t rows = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (const int count :
+         {129, 129, 1, 129, 127, 128, 130, 191, 192, 193, 255, 256, 257, 2, 385, 129, 63, 129})
+      ids.insert(ids.end(), count, rows++);
+  }
+  const int64_t n = static_cast<int64_t>(ids.size());
+  std::vector<float> grad(n * kDim), want(rows * kDim);
+  for (float& x : grad) x = static_cast<float>(random.Below(9)) - 4.f;
+  for (int64_t i = 0; i < n * kDim; ++i) want[ids[i / kDim] * kDim + i % kDim] += grad[i];
+  const auto got = RunEmbedding<Device>(std::vector<float>(rows * kDim), rows, kDim, Combiner::kSum,
+                                        Batch<int64_t>(ids, 1), grad);
+  CHECK_TRUE(got.rows == want);
+}
+
 template <typename Device>
 void EmptyThings() {
   CheckTypes<Device>({0, 3, 5, 8, false, Combiner::kMean}, 1);  // no bags
@@ -201,6 +223,7 @@ void FindsBadSplits() {
 #define LARGEOUT_EMBEDDING_CASES(Device)            \
   LARGEOUT_CASE(EqualsFloat64, Device)              \
   LARGEOUT_CASE(LargeBatchesAndHotRows, Device)     \
+  LARGEOUT_CASE(RowsAroundTheSizeOfPieces, Device)  \
   LARGEOUT_CASE(EmptyThings, Device)                \
   LARGEOUT_CASE(WeightsThatCancelGiveZeros, Device) \
   LARGEOUT_CASE(RowsAreCopiedBitForBit, Device)     \

@@ -105,19 +105,20 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 :
 // The block of a row's first piece adds up its pieces, in the place of the first one, and takes the step.
 template <typename RuleT, typename T>
 __global__ void __launch_bounds__(kThreads)
-    StepHotRows(const int64_t* unique, HotPieces hot, bool round, TableStep<T> step, const IndexCheck* check,
-                int lanes) {
+    StepHotRows(EmbeddingGradPlanCuda plan, HotPieces hot, bool round, TableStep<T> step,
+                const IndexCheck* check, int lanes) {
   __shared__ float shared[kThreads];
   const int64_t dim = step.dim;
-  const int32_t piece = blockIdx.x, group = hot.piece_group[piece];
-  if (group < 0 || piece != hot.piece_start[group] || (check != nullptr && check->bad != kNoBadIndex)) return;
-  const int64_t row = unique[group];
-  float* sums = hot.partials + piece * dim;
+  const int32_t slot = blockIdx.x;
+  const HotPiece piece = HotPiece::Of(plan, slot);
+  if (piece.group < 0 || slot != piece.first || (check != nullptr && check->bad != kNoBadIndex)) return;
+  const int64_t row = plan.unique[piece.group];
+  float* sums = hot.partials + slot * dim;
   const auto source = [](int32_t i, int32_t* row, float* factor) {
     *row = i;
     *factor = 1.f;
   };
-  SumByBlock<float, 1>(hot.partials, piece, hot.piece_start[group + 1], dim, lanes, source,
+  SumByBlock<float, 1>(hot.partials, slot, slot + piece.count, dim, lanes, source,
                        [=](int64_t column, float sum) { sums[column] = round ? RoundTo(sum, step.table) : sum; });
   RuleT rule(step.hyper);
   if constexpr (kRowWise<RuleT>) {
@@ -155,9 +156,9 @@ int StepWith(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, const
   LARGEOUT_RETURN_IF_ERROR(Launch(packs ? StepRows<RuleT, T, G, kFull> : StepRows<RuleT, T, G, 1>,
                                   BlocksFor(teams * lanes), kThreads, 0, stream, occurrences, grad, round,
                                   step, check, lanes, teams));
-  if (hot.most == 0) return 0;
-  return Launch(StepHotRows<RuleT, T>, static_cast<unsigned>(hot.most), kThreads, 0, stream, plan.unique, hot, round,
-                step, check, TeamLanes(step.dim));
+  if (hot.slots == 0) return 0;
+  return Launch(StepHotRows<RuleT, T>, static_cast<unsigned>(hot.slots), kThreads, 0, stream, plan, hot,
+                round, step, check, TeamLanes(step.dim));
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 """Run the jobs of CI that a change brings, two at a time.
 
-    python .ci/jobs.py [--full] [--list] [--only NAME ...]
+    python .ci/jobs.py [--full] [--soak] [--list] [--only NAME ...]
 
 `JOBS` says what each job runs and which paths bring it. A job runs if the contents of its paths differ from
 those with which it last passed, as `.ci/green` records them, or if nothing is recorded: where the base is not
 known, everything runs. Jobs that nothing brings, but whose records are a week old, follow. The jobs with the
 oldest records, or with none, begin first. When the run is older than `BUDGET`, no other job begins: what is
 left is printed and keeps its old record, so that the next run brings it again. `--full` (and
-`FULL=1 .ci/run`) runs every job, however long it takes. A job that runs for longer than `HANGS` fails, and
-prints where its processes stand.
+`FULL=1 .ci/run`) runs every job but soaks, however long it takes, and `--soak` (`SOAK=1`) the soaks: they
+are for nights. A job that runs for longer than `HANGS` fails, and prints where its processes stand.
 
 A job that passes is recorded in `.ci/green` of the working tree. Whoever lands a change commits that file
 with it. A record that is not committed only makes more jobs run.
@@ -95,9 +95,12 @@ def tests(name, arguments, *paths, **kwargs):
     return Job(f"tests: {name}", f"{PYTEST} {arguments}", (*paths, *OF_ALL_TESTS), **kwargs)
 
 
+SOAK = "soak of "
+
+
 def soak(name, folders, *paths):
     # A test may kill a hundred processes.
-    return tests(f"soak of {name}", f"-o faulthandler_timeout=3600 --tier soak {folders}", *paths)
+    return tests(SOAK + name, f"-o faulthandler_timeout=3600 --tier soak {folders}", *paths)
 
 
 def kernels(kind, *paths):
@@ -300,15 +303,21 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--full", action="store_true", help="run every job")
+    parser.add_argument("--full", action="store_true", help="run every job but soaks")
+    parser.add_argument("--soak", action="store_true", help="run the soaks; with --full every job")
     parser.add_argument("--list", action="store_true", help="print the jobs that would run, and run none")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="run the jobs of these names")
     options = parser.parse_args()
     today, began = datetime.date.today(), time.monotonic() - float(os.environ.get("CI_SECONDS", 0))
     if options.only:
         jobs, old = [j for j in JOBS if any(fnmatch.fnmatch(j.name, p) for p in options.only)], []
+    elif options.full or options.soak:
+        jobs, old = (
+            [j for j in JOBS if (options.soak if j.name.startswith("tests: " + SOAK) else options.full)],
+            [],
+        )
     else:
-        jobs, old = (JOBS, []) if options.full else brought(today)
+        jobs, old = brought(today)
     names = {job.name for job in jobs + old}
     print("Not brought by this change:", ", ".join(j.name for j in JOBS if j.name not in names) or "no job")
     print("Only a week old:", ", ".join(job.name for job in old) or "no job", flush=True)
@@ -318,7 +327,7 @@ def main():
     results, recording = {}, threading.Lock()
 
     def run_in_time(job):
-        chosen = options.full or options.only or job.always
+        chosen = options.full or options.soak or options.only or job.always
         if not chosen and time.monotonic() - began > BUDGET:
             return
         digest = job.digest()

@@ -115,7 +115,8 @@ class FullSoftmax {
   static constexpr bool kGivesExpected = std::is_same_v<C, CpuCall>;
   explicit FullSoftmax(const Call& call) : call_(call) {}
 
-  // Scratch memory of a GPU: up to 64 MB, or 12 bytes for each 128 tokens and 8192 classes.
+  // Scratch memory of a GPU: up to 64 MB, or 12 bytes for each 128 tokens and 8192 classes. With products of
+  // cuBLASLt (GpuCall::library): as cuda/full_softmax_library.cuh says, here and below.
   template <typename T, typename H, typename Id>
   int Terms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch, const SoftmaxTerms& terms,
             BadTarget* bad);

@@ -35,7 +35,8 @@
 // which lose 2^-22 of a product, or one, which loses 2^-11, where the call allows it (GpuCall::tf32);
 // bfloat16 for tables of bfloat16, where float32 factors keep 16 bits. Beside hidden vectors of bfloat16 each
 // product of a wide node is one of bfloat16: rows of float32, and the gradients of logits, are rounded, in
-// loss and gradient alike. Sums are of float32, and those of bias gradients of what is not rounded. Narrow
+// loss and gradient alike. Those of a wide root may be cuBLASLt's, which needs 224 MB of scratch memory more
+// (GpuCall::library). Sums are of float32, and those of bias gradients of what is not rounded. Narrow
 // nodes and top-k take hidden vectors as float32.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_H_

@@ -217,7 +217,7 @@ int FullSoftmaxGpu::Gradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, 
     return SetZero(out.bias, table.classes, stream);
   }
   const TokenGradients of{batch.targets, lse, upstream, batch.skip_target};
-  const int by_library = LibraryGradient(table, batch, of, out, call_);
+  const int by_library = LibraryGradient(table, batch, of, out, nullptr, call_);
   if (by_library != kNoProduct) return by_library;
   Gradients<T, H> work(table, batch, out, call_);
   LARGEOUT_RETURN_IF_ERROR(work.Reserve(call_.scratch));

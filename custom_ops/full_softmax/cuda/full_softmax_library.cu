@@ -168,11 +168,12 @@ class LibraryCall {
     return 0;
   }
 
-  int Gradient(const TokenGradients& of, const SoftmaxBatchGradients<H, T>& out) {
+  int Gradient(const TokenGradients& of, const SoftmaxBatchGradients<H, T>& out, float* d_hidden) {
     if (!Opened()) return kNoProduct;
     if (out.bias != nullptr) column_sums_ = Take<float>(CeilDiv(tokens_, int64_t{kTokens}) * width_);
+    hidden_ = d_hidden;
     if constexpr (std::is_same_v<H, float>) {
-      hidden_ = out.hidden;
+      if (hidden_ == nullptr) hidden_ = out.hidden;
     } else {
       if (out.hidden != nullptr) hidden_ = Take<float>(batch_.count * table_.dim);
       gradient_ = Take<H>(tokens_ * width_);
@@ -185,7 +186,7 @@ class LibraryCall {
       for (int64_t token = 0; token < batch_.count; token += tokens_)
         LARGEOUT_RETURN_IF_ERROR(GradientOf(Chunk(token, first), of, out));
     }
-    if (std::is_same_v<H, float> || hidden_ == nullptr) return 0;
+    if (std::is_same_v<H, float> || out.hidden == nullptr) return 0;
     const int64_t n = batch_.count * table_.dim;
     return Launch(JoinParts<H>, ElementBlocks(n), kElementThreads, 0, call_.stream, hidden_, 1, n, out.hidden);
   }
@@ -309,8 +310,9 @@ int LibraryTerms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& ba
 
 template <typename T, typename H>
 int LibraryGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const TokenGradients& of,
-                    const SoftmaxBatchGradients<H, T>& out, const GpuCall& call) {
-  if constexpr (kHasProducts<T, H>) return LibraryCall<T, H>(table, batch, call).Gradient(of, out);
+                    const SoftmaxBatchGradients<H, T>& out, float* d_hidden,
+                    const GpuCall& call) {
+  if constexpr (kHasProducts<T, H>) return LibraryCall<T, H>(table, batch, call).Gradient(of, out, d_hidden);
   return kNoProduct;
 }
 
@@ -318,7 +320,7 @@ int LibraryGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>&
   template int LibraryTerms(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, const SoftmaxTerms&,       \
                             const GpuCall&);                                                                   \
   template int LibraryGradient(const SoftmaxRows<T>&, const SoftmaxBatch<H, int32_t>&, const TokenGradients&, \
-                               const SoftmaxBatchGradients<H, T>&, const GpuCall&);
+                               const SoftmaxBatchGradients<H, T>&, float*, const GpuCall&);
 LARGEOUT_LIBRARY(float, float)
 LARGEOUT_LIBRARY(float, bfloat16)
 LARGEOUT_LIBRARY(bfloat16, float)

@@ -28,9 +28,11 @@ int JoinTerms(const PartialTerms& parts, int64_t ranges, const int32_t* targets,
 template <typename T, typename H>
 int LibraryTerms(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const SoftmaxTerms& terms,
                  const GpuCall& call);
+// d_hidden [tokens, dim]: where the gradient of hidden vectors of either type goes in float32, in place of
+// out.hidden; or null.
 template <typename T, typename H>
 int LibraryGradient(const SoftmaxRows<T>& table, const SoftmaxBatch<H, int32_t>& batch, const TokenGradients& of,
-                    const SoftmaxBatchGradients<H, T>& out, const GpuCall& call);
+                    const SoftmaxBatchGradients<H, T>& out, float* d_hidden, const GpuCall& call);
 
 }  // namespace largeout
 

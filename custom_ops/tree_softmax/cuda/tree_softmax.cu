@@ -1,8 +1,10 @@
 // The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids.
 #include <algorithm>
 
+#include "common/cuda/blas.h"
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_plan.cuh"
+#include "tree_softmax/cuda/tree_softmax_root_library.cuh"
 
 namespace largeout {
 namespace {
@@ -145,11 +147,18 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
   const TreeBatch<T> narrow = batch.With(floats);
   const TreeGradOutputs<T> out{pair_scale, d_hidden,      row_grads,  bias_grads,
                                partials,   bias_partials, hidden_sums};
+  if (saved.probs == nullptr) {
+    const int error = RootGradient(batch, work, tokens, out, call);
+    if (error == 0) work.skipped = work.root;
+    if (error != 0 && error != kNoProduct) return error;
+  }
   const Chunks chunks(work, saved.probs == nullptr ? scratch_bytes : INT64_MAX);
+  const int64_t first_chunk = chunks.length > 0 ? work.skipped.probs / chunks.length : 0;
+  const bool any = work.probs > work.skipped.probs;  // that are computed here
   float* data = const_cast<float*>(saved.probs);
   int32_t* pair_group = nullptr;
   const ChunkStart* starts = nullptr;
-  if (data == nullptr) {
+  if (data == nullptr && any) {
     data = static_cast<float*>(scratch->Allocate(chunks.bytes));
     pair_group = scratch->Take<int32_t>(saved.pairs);
     if (data == nullptr || pair_group == nullptr) return kNoMemory;
@@ -157,7 +166,7 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
                                     saved.group_start, work.groups, saved.pairs, pair_group));
     LARGEOUT_RETURN_IF_ERROR(chunks.Start(tree, work, scratch, stream, &starts));
   }
-  for (int64_t i = 0; i < chunks.count; ++i) {
+  for (int64_t i = first_chunk; any && i < chunks.count; ++i) {
     const ProbChunk chunk = chunks.At(i, data, starts);
     if (saved.probs == nullptr) {
       if (work.narrow_slices > 0) {
@@ -168,7 +177,7 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
     }
     // A token is in one node of a level, so the launches of one level write different rows of d_hidden, and
     // each waits for the level before it.
-    for (int64_t level = 0; level < work.levels; ++level) {
+    for (int64_t level = work.skipped.pairs > 0 ? 1 : 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
       if ((work.narrow_levels & bit) != 0)
         LARGEOUT_RETURN_IF_ERROR(NarrowGrad(narrow, work, level, chunk, out, stream));
@@ -211,6 +220,12 @@ int TreeSoftmaxGpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, cons
                                 outputs.pair_lse,
                                 call_.tf32};
     const ProbChunk all{outputs.probs, 0, plan.probs, nullptr};
+    TreeWork work = plan.work;
+    if (outputs.probs == nullptr) {
+      const int error = RootLoss(batch, work, plan.pair_slot, tokens, pair_loss, call_);
+      if (error == 0) work.skipped = work.root;
+      if (error != 0 && error != kNoProduct) return error;
+    }
     if (plan.work.narrow_slices > 0) {
       const float* floats;
       LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, call_, &floats));
@@ -221,7 +236,7 @@ int TreeSoftmaxGpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, cons
       const WideTerms terms{scratch->Take<float>(plan.work.terms), scratch->Take<float>(plan.work.terms),
                             scratch->Take<float>(plan.pairs)};
       if (terms.high == nullptr || terms.total == nullptr || terms.picked == nullptr) return kNoMemory;
-      LARGEOUT_RETURN_IF_ERROR(WideLoss(batch, plan.work, plan.pair_group, plan.pair_slot, terms,
+      LARGEOUT_RETURN_IF_ERROR(WideLoss(batch, work, plan.pair_group, plan.pair_slot, terms,
                                         outputs.probs, pair_loss, stream));
     }
     if (outputs.pair_token != nullptr) {

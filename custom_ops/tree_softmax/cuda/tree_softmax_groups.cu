@@ -24,6 +24,30 @@ __device__ __forceinline__ void Add(const TreeOffsets& x, TreeOffsets* sum) {
   for (int i = 0; i < kWords; ++i) Words(sum)[i] += Words(&x)[i];
 }
 
+// Of a group of n pairs, whose node has c children, one of `count`.
+__host__ __device__ TreeOffsets SizesOf(int64_t n, int64_t c, int64_t count, int64_t dim, bool keep_partials) {
+  TreeOffsets s{};
+  s.probs = n * c;
+  s.rows = c;
+  if (IsWide(n, c)) {
+    const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim)), slices = CeilDiv(n, WideSlice(c));
+    const int64_t tiles = CeilDiv(c, kTileColumns), ranges = CeilDiv(tiles, RangeTiles(n, c, count));
+    s.wide_slices = slices;
+    s.tiles = slices * tiles;
+    s.loss_tiles = slices * ranges;
+    s.terms = n * ranges;
+    s.weight_tiles = CeilDiv(c, kTileRows) * splits * RowBlocks(n, dim);
+    // A slice is in one chunk.
+    s.partial_rows = splits > 1 || (keep_partials && slices > 1) ? splits * c : 0;
+  } else {
+    const int64_t slices = CeilDiv(n, kSlice);
+    s.narrow_slices = slices;
+    s.partial_rows = slices > 1 ? slices * c : 0;
+  }
+  s.sum_rows = s.partial_rows > 0 ? c : 0;
+  return s;
+}
+
 // What the kernels of this file know of the groups.
 struct Groups {
   TreeArrays tree;
@@ -33,30 +57,11 @@ struct Groups {
 
   // Of group g, and *children; zero from `count` on.
   __device__ __forceinline__ TreeOffsets Sizes(int64_t g, int64_t count, int64_t* children) const {
-    TreeOffsets s{};
     *children = 0;
-    if (g >= count) return s;
+    if (g >= count) return {};
     const int64_t c = tree.node_start[node[g] + 1] - tree.node_start[node[g]], n = start[g + 1] - start[g];
-    s.probs = n * c;
-    s.rows = c;
-    if (IsWide(n, c)) {
-      const int64_t splits = CeilDiv(n, SplitPairs(n, c, dim)), slices = CeilDiv(n, WideSlice(c));
-      const int64_t tiles = CeilDiv(c, kTileColumns), ranges = CeilDiv(tiles, RangeTiles(n, c, count));
-      s.wide_slices = slices;
-      s.tiles = slices * tiles;
-      s.loss_tiles = slices * ranges;
-      s.terms = n * ranges;
-      s.weight_tiles = CeilDiv(c, kTileRows) * splits * RowBlocks(n, dim);
-      // A slice is in one chunk.
-      s.partial_rows = splits > 1 || (keep_partials && slices > 1) ? splits * c : 0;
-    } else {
-      const int64_t slices = CeilDiv(n, kSlice);
-      s.narrow_slices = slices;
-      s.partial_rows = slices > 1 ? slices * c : 0;
-    }
-    s.sum_rows = s.partial_rows > 0 ? c : 0;
     *children = c;
-    return s;
+    return SizesOf(n, c, count, dim, keep_partials);
   }
 };
 
@@ -86,6 +91,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TreeOffsets shared[kWarps];
   __shared__ long long largest[kWarps];
   const int64_t count = CountOf(*totals, groups.most), first = blockIdx.x * run_tiles * kThreads;
+  if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0 && groups.node[0] == 0) {
+    totals->root_pairs = groups.start[1] - groups.start[0];
+    totals->root_children = groups.tree.node_start[1] - groups.tree.node_start[0];
+  }
   TreeOffsets sum{};
   long long most = 0;
   for (int64_t i = 0; i < run_tiles; ++i) {
@@ -236,6 +245,10 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
   work->weight_tiles = sums.weight_tiles;
   work->partial_rows = sums.partial_rows;
   work->sum_rows = sums.sum_rows;
+  const TreeOffsets root =
+      SizesOf(totals->root_pairs, totals->root_children, totals->groups, dim, keep_partials);
+  work->root = {totals->root_pairs, totals->root_children, root.probs,   root.tiles,
+                root.loss_tiles,    root.weight_tiles,     root.sum_rows};
   work->max_children = totals->max_children;
   work->levels = totals->levels;
   work->narrow_levels = totals->narrow_levels;

@@ -19,6 +19,11 @@ LARGEOUT_HOST_DEVICE constexpr bool IsWide(int64_t n, int64_t c) {
 struct TreeOffsets;  // tree_softmax_work.cuh
 struct NarrowSlice;
 
+// What the root, which is the first group, has of the pairs and pieces of a TreeWork.
+struct RootPieces {
+  int64_t pairs = 0, children = 0, probs = 0, tiles = 0, loss_tiles = 0, weight_tiles = 0, sum_rows = 0;
+};
+
 // How the groups of a batch are cut into pieces for the GPU. Device pointers, and sizes on the host.
 struct TreeWork {
   int64_t pairs = 0, groups = 0;
@@ -34,6 +39,9 @@ struct TreeWork {
   int64_t rows = 0, probs = 0, narrow_slices = 0, wide_slices = 0, tiles = 0, loss_tiles = 0, terms = 0,
           weight_tiles = 0, partial_rows = 0, sum_rows = 0;
   int64_t max_children = 0, levels = 0;
+  RootPieces root;
+  RootPieces skipped;                           // those of the root where its products are the library's
+                                                // (tree_softmax_root_library.cu), or none
   uint64_t narrow_levels = 0, wide_levels = 0;  // bit l: level l has such nodes; bit 63: any later one
 };
 

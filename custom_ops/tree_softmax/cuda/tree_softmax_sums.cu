@@ -28,7 +28,8 @@ __device__ __forceinline__ float AddParts(const TreeGradOutputs<T>& out, int64_t
 // run of parts, and the runs are added in their order.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps * 32)
-    SumParts(TreeBatch<T> batch, const int32_t* sum_group, int64_t units, TreeGradOutputs<T> out) {
+    SumParts(TreeBatch<T> batch, const int32_t* sum_group, int64_t skipped, int64_t units,
+             TreeGradOutputs<T> out) {
   __shared__ float sums[kSumWarps][kSumWidth];
   const int64_t dim = batch.table.dim, pieces = CeilDiv(dim + 1, kSumWidth);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -36,13 +37,13 @@ __global__ void __launch_bounds__(kSumWarps * 32)
     int64_t first, children, parts, row, k;  // the first part's row; the output's; the first element
   };
   const auto unit_at = [&](int64_t i) {
-    const int64_t r = i / pieces;
+    const int64_t r = skipped + i / pieces;
     const int group = sum_group[r];
     const TreeOffsets &at = batch.offsets[group], &next = batch.offsets[group + 1];
     Unit u;
     u.children = next.rows - at.rows, u.parts = (next.partial_rows - at.partial_rows) / u.children;
     u.first = at.partial_rows + r - at.sum_rows, u.row = at.rows + r - at.sum_rows;
-    u.k = (i - r * pieces) * kSumWidth;
+    u.k = i % pieces * kSumWidth;
     return u;
   };
   const auto write = [&](const Unit& u, int64_t k, float sum) {
@@ -83,10 +84,11 @@ __global__ void __launch_bounds__(kSumWarps * 32)
 template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream) {
-  if (work.sum_rows == 0) return 0;
-  const int64_t units = work.sum_rows * CeilDiv(batch.table.dim + 1, kSumWidth);
+  const int64_t rows = work.sum_rows - work.skipped.sum_rows;
+  if (rows == 0) return 0;
+  const int64_t units = rows * CeilDiv(batch.table.dim + 1, kSumWidth);
   return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumUnits), 132 * 64), kSumWarps * 32, 0, stream,
-                batch, work.sum_group, units, out);
+                batch, work.sum_group, work.skipped.sum_rows, units, out);
 }
 
 template int SumPartials<float>(const TreeBatch<float>&, const TreeWork&, const TreeGradOutputs<float>&,

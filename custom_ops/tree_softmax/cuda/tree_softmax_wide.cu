@@ -30,16 +30,17 @@ __device__ __forceinline__ NodeLogits<T, H> LogitsOf(const TreeBatch<T, H>& batc
 
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideTermsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, WideTerms terms, float* probs,
-                     CopiedRows copied) {
+    WideTermsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, int64_t skipped, WideTerms terms,
+                     float* probs, CopiedRows copied) {
   __shared__ float totals[NodeLogits<T, H>::kTerms];
   char* shared = DynamicShared<char>();
-  const int group = tile_group[blockIdx.x];
+  const int64_t tile = blockIdx.x + skipped;
+  const int group = tile_group[tile];
   const int64_t start = batch.group_start[group], pairs = batch.group_start[group + 1] - start;
   const int node = batch.group_node[group];
   const int64_t children = batch.tree.node_start[node + 1] - batch.tree.node_start[node];
   // Slices of one range are neighbours: they read the same rows.
-  const int64_t local = blockIdx.x - batch.offsets[group].loss_tiles,
+  const int64_t local = tile - batch.offsets[group].loss_tiles,
                 slices = CeilDiv(pairs, WideSlice(children));
   const int64_t ranges = (batch.offsets[group + 1].loss_tiles - batch.offsets[group].loss_tiles) / slices;
   const int64_t tiles = CeilDiv(children, kTileColumns), each = CeilDiv(tiles, ranges);
@@ -59,11 +60,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   }
 }
 
-// A thread a pair.
+// A thread a pair, from `skipped` on.
 template <typename T, typename H>
-__global__ void JoinWideTerms(TreeBatch<T, H> batch, int64_t pairs, const int32_t* pair_group,
+__global__ void JoinWideTerms(TreeBatch<T, H> batch, int64_t skipped, int64_t pairs, const int32_t* pair_group,
                               const int32_t* pair_slot, WideTerms terms, float* pair_loss) {
-  const int64_t p = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t p = skipped + blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (p >= pairs) return;
   const int group = pair_group[p];
   const int64_t begin = batch.offsets[group].terms, count = batch.offsets[group + 1].terms - begin;
@@ -116,10 +117,10 @@ __device__ __forceinline__ void ProbsOfTile(const TreeBatch<T, H>& batch, const 
 // Blocks take turns: how many tiles a chunk has is known on the device alone.
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideProbsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, int64_t tiles, ProbChunk chunk,
-                     CopiedRows copied) {
+    WideProbsOfTiles(TreeBatch<T, H> batch, const int32_t* tile_group, int64_t skipped, int64_t tiles,
+                     ProbChunk chunk, CopiedRows copied) {
   char* shared = DynamicShared<char>();
-  const int64_t begin = chunk.starts == nullptr ? 0 : chunk.starts[0].tiles;
+  const int64_t begin = max(skipped, chunk.starts == nullptr ? 0 : chunk.starts[0].tiles);
   const int64_t end = chunk.starts == nullptr ? tiles : chunk.starts[1].tiles;
   for (int64_t tile = begin + blockIdx.x; tile < end; tile += gridDim.x) {
     const int group = tile_group[tile];
@@ -143,12 +144,16 @@ template <typename T, typename H>
 int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* pair_group,
              const int32_t* pair_slot, const WideTerms& terms, float* probs, float* pair_loss,
              GpuStream stream) {
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(work.loss_tiles),
-                                  kTileThreads, kLogitBytes<T, H>, stream, batch, work.loss_tile_group, terms,
-                                  probs, CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows)));
-  LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T, H>, static_cast<unsigned>(CeilDiv(work.pairs, kThreads)),
-                                  kThreads, 0, stream, batch, work.pairs, pair_group, pair_slot, terms,
-                                  pair_loss));
+  const RootPieces& skipped = work.skipped;
+  const int64_t tiles = work.loss_tiles - skipped.loss_tiles, pairs = work.pairs - skipped.pairs;
+  if (tiles == 0 || pairs == 0) return 0;
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideTermsOfTiles<T, H>, static_cast<unsigned>(tiles), kTileThreads,
+                                  kLogitBytes<T, H>, stream, batch, work.loss_tile_group, skipped.loss_tiles,
+                                  terms, probs,
+                                  CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows)));
+  LARGEOUT_RETURN_IF_ERROR(Launch(JoinWideTerms<T, H>, static_cast<unsigned>(CeilDiv(pairs, kThreads)),
+                                  kThreads, 0, stream, batch, skipped.pairs, work.pairs, pair_group, pair_slot,
+                                  terms, pair_loss));
   if (probs == nullptr) return 0;
   return Launch(WideExponentials<T, H>, TurnBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads, 0,
                 stream, batch, work.wide_group, work.wide_slices, probs);
@@ -156,10 +161,11 @@ int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* 
 
 template <typename T, typename H>
 int WideProbs(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream) {
-  if (work.tiles == 0) return 0;
-  return Launch(WideProbsOfTiles<T, H>,
-                TurnBlocks(work.tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24), kTileThreads,
-                kLogitBytes<T, H>, stream, batch, work.tile_group, work.tiles, chunk,
+  const int64_t tiles = work.tiles - work.skipped.tiles;
+  if (tiles == 0) return 0;
+  return Launch(WideProbsOfTiles<T, H>, TurnBlocks(tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24),
+                kTileThreads, kLogitBytes<T, H>, stream, batch, work.tile_group, work.skipped.tiles, work.tiles,
+                chunk,
                 CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows));
 }
 

@@ -221,18 +221,19 @@ __device__ __forceinline__ void RowTile(const TreeBatch<T, H>& batch, const RowP
 
 template <typename T, typename H>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    WideRows(TreeBatch<T, H> batch, const int32_t* weight_group, ProbChunk chunk, TreeGradOutputs<T> out,
-             bool copied, bool aligned) {
+    WideRows(TreeBatch<T, H> batch, const int32_t* weight_group, int64_t skipped, ProbChunk chunk,
+             TreeGradOutputs<T> out, bool copied, bool aligned) {
   char* shared = DynamicShared<char>();
+  const int64_t tile = blockIdx.x + skipped;
   RowPiece piece;
-  piece.group = weight_group[blockIdx.x];
+  piece.group = weight_group[tile];
   const TreeOffsets& offsets = batch.offsets[piece.group];
   const int node = batch.group_node[piece.group];
   piece.row = batch.tree.node_start[node];
   piece.children = batch.tree.node_start[node + 1] - piece.row;
   const int64_t start = batch.group_start[piece.group], pairs = batch.group_start[piece.group + 1] - start;
   const int64_t each = SplitPairs(pairs, piece.children, batch.table.dim);
-  const int64_t high = CeilDiv(piece.children, kTileRows), local = blockIdx.x - offsets.weight_tiles;
+  const int64_t high = CeilDiv(piece.children, kTileRows), local = tile - offsets.weight_tiles;
   const int64_t blocks = RowBlocks(pairs, batch.table.dim), split = local / high / blocks;
   piece.child = local % high * kTileRows;
   // The slices of this node that are in the chunk, within this split.
@@ -283,10 +284,10 @@ int WideHiddenGrad(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t l
 template <typename T, typename H>
 int WideRowGrad(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk,
                 const TreeGradOutputs<T>& out, GpuStream stream) {
-  if (work.weight_tiles == 0) return 0;
-  const int64_t dim = batch.table.dim;
-  return Launch(WideRows<T, H>, static_cast<unsigned>(work.weight_tiles), kTileThreads, kRowBytes<T, H>,
-                stream, batch, work.weight_group, chunk, out, RowsCopied(dim, batch.hidden),
+  const int64_t dim = batch.table.dim, tiles = work.weight_tiles - work.skipped.weight_tiles;
+  if (tiles == 0) return 0;
+  return Launch(WideRows<T, H>, static_cast<unsigned>(tiles), kTileThreads, kRowBytes<T, H>, stream, batch,
+                work.weight_group, work.skipped.weight_tiles, chunk, out, RowsCopied(dim, batch.hidden),
                 RowsAligned(dim, out.row_grads, out.partials));
 }
 

@@ -1,0 +1,101 @@
+// Steps whose products of a wide root are those of cuBLASLt, against the kernels of wide nodes.
+#include "common/cuda/blas.h"
+#include "common/test/cuda_testing.cuh"
+#include "tree_softmax/test/tree_softmax_cases.h"
+
+#ifdef LARGEOUT_EMULATE_CUDA
+#include "cuda_emulator/emulation.h"
+#endif
+
+namespace largeout {
+namespace {
+
+bool HasLibrary() {
+  TestCall<GpuCall> call;
+  const bool has = Blas::OfDevice(call.get()) != nullptr;
+  if (!has) std::printf("cuBLASLt was not found: left out\n");
+  return has;
+}
+
+template <typename T, typename H>
+StepResult<T, H> ByLibrary(const Problem<T, H>& p, int64_t scratch_bytes, const StepWay& way = {}) {
+  const AllowTf32 tf32;
+  const AllowLibrary library;
+  return Step<TreeSoftmaxGpu>(p, scratch_bytes, way);
+}
+
+// The library and the kernels round the same factors: neither is further from the CPU, which rounds none.
+template <typename X>
+void CheckAsClose(const std::vector<X>& got, const std::vector<X>& by_kernels, const std::vector<X>& want) {
+  double size = 1.0, worst = 0.0, worst_of_kernels = 0.0;
+  CHECK_TRUE(got.size() == want.size() && by_kernels.size() == want.size());
+  for (size_t i = 0; i < want.size() && i < got.size(); ++i) {
+    const double truth = ToFloat(want[i]), off = std::fabs(ToFloat(got[i]) - truth);
+    size = std::max(size, std::fabs(truth));
+    worst_of_kernels = std::max(worst_of_kernels, std::fabs(ToFloat(by_kernels[i]) - truth));
+    if (!(off <= worst)) worst = off;
+  }
+  // One may come to the other side of where a value of the type ends.
+  const double step = sizeof(X) == 2 ? size / 256 : 0.0;
+  CHECK_TRUE(worst <= 1.1 * worst_of_kernels + 2e-5 * size + step);
+}
+
+template <typename T, typename H>
+void Check(const Problem<T, H>& p) {
+  for (const int64_t scratch : {int64_t{1} << 28, int64_t{20000}}) {
+    const StepResult<T, H> got = ByLibrary(p, scratch), want = Step<TreeSoftmaxCpu>(p, scratch);
+    StepResult<T, H> by_kernels;
+    {
+      const AllowTf32 tf32;
+      by_kernels = Step<TreeSoftmaxGpu>(p, scratch);
+    }
+    CHECK_TRUE(got == ByLibrary(p, scratch, {1, got.paths.pairs + 37, true}));
+    CHECK_TRUE(got.pair_token == want.pair_token && got.pair_row == want.pair_row && got.rows == want.rows);
+    CheckAsClose(got.loss, by_kernels.loss, want.loss);
+    CheckAsClose(got.lse, by_kernels.lse, want.lse);
+    CheckAsClose(got.d_hidden, by_kernels.d_hidden, want.d_hidden);
+    CheckAsClose(got.row_grads, by_kernels.row_grads, want.row_grads);
+    CheckAsClose(got.bias_grads, by_kernels.bias_grads, want.bias_grads);
+  }
+}
+
+LARGEOUT_TEST(RootsOfEveryTree) {
+  if (!HasLibrary()) return;
+  const int64_t times = kEmulated ? 1 : 10, tokens = kEmulated ? 70 : 700;
+  for (const auto& tree : {FlatTree(130 * times), TwoLevelTree(300 * times, 110 * times),
+                           HeadTailTree(250 * times, 120 * times, 9, 5)}) {
+    for (const bool all : {false, true}) {  // some tokens have no pair
+      Check(Problem<float>(tree, 20, tokens, 4, true, !all));
+      Check(Problem<float, bfloat16>(tree, 24, tokens, 5, all, !all));
+      Check(Problem<bfloat16, bfloat16>(tree, 24, tokens, 6, !all, !all));
+    }
+  }
+}
+
+LARGEOUT_TEST(SmallRootsAndFewTokens) {
+  if (!HasLibrary()) return;
+  Check(Problem<float>(HuffmanTree(300, 4), 20, 60, 3));
+  Check(Problem<float>(FlatTree(333), 20, 5, 3));
+  Check(Problem<float>(FlatTree(333), 0, 60, 3));
+}
+
+#ifdef LARGEOUT_EMULATE_CUDA
+LARGEOUT_TEST(ProductsAreTheLibrarys) {
+  const auto products = [](const auto& p, int64_t scratch) {
+    const int64_t before = emulation::Products();
+    ByLibrary(p, scratch);
+    return emulation::Products() - before;
+  };
+  TestCall<GpuCall> first;
+  CHECK_TRUE(Blas::OfDevice(first.get()) != nullptr);
+  const Problem<float> flat(FlatTree(333), 20, 60, 3), narrow(HuffmanTree(300, 4), 20, 60, 3);
+  const Problem<bfloat16, float> large_hidden(FlatTree(333), 20, 60, 3);
+  CHECK_TRUE(products(flat, 20000) == 4);
+  CHECK_TRUE(products(flat, -1) == 0);  // probabilities are saved, and read
+  CHECK_TRUE(products(narrow, 20000) == 0);
+  CHECK_TRUE(products(large_hidden, 20000) == 0);
+}
+#endif
+
+}  // namespace
+}  // namespace largeout

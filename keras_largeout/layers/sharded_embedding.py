@@ -15,7 +15,7 @@ from keras_largeout.layers._single_table import SingleTableMixin
 from keras_largeout.layers._tied import register_embedding
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
 from keras_largeout.ops.embedding.kinds import values_of, with_values
-from keras_largeout.ops.embedding.wrapper import COMBINERS
+from keras_largeout.ops.embedding.wrapper import COMBINERS, check_unweighted
 from keras_largeout.planning.placement import Placement
 from keras_largeout.planning.plan import Plan
 from keras_largeout.replicas.optimizer_check import check_optimizer
@@ -44,8 +44,10 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
         mask_zero: bool, whether id 0, and of hashed strings the empty one, is padding. Without a combiner a
             mask `[..]` goes with the output; with one, padding is left out of the bag. Defaults to `False`.
         weights: optional array `(input_dim, output_dim)`, the initial table. Defaults to `None`.
-        combiner: None (one row per id), `"sum"`, `"mean"` or `"sqrtn"` (sum over the square root of the sum
-            of squared weights): how the rows of a bag become one. Defaults to `None`.
+        combiner: None (one row per id), `"sum"`, `"mean"`, `"sqrtn"` (sum over the square root of the sum
+            of squared weights) or `"max"` (the largest value of each column): how the rows of a bag become
+            one. The gradient of a largest value goes to its row; rows that tie share it. Only "max" has the
+            rows of all ids in memory. Defaults to `None`.
         out_of_range: what becomes of an id outside the table. `"error"`: it stops the step. `"zero"`: it
             gives a row of zeros, takes no part in a bag, and gets no gradient; exported models do this in
             place of "error". `"modulo"`: it gets the row of its remainder by `input_dim`; `"hash"`: that of
@@ -93,7 +95,7 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
         inputs: int32 or int64 ids: a tensor, a `tf.RaggedTensor` or a `tf.SparseTensor`. Other types are cast
             to int32. Without a combiner the result is ragged where `inputs` are, and dense, with zeros in the
             empty places, where they are sparse.
-        weights: optional per-id weights, of the kind and shape of `inputs`, float.
+        weights: optional per-id weights, of the kind and shape of `inputs`, float; none with "max".
         training: bool, whether a `vocabulary` counts the ids. It has no other effect.
 
     Input shape:
@@ -104,7 +106,7 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
 
     Raises:
         ValueError: an argument has another value than those above, or `weights` have another shape. In a
-            call: the weights have another kind or shape than the ids.
+            call: the weights have another kind or shape than the ids, or the combiner is "max".
         OSError: the folder of `storage` is in use, was not closed, or cannot be read or written; in a step:
             its disk is full.
         NotImplementedError: ids in a floating point type that cannot hold every id below `input_dim`.
@@ -188,6 +190,7 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
     ) -> tf.Tensor | tf.RaggedTensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
+        check_unweighted(self.combiner, weights)
         self.check_fused_optimizer()
         ids = self._ids(inputs, training)
         if self.use is not None:

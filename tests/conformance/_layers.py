@@ -96,9 +96,9 @@ def items(**options):
     return Case(model, data, lambda model: model.get_layer("head").loss)
 
 
-def means(**options):
+def means(combiner="mean", **options):
     return kl.layers.ShardedEmbedding(
-        CLASSES, DIM, combiner="mean", placement="permutation", name="large", **options
+        CLASSES, DIM, combiner=combiner, placement="permutation", name="large", **options
     )
 
 
@@ -194,6 +194,7 @@ LAYERS = {
     "CategoryHashing": first(hashed),
     "Positions": first(lambda: kl.layers.Positions(LENGTH, name="large"), positioned),
     "GroupBy": first(means, grouped),
+    "ShardedEmbedding, max": first(lambda: means("max")),
     "ShardedEmbedding, host": first(lambda: means(storage="host")),
     "ShardedEmbedding, vocabulary": first(of_vocabulary),
     "DistributedEmbedding, fused": first(

@@ -286,11 +286,11 @@ def test_bad_arguments():
     feature = FeatureConfig("a", table())
     for build, words in [
         (lambda: table("a/b"), r"`name` of a table must be a string without '/'"),
-        (lambda: table(combiner="max"), r"`combiner` of table 't' must be one of .*'max'"),
+        (lambda: table(combiner="min"), r"`combiner` of table 't' must be one of .*'min'"),
         (lambda: table(placement="east"), r"`placement` must be one of .*'east'"),
         (lambda: table(optimizer="lion"), r"`optimizer` of table 't' must be one of .*Lion"),
         (lambda: FeatureConfig("a", "t"), r"`table` of feature 'a' must be a TableConfig. Received: 't'"),
-        (lambda: FeatureConfig("a", table(), combiner="max"), r"`combiner` of feature 'a' must be one of"),
+        (lambda: FeatureConfig("a", table(), combiner="min"), r"`combiner` of feature 'a' must be one of"),
         (
             lambda: DistributedEmbedding({"a": table()}),
             r"must be a structure of FeatureConfigs. Received: Ta",

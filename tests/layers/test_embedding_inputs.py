@@ -152,7 +152,7 @@ def test_bad_arguments(rng):
     variable = tf.Variable(make(rng))
     ragged, sparse = tf.ragged.constant([[1], [2, 3]]), tf.sparse.from_dense([[1, 2], [0, 3]])
     for kwargs, error, message in [
-        ({"combiner": "max"}, ValueError, "`combiner` must be one of"),
+        ({"combiner": "min"}, ValueError, "`combiner` must be one of"),
         ({"out_of_range": "clip"}, ValueError, "`out_of_range` must be one of"),
         ({"table": tf.zeros([3, 4])}, TypeError, "`table` must be a tf.Variable"),
         ({"table": tf.Variable(tf.zeros([3, 4], tf.float64))}, ValueError, "float32 or bfloat16"),

@@ -137,8 +137,8 @@ def test_dtype_policies(rng, policy):
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"`combiner` must be one of .* Received: combiner='max'"):
-        ShardedEmbedding(3, 2, combiner="max")
+    with pytest.raises(ValueError, match=r"`combiner` must be one of .* Received: combiner='min'"):
+        ShardedEmbedding(3, 2, combiner="min")
     with pytest.raises(ValueError, match=r"`out_of_range` must be one of .* Received: out_of_range='clip'"):
         ShardedEmbedding(3, 2, out_of_range="clip")
     with pytest.raises(ValueError, match=r"`dtype` of a table must be float32 or bfloat16"):

@@ -77,7 +77,7 @@ def test_dtypes(rng, dtype, ids_dtype, combiner):
     check(rng, make(rng, 123, 17, dtype), ids, combiner=combiner, weights=weights)
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("combiner", em.COMBINERS[1:])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_row_splits(rng, combiner, weighted):
     ids = rng.integers(0, 50, 9)
@@ -119,19 +119,21 @@ def test_gradients_of_gradients(rng, combiner, in_graph):
         tf.constant([[0, 3], [3, 3], [-1, 1]]),
         tf.constant(rng.uniform(0.5, 1.5, (3, 2)), tf.float32),
     )
-    variable = tf.Variable(make(rng, 5, 4))
+    variable, weighted = tf.Variable(make(rng, 5, 4)), combiner not in (None, "max")
 
     def gather(weights):
         there = tf.cast(ids >= 0, tf.float32)
         rows, factors = tf.gather(variable, tf.maximum(ids, 0)), (weights * there)[..., None]
         if combiner is None:
             return rows * there[..., None]
+        if combiner == "max":
+            return tf.reduce_max(tf.where(there[..., None] > 0, rows, rows.dtype.min), 1)
         divisors = {"sum": 1.0, "mean": tf.reduce_sum(factors, 1)}
         divisors["sqrtn"] = tf.sqrt(tf.reduce_sum(factors**2, 1))
         return tf.reduce_sum(rows * factors, 1) / divisors[combiner]
 
     def lookup(weights):
-        weights = None if combiner is None else weights
+        weights = weights if weighted else None
         return em.embedding_lookup(variable, ids, weights=weights, combiner=combiner, out_of_range="zero")
 
     def second(f):
@@ -141,12 +143,23 @@ def test_gradients_of_gradients(rng, combiner, in_graph):
                 value = tf.reduce_sum(f(weights) ** 3)
             gradient = tf.convert_to_tensor(inner.gradient(value, variable))
             value = tf.reduce_sum(gradient**2)
-        sources = [variable] if combiner is None else [variable, weights]
+        sources = [variable, weights] if weighted else [variable]
         return [tf.convert_to_tensor(found) for found in outer.gradient(value, sources)]
 
     got = (tf.function(second) if in_graph else second)(lookup)
     for one, other in zip(got, second(gather)):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_that_tie_share_the_gradient_of_max(rng):
+    """As the rows of TensorFlow's segment maximum; an id that occurs twice in a bag has two shares."""
+    table = rng.integers(0, 2, (6, 4)).astype("float32")
+    ids, splits = np.array([0, 1, 2, 2, 3, 4, 5, 4]), [0, 4, 4, 8]
+    check(rng, table, ids, row_splits=splits, combiner="max")
+    check(rng, table, ids.reshape(2, 4), combiner="max")
+    left_out = (ids != 2).astype("float32")
+    check(rng, table, ids, row_splits=splits, combiner="max", weights=left_out)
+    check(rng, table - 9, np.array([[1, -1], [-1, -1]]), combiner="max", out_of_range="zero")
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])

@@ -61,8 +61,9 @@ class TableConfig:
             layer's backward pass: one of `keras_largeout.optimizers`, or of `keras.optimizers` SGD, Adagrad,
             Ftrl, Adam or AdamW, or the name of one of these, `"adam"`. The config keeps what of this package
             updates rows alike: `LazyAdam` for Adam. Defaults to `None`.
-        combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights) or
-            None (one row per id): how the rows of a bag of ids become one. Defaults to `"mean"`.
+        combiner: `"mean"`, `"sum"`, `"sqrtn"` (sum over the square root of the sum of squared weights),
+            `"max"` (the largest value of each column) or None (one row per id): how the rows of a bag of ids
+            become one. Defaults to `"mean"`.
         placement: where the rows go under `tf.distribute.MirroredStrategy`: "auto" or "default_device" (as
             the layer's `placement` says), "replicated", "range", "modulo", "permutation", "columns", or a
             `kl.distribute.Placement`. Defaults to `"auto"`.
@@ -204,7 +205,7 @@ class FeatureConfig:
         output_shape: optional, the shape of the output, batch first; it is checked in the same way. Defaults
             to `None`.
         combiner: how the rows of a bag become one, in place of what the table says: `"mean"`, `"sum"`,
-            `"sqrtn"` or None. "table": what the table says. Defaults to `"table"`.
+            `"sqrtn"`, `"max"` or None. "table": what the table says. Defaults to `"table"`.
         max_sequence_length: None, or an int > 0 for `[batch, ids]` without a combiner, ragged and sparse ones
             too: the output is dense, `[batch, max_sequence_length, embedding_dim]`. Longer sequences are cut
             before the lookup, shorter ones end in zeros. Defaults to `None`.

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_largeout.layers._inputs import as_ids
 from keras_largeout.layers._sequences import padded, truncate
+from keras_largeout.ops.embedding.wrapper import check_unweighted
 from keras_largeout.tables.stacked_lookup import Request
 
 
@@ -36,7 +37,8 @@ class Requests:
             training: that of the layer's call, for vocabularies.
 
         Raises:
-            ValueError: ids of another shape than a feature says.
+            ValueError: ids of another shape than a feature says, or weights of a feature whose combiner is
+                "max".
             TypeError: weights of another kind than the ids.
         """
         ids = [as_ids(given, f.table.vocabulary_size) for f, given in zip(self.features, ids)]
@@ -77,6 +79,7 @@ class Requests:
 
     def _request(self, feature, section, ids, weights):
         feature.compute_output_shape(tuple(ids.shape), sparse=isinstance(ids, tf.SparseTensor))
+        check_unweighted(feature.combiner, weights, f"`weights` of the feature {feature.name!r}")
         kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), tf.Tensor)
         if weights is not None and kind is tf.Tensor:
             weights = weights if tf.is_tensor(weights) else tf.convert_to_tensor(weights)

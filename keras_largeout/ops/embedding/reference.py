@@ -33,7 +33,10 @@ def embedding_lookup_reference(
     )
     output = np.zeros((int(np.prod(leading)), table.shape[1]))
     for bag, members, divisor in _bags(ids, row_splits, weights, combiner, len(table), out_of_range):
-        if divisor != 0:
+        if combiner == "max":
+            rows = [table[i] for _, i, w in members if w]
+            output[bag] = np.max(rows, axis=0) if rows else 0.0
+        elif divisor != 0:
             output[bag] = sum((w * table[i] / divisor for _, i, w in members), np.zeros(table.shape[1]))
     return output.reshape(*leading, table.shape[1])
 
@@ -45,15 +48,20 @@ def embedding_gradient_reference(
 
     Returns:
         The ids that take part (`[u]`, ascending), the gradients of their rows (`[u, dim]`), and that of the
-        weights (the shape of `ids`; at weights of 1 where none are given).
+        weights (the shape of `ids`; at weights of 1 where none are given; zeros with the combiner "max").
     """
     table, ids = np.asarray(table).astype(np.float64), np.asarray(ids)
     grad = np.asarray(grad).astype(np.float64).reshape(-1, table.shape[1])
     rows, weights_gradient = {}, np.zeros(ids.size)
     for bag, members, divisor in _bags(ids, row_splits, weights, combiner, len(table), out_of_range):
+        largest = np.max([table[i] for _, i, w in members if w] or [np.zeros(table.shape[1])], axis=0)
+        ties = sum((table[i] == largest for _, i, w in members if w), np.zeros(table.shape[1]))
         for _, i, w in members:
-            rows[i] = rows.get(i, 0) + (w / divisor if divisor != 0 else 0.0) * grad[bag]
-        if divisor == 0:
+            share = w / divisor if divisor != 0 else 0.0
+            if combiner == "max":
+                share = (table[i] == largest) / ties if w else 0.0
+            rows[i] = rows.get(i, 0) + share * grad[bag]
+        if divisor == 0 or combiner == "max":
             continue
         output = sum((w * table[i] / divisor for _, i, w in members), np.zeros(table.shape[1]))
         for position, i, w in members:

@@ -25,11 +25,7 @@ def stock_embedding_lookup(table, ids, weights=None, combiner=None, num_rows=Non
 class StockLookup(Lookup):
     """`Lookup` in stock ops; `num_rows` are the rows of the table, whose shape may not tell."""
 
-    def __init__(self, table, combiner, out_of_range, num_rows):
-        super().__init__(table, combiner, out_of_range)
-        self.num_rows = num_rows
-
-    def dense(self, ids, weights, row_splits=None):
+    def combined(self, ids, weights, row_splits=None):
         ids = tf.convert_to_tensor(ids)
         inside = (ids >= 0) & (ids < self.num_rows)
         factors = tf.cast(inside, tf.float32)

@@ -1,11 +1,14 @@
 """Embedding lookup: rows of a table, alone or combined over bags of ids; gradients of touched rows only."""
 
+import copy
+
 import keras
 import tensorflow as tf
 
 from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.bags import bags_of, concat_bags
+from keras_largeout.ops.embedding.largest import largest_of_bags
 from keras_largeout.ops.embedding.reference import embedding_gradient_reference, embedding_lookup_reference
 from keras_largeout.ops.labels import on_the_host
 
@@ -13,13 +16,14 @@ __all__ = [
     "COMBINERS",
     "OUT_OF_RANGE",
     "Lookup",
+    "check_unweighted",
     "embedding_combine",
     "embedding_gradient_reference",
     "embedding_lookup",
     "embedding_lookup_reference",
 ]
 
-COMBINERS = (None, "sum", "mean", "sqrtn")
+COMBINERS = (None, "sum", "mean", "sqrtn", "max")
 OUT_OF_RANGE = ("error", "zero")
 
 
@@ -37,8 +41,9 @@ def embedding_lookup(table, ids, row_splits=None, weights=None, combiner=None, o
             is `ids[row_splits[b]:row_splits[b + 1]]`. `None` for dense, ragged and sparse ids.
         weights: `None`, or a factor for each id: of the same kind and shape as `ids`, cast to float32.
             Differentiable.
-        combiner: `None`, `"sum"`, `"mean"` (`sum(w x) / sum(w)`) or `"sqrtn"` (`sum(w x) / sqrt(sum(w**2))`).
-            Empty bags, and bags whose divisor is zero, give zeros.
+        combiner: `None`, `"sum"`, `"mean"` (`sum(w x) / sum(w)`), `"sqrtn"` (`sum(w x) / sqrt(sum(w**2))`) or
+            `"max"` (the largest value of each column; a weight of zero leaves an id out, and no other does
+            anything). Empty bags, and bags whose divisor is zero, give zeros.
         out_of_range: `"error"`: an id outside `[0, rows)` is an error. `"zero"`: it is dropped: zeros without
             combiner, no contribution (and no share of the divisor) with one, and no gradient.
 
@@ -90,6 +95,15 @@ def embedding_combine(rows, ids, row_splits=None, weights=None, combiner=None, o
     return Lookup(rows, combiner, out_of_range)(ids, weights, row_splits)
 
 
+def check_unweighted(combiner, weights, argument="`weights`"):
+    """Raises ValueError where weights of the ids are given and the combiner has no use for them."""
+    if combiner == "max" and weights is not None:
+        raise ValueError(
+            f"{argument} must be None with combiner='max': the largest value has no weight. "
+            f"Received: weights of type {type(weights).__name__}"
+        )
+
+
 def _check(name, table, ids, row_splits, weights, combiner, out_of_range):
     if combiner not in COMBINERS:
         raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
@@ -114,10 +128,17 @@ def _check(name, table, ids, row_splits, weights, combiner, out_of_range):
 
 
 class Lookup:
-    """The lookup with its table (a variable or a tensor) and options, for each kind of ids."""
+    """The lookup with its table (a variable or a tensor) and options, for each kind of ids.
 
-    def __init__(self, table, combiner, out_of_range):
+    A subclass that looks rows up in another way overrides `combined`.
+
+    Args:
+        num_rows: None, or the rows of a table whose shape does not tell.
+    """
+
+    def __init__(self, table, combiner, out_of_range, num_rows=None):
         self.table, self.combiner, self.out_of_range = table, combiner, out_of_range
+        self.num_rows = num_rows or table.shape[0]
 
     def __call__(self, ids, weights=None, row_splits=None):
         if not isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
@@ -137,6 +158,20 @@ class Lookup:
         return self.dense(ids, weights, splits)
 
     def dense(self, ids, weights, row_splits=None):
+        """Return the lookup of a tensor of ids, `[n]` where `row_splits` are given."""
+        if self.combiner != "max":
+            return self.combined(ids, weights, row_splits)
+        ids, alone = as_ids(ids), copy.copy(self)
+        alone.combiner = None
+        rows = tf.shape(self.table, tf.int64)[0] if self.num_rows is None else self.num_rows
+        wide = tf.cast(ids, tf.int64)  # a GPU compares int32 on the host
+        kept = (wide >= 0) & (wide < rows)
+        if weights is not None:
+            kept &= tf.reshape(weights, tf.shape(ids)) != 0
+        return largest_of_bags(alone.combined(ids, None), kept, row_splits)
+
+    def combined(self, ids, weights, row_splits=None):
+        """Return the same where the op combines the rows, or nothing does."""
         ids = as_ids(ids)
         ragged = row_splits is not None
         if isinstance(self.table, tf.Variable):

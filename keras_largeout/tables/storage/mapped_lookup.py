@@ -29,10 +29,10 @@ class MappedLookup(Lookup):
     """
 
     def __init__(self, part, combiner, out_of_range):
-        super().__init__(part.value, combiner, out_of_range)
+        super().__init__(part.value, combiner, out_of_range, part.shape[0])
         self.part = part
 
-    def dense(self, ids, weights, row_splits=None):
+    def combined(self, ids, weights, row_splits=None):
         part = self.part
         ids = part.array.table.folder.while_open(as_ids(ids))
         rows, dim = tuple(part.shape)

@@ -609,3 +609,31 @@ class GradientSums:
         pairs = list(grads_and_vars)
         sums = iter(self.sum_gradients([gradient for gradient, _ in pairs if gradient is not None]))
         return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
+
+
+class AverageSwaps(keras.callbacks.SwapEMAWeights):
+    """`keras.callbacks.SwapEMAWeights` that leaves the swap to optimizers which have `swap_averages`.
+
+    Why: Keras swaps by arithmetic on whole variables, which finds no averages of tables, and gives the
+    weights back with rounding errors. After `predict` it leaves the averages in the model.
+    """
+
+    def __init__(self, swap_on_epoch=False):
+        super().__init__(swap_on_epoch)
+        for name in ("_tf_swap_variables", "_tf_finalize_ema_values"):
+            _need(keras.callbacks.SwapEMAWeights, name)
+
+    def _tf_swap_variables(self, optimizer):
+        if hasattr(optimizer, "swap_averages"):
+            optimizer.swap_averages()
+        else:
+            super()._tf_swap_variables(optimizer)
+
+    def _tf_finalize_ema_values(self, optimizer):
+        if hasattr(optimizer, "swap_averages"):
+            optimizer.keep_averages()
+        else:
+            super()._tf_finalize_ema_values(optimizer)
+
+    def on_predict_end(self, logs=None):
+        self.on_test_end(logs)

@@ -8,6 +8,7 @@ from keras_largeout.callbacks.load_balance import LoadBalance
 from keras_largeout.callbacks.model_checkpoint import ModelCheckpoint
 from keras_largeout.callbacks.prometheus_metrics import PrometheusMetrics
 from keras_largeout.callbacks.rewire import Rewire
+from keras_largeout.callbacks.swap_ema_weights import SwapEMAWeights
 from keras_largeout.callbacks.tensor_board import TensorBoard
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "ModelCheckpoint",
     "PrometheusMetrics",
     "Rewire",
+    "SwapEMAWeights",
     "TensorBoard",
 ]

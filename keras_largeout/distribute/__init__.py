@@ -33,8 +33,8 @@ What to know:
 - Synchronous hosts (`tf.distribute.MultiWorkerMirroredStrategy`) give the same numbers, with `kl.Model`.
   All hosts must do what reads a table. Refused there: tables in files, and `rebalance`.
 - Refused by name, early: Keras's own optimizers for tables; other strategies; `RowWiseAdagrad` and norms
-  over rows where columns are apart; `use_ema`; `embeddings` of a table in parts (tied weights take
-  `placement="replicated"`: a head has its own table, in the order of its tree).
+  over rows where columns are apart, and `use_ema` there and over several machines; `embeddings` of a table
+  in parts (tied weights take `placement="replicated"`: a head has its own table, in the order of its tree).
 - Under mixed_float16 `compile` wraps optimizers in Keras's `LossScaleOptimizer`, which looks at one
   replica only. In the first call of a table it becomes the one of this package.
 """

@@ -16,9 +16,9 @@ class Adagrad(RowSparse, keras.optimizers.Adagrad):
     Takes the arguments of `keras.optimizers.Adagrad`. `weight_decay` acts on the rows of the batch.
 
     Raises:
-        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `use_ema`,
-            XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each row by
-            itself.
+        ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: XLA, a
+            dtype other than float32 and bfloat16, a constraint that does not act on each row by itself, or
+            `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
 
     Example:
 

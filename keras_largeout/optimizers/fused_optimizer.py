@@ -24,7 +24,7 @@ class FusedOptimizer:
         config: what was given, serialised.
 
     Raises:
-        ValueError: another optimizer, or one that scales the loss, which is not its own.
+        ValueError: another optimizer, or one that scales the loss, which is not its own, or has `use_ema`.
     """
 
     def __init__(self, given, argument="`optimizer`"):
@@ -34,6 +34,11 @@ class FusedOptimizer:
             raise ValueError(
                 f"`loss_scale_factor` of {argument} must be None where it is fused into the backward pass. "
                 f"Received: loss_scale_factor={ours.loss_scale_factor}"
+            )
+        if ours.use_ema:
+            raise ValueError(
+                f"`use_ema` of {argument} must be False where it is fused into the backward pass: `fit` ends "
+                f"with the averages of the model's optimizer alone. Received: use_ema={ours.use_ema}"
             )
         self.optimizer = type(ours).from_config(ours.get_config())
         self.config = keras.optimizers.serialize(given)

@@ -23,8 +23,8 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `amsgrad`,
-            `use_ema`, XLA, a dtype other than float32 and bfloat16, or a constraint that does not act on each
-            row by itself.
+            XLA, a dtype other than float32 and bfloat16, a constraint that does not act on each row by
+            itself, or `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
 
     Example:
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_largeout._keras import GradientSums, step_counter
 from keras_largeout.ops.row_update import row_update
-from keras_largeout.optimizers import row_slices
+from keras_largeout.optimizers import row_average, row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_largeout.optimizers.multi_optimizer import MultiOptimizer
 from keras_largeout.optimizers.row_saving import SavedRows
@@ -43,7 +43,9 @@ class RowSparse(GradientSums, SavedRows):
     - rows that are not in a batch do not move, even where momentum would move them;
     - a `constraint` acts on the rows updated, and must be `NonNeg`, or a norm over the last axis of a
       matrix;
-    - `use_ema` is refused where there are row gradients: an average moves every row in every step;
+    - `use_ema` keeps the averages of all rows of a table, exactly, and touches only the rows of the batch
+      (`row_average.py`). It is refused for tables in files, by columns, on parameter servers or several
+      hosts, or of bfloat16, and for row gradients of other weights;
     - XLA (`jit_compile=True`) is refused where there are row gradients. With `jit_compile="auto"`, `kl.Model`
       does not choose XLA for an `Embedding` that such an optimizer trains; on a GPU a plain `keras.Model`
       needs `jit_compile=False`. Dense weights take Keras's ops under XLA.
@@ -72,7 +74,8 @@ class RowSparse(GradientSums, SavedRows):
     @property
     def slots_of_a_table(self):
         """The number of slots of a table: slots of its shape, and slots of one float32 per row."""
-        return len(self.slot_names) - len(self.per_row_slots), len(self.per_row_slots)
+        averages = int(self.use_ema)
+        return len(self.slot_names) - len(self.per_row_slots) + averages, len(self.per_row_slots) + averages
 
     def slots_of(self, variable):
         """Return the slots of the rule for a variable that the optimizer was built with."""
@@ -98,10 +101,7 @@ class RowSparse(GradientSums, SavedRows):
     def check_rows(self, weight):
         """Raises ValueError where this optimizer cannot update single rows of a `Weight`."""
         if self.use_ema:
-            raise ValueError(
-                "`use_ema` must be False for weights that are updated by rows: an average would move every "
-                f"row in every step. Received: use_ema={self.use_ema} for {weight.name}"
-            )
+            row_average.check(self, weight)
         if tf.as_dtype(weight.variable.dtype) not in (tf.float32, tf.bfloat16):
             raise ValueError(
                 "`dtype` of weights that are updated by rows must be float32 or bfloat16. "
@@ -132,7 +132,7 @@ class RowSparse(GradientSums, SavedRows):
         for weight in self._row_slots.weights:
             if weight.is_table:
                 self.check_rows(weight)
-                if self.slot_names:  # another optimizer may have trained it
+                if self.slot_names or self.use_ema:  # another optimizer may have trained it
                     weight.owner.forget_slots()
         with keras.name_scope(self.name, caller=self):  # the paths of slots are the same without a step
             super().build(variables)
@@ -147,6 +147,9 @@ class RowSparse(GradientSums, SavedRows):
         if weight.is_table:
             if name == "gradient_accumulator":
                 return None
+            if name == row_average.AVERAGE:
+                row_average.add_slots(weight)
+                return row_average.NoTensor()
             weight.slots[name] = weight.new_slot(name, initializer, per_row)
             # A `keras.Variable` Keras would save and load whole; `save_own_variables` does it in chunks.
             return weight.slots[name].value
@@ -179,6 +182,26 @@ class RowSparse(GradientSums, SavedRows):
             return False
         return self._excluded_names is None or not self._excluded_names.search(weight.native.name)
 
+    # Averages: `use_ema`.
+
+    def finalize_variable_values(self, var_list):
+        """Overwrite variables by their averages, as `fit` does at its end."""
+        if self.use_ema:
+            row_average.finish(self, [self._row_slots[v] for v in var_list])
+
+    def swap_averages(self):
+        """Exchange the values of all weights and their averages."""
+        row_average.swap(self, self._row_slots.weights)
+
+    def keep_averages(self):
+        """Overwrite the averages of all weights by their values, after `swap_averages` and before the end."""
+        row_average.keep(self, self._row_slots.weights)
+
+    @property
+    def averaged_densely(self):
+        """The `Weight`s whose average moves in every step: all but parts of tables."""
+        return [w for w in self._row_slots.weights if not w.is_table and row_average.AVERAGE in w.slots]
+
     # One step.
 
     def apply(self, grads, trainable_variables=None):
@@ -191,7 +214,9 @@ class RowSparse(GradientSums, SavedRows):
                 self.build(variables)
         slots = self._row_slots
         weights = slots.weights if variables is None else [slots[v] for v in variables]
-        if len(grads) != len(weights) or not any(map(by_rows, grads, weights)):
+        # Keras would read the averages of all that it trains.
+        averaged = self.use_ema and any(w.is_table for w in slots.weights)
+        if len(grads) != len(weights) or not (averaged or any(map(by_rows, grads, weights))):
             return super().apply(grads, variables)
 
         with keras.name_scope(self.name, caller=self):

@@ -1,5 +1,7 @@
 """One step of an optimizer with row updates, for all its weights and all replicas together."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
 
@@ -7,6 +9,7 @@ from keras_largeout._keras import step_counter
 from keras_largeout.ops.embedding.update import LookupGradient
 from keras_largeout.ops.tree_softmax.update import TableStep
 from keras_largeout.optimizers import row_clip, row_slices
+from keras_largeout.optimizers.row_average import AVERAGE, Averages
 from keras_largeout.optimizers.weight import native
 from keras_largeout.replicas.devices import per_device_variables
 from keras_largeout.replicas.hosts import hosts_of
@@ -32,6 +35,10 @@ class RowStep:
     def __init__(self, optimizer, strategy):
         self.optimizer, self.strategy, self.hosts = optimizer, strategy, hosts_of(strategy)
         self.scale, self.steps = optimizer.loss_scale_factor, optimizer.gradient_accumulation_steps
+        self.averages = None
+        if optimizer.use_ema:
+            step = tf.cast(step_counter(optimizer), tf.int64) + 1
+            self.averages = Averages(optimizer.ema_momentum, step, self.steps or 1)
 
     def run(self, grads, weights):
         """Takes the step.
@@ -65,6 +72,10 @@ class RowStep:
                 self._accumulate(dense, rows)
             else:
                 self._update(dense, rows, self._unscaled)
+            if self.averages is not None:  # in a step that accumulates, too
+                for weight in self.optimizer.averaged_densely:
+                    average = weight.slots[AVERAGE]
+                    self._on_every_device(average, self.averages.of_dense, weight.native)
 
     def _concat(self, gradients, weight):
         """Return the rows of all replicas, and of all hosts where those have copies of the weight."""
@@ -87,7 +98,12 @@ class RowStep:
 
     def _unseen(self, weight):
         """Return whether nothing reads the rows of a weight's gradient before the update."""
-        seen = self.scale is not None or self.steps or row_clip.clipping(self.optimizer) is not None
+        seen = (
+            self.averages is not None
+            or self.scale is not None
+            or self.steps
+            or row_clip.clipping(self.optimizer) is not None
+        )
         return not seen and not self._on_hosts(weight) and weight.fuses_updates
 
     def of_a_tree(self, weight):
@@ -172,8 +188,12 @@ class RowStep:
             rows = rows.merged(weight)
             if weight.is_table:
                 count_merged(weight.variable, rows)
-        weight.update_rows(optimizer.row_rule, optimizer.slot_names, rows.indices, rows.values, hyper)
-        weight.constrain_rows(rows.indices)
+        of_rows = contextlib.nullcontext()
+        if self.averages is not None and weight.is_table:
+            of_rows = self.averages.of_rows(weight, rows.indices)
+        with of_rows:
+            weight.update_rows(optimizer.row_rule, optimizer.slot_names, rows.indices, rows.values, hyper)
+            weight.constrain_rows(rows.indices)
 
     def _on_every_device(self, variable, function, *args):
         """Return `function(tf.Variable, *args)` on each device that has a copy."""

@@ -25,8 +25,9 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
 
     Raises:
         ValueError: a negative `initial_accumulator_value`, or an argument that Keras refuses; when weights
-            that are updated by rows are seen: a table whose columns are on several devices, `use_ema`, XLA, a
-            dtype other than float32 and bfloat16, or a constraint that does not act on each row by itself.
+            that are updated by rows are seen: a table whose columns are on several devices, XLA, a dtype
+            other than float32 and bfloat16, a constraint that does not act on each row by itself, or
+            `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
 
     Example:
 

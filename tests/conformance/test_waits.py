@@ -1,5 +1,6 @@
 """What a step waits for on a GPU: each layer has a budget. `_waits.py` finds it without a GPU."""
 
+import functools
 import re
 
 import keras
@@ -162,6 +163,15 @@ def step_of(row, devices=1, several=False, first=1, drop_remainder=False):
 def test_waits_of_a_step(row, several, gpus):
     """Where a wait is gone, its line goes; a new one needs a reason."""
     assert step_of(row, several=several).waits() == sorted(WAITS[row])
+
+
+@pytest.mark.full
+def test_averages_of_tables(gpus, monkeypatch):
+    """They take the rows of the gradient, which are not fused into the update: no other wait."""
+    averaging = functools.partial(kl.optimizers.LazyAdam, use_ema=True)
+    monkeypatch.setattr(kl.optimizers, "LazyAdam", averaging)
+    waits = step_of("ShardedEmbedding").waits()
+    assert waits == [*MEAN, "Largeout>EmbeddingGrad, inside"]
 
 
 LISTS = {

@@ -27,13 +27,13 @@ def variable(table=keras.Variable, **kwargs):
 both_kinds = pytest.mark.parametrize("table", [keras.Variable, ShardVariable])
 
 
-@both_kinds
+EMA = (lambda: klo.Adagrad(use_ema=True), "`use_ema` must be False .* Received: use_ema=True")
+AMSGRAD = (lambda: klo.LazyAdam(amsgrad=True), "`amsgrad` must be False .* Received: amsgrad=True")
+
+
 @pytest.mark.parametrize(
-    "optimizer, message",
-    [
-        (lambda: klo.Adagrad(use_ema=True), "`use_ema` must be False .* Received: use_ema=True"),
-        (lambda: klo.LazyAdam(amsgrad=True), "`amsgrad` must be False .* Received: amsgrad=True"),
-    ],
+    "table, optimizer, message",
+    [(keras.Variable, *EMA), (keras.Variable, *AMSGRAD), (ShardVariable, *AMSGRAD)],
 )
 def test_what_would_move_every_row_is_refused(table, optimizer, message):
     weight = variable(table)

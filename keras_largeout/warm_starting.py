@@ -11,11 +11,8 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._keras import all_layers
+from keras_largeout.layers._named_tables import named_tables
 from keras_largeout.layers._vocabulary_ids import as_numbers
-from keras_largeout.layers.distributed_embedding.layer import DistributedEmbedding
-from keras_largeout.layers.heads._table_head import TableHead
-from keras_largeout.layers.sharded_embedding import ShardedEmbedding
-from keras_largeout.layers.sparse_dense import SparseDense
 from keras_largeout.tables import chunks
 from keras_largeout.tables.row_range import RowRange
 
@@ -192,26 +189,9 @@ def _tables(thing, argument):
 
 def _tables_of_layer(layer):
     """Return functions that make what a `_Table` has, by name."""
-    if isinstance(layer, ShardedEmbedding):
-        return {layer.name: lambda: (RowRange(layer.table.array), layer.vocabulary)}
-    if isinstance(layer, SparseDense):
-        return {layer.name: lambda: (RowRange(layer.table.array), None)}
-    if isinstance(layer, DistributedEmbedding):
-        configs = {feature.table.name: feature.table for feature in keras.tree.flatten(layer.feature_configs)}
-        return {
-            name: lambda name=name: (layer.get_embedding_tables()[name], configs[name].vocabulary)
-            for name in configs
-        }
-    if isinstance(layer, TableHead):
-        vocabulary = getattr(layer.tied_to(), "vocabulary", None)
-        own = (
-            {} if layer.tied_to() is not None else {layer.name: lambda: (RowRange(layer.kernel.array), None)}
-        )
-        biases = {f"{layer.name}/bias": lambda: (RowRange(layer.bias.array), vocabulary)}
-        return own | (biases if layer.use_bias else {})
     if isinstance(layer, keras.layers.Embedding):
         return {layer.name: lambda: (_Variable(layer.embeddings), None)}
-    return {}
+    return named_tables(layer)
 
 
 def _pairs(into, found):

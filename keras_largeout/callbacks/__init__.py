@@ -1,6 +1,7 @@
 """Callbacks for `fit`."""
 
 from keras_largeout.callbacks.backup_and_restore import BackupAndRestore
+from keras_largeout.callbacks.decay_tables import DecayTables
 from keras_largeout.callbacks.feature_report import FeatureReport
 from keras_largeout.callbacks.follow_learning_rate import FollowLearningRate
 from keras_largeout.callbacks.index_items import IndexItems
@@ -13,6 +14,7 @@ from keras_largeout.callbacks.tensor_board import TensorBoard
 
 __all__ = [
     "BackupAndRestore",
+    "DecayTables",
     "FeatureReport",
     "FollowLearningRate",
     "IndexItems",

@@ -222,6 +222,14 @@ class ShardedArray:
             out[places.numpy()] = values.numpy().astype(out.dtype)
         return out
 
+    def scale(self, rows, factor):
+        """Multiply the logical `rows` (int array) by a float, in the parts that this process has."""
+        for part, _, local, _ in self._split(rows):
+            local = part.written(local)
+            if len(local):
+                values = part.read_at(local)
+                part.write_at(local, (values.astype("float32") * np.float32(factor)).astype(values.dtype))
+
     def _is_identity(self):
         return self.placement.columns is None and self.placement.kind in ("replicated", "range", "table")
 

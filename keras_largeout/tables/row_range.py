@@ -102,6 +102,14 @@ class RowRange:
             for start, stop in self.chunk_ranges():
                 self.array.write(self.start + start, value[start:stop])
 
+    def scale(self, factor):
+        """Multiply all rows that this process has by a float, a chunk at a time.
+
+        Rows in files that were never written keep their first values, and take up no disk.
+        """
+        for start, stop in self.chunk_ranges():
+            self.array.scale(np.arange(self.start + start, self.start + stop), factor)
+
     def _overwriting(self):
         folder = self.array.table.folder
         if folder is None:

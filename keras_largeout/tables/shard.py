@@ -124,6 +124,10 @@ class ShardVariable(LazyTfVariable):
         for copy in self.copies:
             chunks.write_at(copy, indices, rows)
 
+    def written(self, indices):
+        """Return those of `indices` (int array) whose rows have memory: all of them, except in files."""
+        return indices
+
     def gather(self, indices):
         """Return the rows `indices` (int64 tensor) as a step looks them up, where they are;
         differentiable.

@@ -58,6 +58,11 @@ class MappedShard(ShardVariable):
         with tf.init_scope():
             self.overwrite(tf.constant(indices, tf.int64), rows)
 
+    def written(self, indices):
+        with tf.init_scope(), device_scope(self._made):
+            _, written = gather_records(self._made, tf.constant(indices, tf.int64), self.dtype, 0)
+        return indices[written.numpy()]
+
     def numpy(self):
         """Raises ValueError: rows in files are read in pieces."""
         raise ValueError(self._refusal)

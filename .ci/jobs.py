@@ -191,6 +191,7 @@ JOBS = [
     quality("language_model"),
     example("towers"),
     example("daily"),
+    example("compact_tables"),
     example("language_model", "--devices 4"),
     example("language_model", "--devices 2 --parallel stages"),
     example("language_model", "--devices 2 --parallel sections"),

@@ -58,12 +58,37 @@ class RankingLoss:
             losses = tf.math.softplus(scores - of_targets[:, None])
             return tf.math.divide_no_nan(tf.reduce_sum(losses * counted, axis=1), of_each)
         if self.kind == "cosine_contrastive":
-            above = tf.nn.relu(scores - self.negative_margin)
-            of_others = tf.math.divide_no_nan(tf.reduce_sum(above * counted, axis=1), of_each)
-            return 1.0 - of_targets + self.negative_weight * of_others
+            above = tf.reduce_sum(self._above(scores) * counted, axis=1)
+            return self._contrastive(of_targets, above, of_each)
         # alpha, the share of the other classes that was sampled, and beta, the power of the positive
         # probability (section 5 of Petrov and Macdonald, 2023).
         alpha = tf.minimum(of_each / max(num_classes - 1, 1), 1.0)
         beta = alpha * self.calibration + tf.cast(alpha > 0, tf.float32) * (1.0 - self.calibration)
         of_others = tf.reduce_sum(tf.math.softplus(scores) * counted, axis=1)
         return (beta * tf.math.softplus(-of_targets) + of_others) / (of_each + 1.0)
+
+    def contrastive_of_lists(self, vectors, rows, of_targets, hits, targets):
+        """Return the mean cosine contrastive loss of each token's targets, float32 `[tokens]`.
+
+        The losses of a token share one sum over the candidates, without the target of each.
+
+        Args:
+            vectors: float `[tokens, dim]`.
+            rows: float `[candidates, dim]`.
+            of_targets: float32 `[pairs]`, the scores of the targets.
+            hits: bool `[pairs]`: where the target is one of the candidates.
+            targets: `ListedTargets` of the tokens.
+        """
+        scores = tf.matmul(tf.cast(vectors, tf.float32), tf.cast(rows, tf.float32), transpose_b=True)
+        hits = tf.cast(hits, tf.float32)
+        of_all = tf.reduce_sum(self._above(scores), axis=1)
+        above = targets.per_target(of_all) - hits * self._above(of_targets)
+        count = tf.cast(tf.shape(rows)[0], tf.float32) - hits
+        return targets.mean(self._contrastive(of_targets, above, count))
+
+    def _above(self, scores):
+        return tf.nn.relu(scores - self.negative_margin)
+
+    def _contrastive(self, of_targets, above, count):
+        """Return the losses of targets beside `count` others whose sum above the margin is `above`."""
+        return 1.0 - of_targets + self.negative_weight * tf.math.divide_no_nan(above, count)

@@ -7,12 +7,11 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import in_training
-from keras_largeout.layers._inputs import hidden_vectors
 from keras_largeout.layers.heads._per_class import counts_per_class
-from keras_largeout.layers.heads._scoring import shares_of_labels
+from keras_largeout.layers.heads._scoring import losses_by_token
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.full_softmax.wrapper import Expected
-from keras_largeout.ops.labels import LabelLists, on_the_host
+from keras_largeout.ops.labels import LabelLists
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -200,35 +199,17 @@ class FullSoftmax(TableHead):
         """
         if self._margin is not None or self._class_weight is not None or self.focal_gamma:
             return super().losses_of_lists(lists, hidden, active, weight)
-        vectors, lead = hidden_vectors(self, hidden), tf.shape(hidden)[:-1]
-        if not self.initialized:  # Keras builds the model symbolically
-            return (tf.zeros(lead),) * 2
-        with on_the_host():
-            tokens = tf.reduce_prod(lead)
-        token, label, share = shares_of_labels(lists, active, tokens)
-        with on_the_host():
-            present, place = tf.unique(token)  # ordered, as `token` is
-            first = tf.searchsorted(token, present)
-        label = self.softmax_weights.checked(label, least=0)
-        weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
-        weight, vectors = (
-            tf.gather(x, present) for x in (tf.reshape(weight, [-1]), tf.reshape(vectors, [-1, self.dim]))
-        )
 
-        def losses_of(vectors):
-            vectors = self.scaled(vectors)
-            losses, cross_entropy = self.flat_losses(tf.gather(label, first), vectors, weight, hidden)
-            rows, biases = self.softmax_weights.rows(label)
-            logits = row_scores(tf.gather(vectors, place), rows)
+        def losses_of(vectors, targets):
+            first = tf.gather(targets.label, targets.first)
+            losses, cross_entropy = self.flat_losses(first, vectors, targets.weight, hidden)
+            rows, biases = self.softmax_weights.rows(targets.label)
+            logits = row_scores(targets.per_target(vectors), rows)
             logits = logits if biases is None else logits + biases
-            mean = tf.math.unsorted_segment_sum(share * logits, place, tf.size(present))
-            above = tf.gather(logits, first) - mean
+            above = tf.gather(logits, targets.first) - targets.mean(logits)
             return losses + (1.0 - self.label_smoothing) * above, cross_entropy + above
 
-        found = self.losses_with_fused_update(vectors, losses_of)
-        return tuple(
-            tf.reshape(tf.math.unsorted_segment_sum(losses, present, tokens), lead) for losses in found
-        )
+        return losses_by_token(self, lists, hidden, active, weight, losses_of)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "z_loss": self.z_loss, "focal_gamma": self.focal_gamma}

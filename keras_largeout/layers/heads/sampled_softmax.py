@@ -12,9 +12,11 @@ from keras_largeout._head_annotations import in_training
 from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._ranking import RankingLoss
+from keras_largeout.layers.heads._scoring import losses_by_token
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.candidate_sampling import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms
+from keras_largeout.ops.labels import LabelLists
 from keras_largeout.replicas.cross_replica import joined_of_replicas
 
 
@@ -230,6 +232,32 @@ class SampledSoftmax(TableHead):
         biases = None if biases is None else biases[:count]
         mean = _mean_logits(vectors, rows[:count], biases, candidates.correction, places, of_targets)
         return self.smoothed(cross_entropy, of_targets + cross_entropy, mean), cross_entropy
+
+    def losses_of_lists(
+        self, lists: LabelLists, hidden: tf.Tensor, active: tf.Tensor | None, weight: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean loss of each token's targets; a contrastive loss scores a token once.
+
+        Args:
+            lists: `LabelLists`, the targets of the tokens.
+            hidden: float `[..., dim]`.
+            active: bool `[...]`, tokens that count, or None for all.
+            weight: float `[...]`, or None.
+        """
+        apart = self.loss_kind != "cosine_contrastive" or self._margin is not None
+        if apart or self._class_weight is not None:
+            return super().losses_of_lists(lists, hidden, active, weight)
+
+        def losses_of(vectors, targets):
+            candidates = self._drawn(targets.label, in_training(hidden))
+            rows, _ = self.softmax_weights.rows(tf.concat([candidates.ids, targets.label], 0))
+            count = tf.size(candidates.ids)
+            scores = row_scores(targets.per_target(vectors), rows[count:])
+            hits = candidates.places_of(targets.label) >= 0
+            losses = self._ranking.contrastive_of_lists(vectors, rows[:count], scores, hits, targets)
+            return losses, losses
+
+        return losses_by_token(self, lists, hidden, active, weight, losses_of)
 
     def _drawn(self, y_true, training):
         """Return the `Candidates` of this step; without training the same for every step, by the seed."""

@@ -109,33 +109,55 @@ def test_a_focal_loss_is_of_each_target(rng):
     assert float(head.loss(np.array([[3, 7]]), hidden)) == pytest.approx(np.mean(one_by_one), rel=1e-5)
 
 
+def cosine_contrastive(num_classes):
+    options = {"normalize": True, "negative_margin": 0.2, "negative_weight": 3.0, "seed": 1}
+    return kl.layers.SampledSoftmax(num_classes, 4, "uniform", loss="cosine_contrastive", **options)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"label_smoothing": 0.2, "z_loss": 0.1}, {"normalize": True, "temperature": 0.2}],
-    ids=["plain", "smoothed", "cosine"],
+    ("make", "scored_in"),
+    [
+        (kl.layers.FullSoftmax, "softmax_weights.terms"),
+        (
+            functools.partial(kl.layers.FullSoftmax, label_smoothing=0.2, z_loss=0.1),
+            "softmax_weights.terms",
+        ),
+        (
+            functools.partial(kl.layers.FullSoftmax, normalize=True, temperature=0.2),
+            "softmax_weights.terms",
+        ),
+        (cosine_contrastive, "_ranking.contrastive_of_lists"),
+    ],
+    ids=["plain", "smoothed", "cosine", "contrastive"],
 )
-def test_a_full_softmax_scores_a_token_once(options, rng, monkeypatch):
-    """Losses and gradients are those of its pairs of token and label; the op sees tokens."""
-    head = kl.layers.FullSoftmax(CLASSES, **options)
+def test_a_token_is_scored_once(make, scored_in, rng, monkeypatch):
+    """Losses and gradients are those of its pairs of token and label; the scores are of tokens."""
+    head = make(CLASSES)
     head.build((None, DIM))
     hidden = tf.constant(rng.normal(size=(ROWS, DIM)), tf.float32)
     weighed = matrix(lists_of(rng), "float32") * rng.uniform(0.5, 3, CLASSES).astype("float32")
     weighed[2] = 0  # no label
     mask = tf.constant(np.arange(ROWS) != 5)
     weight, tokens = rng.uniform(0.5, 2, ROWS).astype("float32"), []
-    terms = head.softmax_weights.terms
-    monkeypatch.setattr(
-        head.softmax_weights, "terms", lambda x, *args: tokens.append(len(x)) or terms(x, *args)
-    )
+
+    def watch(path):
+        owner, name = path.split(".")
+        owner = getattr(head, owner)
+        found = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda x, *args: tokens.append(len(x)) or found(x, *args))
+
+    watch(scored_in)
     variables = [head.kernel.variable] + ([] if head.bias is None else [head.bias.variable])
     found = []
     for every_pair in (False, True):
         if every_pair:
-            base = kl.layers.Head.losses_of_lists
-            monkeypatch.setattr(kl.layers.FullSoftmax, "losses_of_lists", base)
+            monkeypatch.setattr(type(head), "losses_of_lists", kl.layers.Head.losses_of_lists)
+            if scored_in == "_ranking.contrastive_of_lists":
+                watch("_ranking.losses")
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            output = head(hidden, training=True)
+            # Candidates are the same in every evaluation.
+            output = head(hidden, training=scored_in == "softmax_weights.terms")
             output._keras_mask = mask
             loss = head.make_loss()(weighed, output, weight)
         gradients = tape.gradient(loss, [hidden, *variables])

@@ -18,24 +18,30 @@ import keras_largeout as kl
 #: and its Recall@20 and NDCG@20 in the table of Gowalla there, here in percent.
 PUBLISHED = {"softmax": ("YoutubeNet", 17.54, 14.73), "contrastive": ("MF-CCL", 18.37, 14.93)}
 ROWS = tuple(PUBLISHED)
+#: How long each row trains by default.
+EPOCHS = {"softmax": 14, "contrastive": 32}
 COURSE = ("seconds of training", "Recall@20 of 2000 users, %")
 
 
-def arguments(argv=None):
+def arguments(argv=None, row=ROWS[0]):
     parser = _common.parser(__doc__, export=False)
     add = parser.add_argument
     add("--data", metavar="FOLDER", help="of Gowalla; default: Python's functions")
     add("--tune", action="store_true", help="train without the validation items, and measure on them")
     add("--seeds", type=int, default=3, help="how many, from --seed on")
-    add("--epochs", type=int, default=8)
-    add("--batch", type=int, default=512, help="users in a step")
+    add("--users", choices=("means", "rows"), default="means", help="of rows of her items, or a row for each")
+    add("--epochs", type=int, help="default: one for each row")
+    add("--batch", type=int, default=128, help="users in a step")
     add("--dim", type=int, default=64, help="length of the rows")
-    add("--learning-rate", type=float, default=0.01, help="a tenth of it in the last quarter")
+    add("--learning-rate", type=float, default=0.01, help="falls to 0 in a line")
+    add("--power", type=float, default=1.0, help="of the number of items of a user: her weight")
     add("--temperature", type=float, default=0.1, help="softmax: of the cosines")
-    add("--dropout", type=float, default=0.5, help="of the items that a user is")
-    add("--sampled", type=int, default=1024, help="contrastive: items drawn in a step")
-    add("--margin", type=float, default=0.2, help="contrastive: what cosines of other items may have")
-    add("--weight", type=float, default=50.0, help="contrastive: of other items")
+    add("--dropout", type=float, default=0.5, help="means: of the items that a user is")
+    add("--faster", type=float, default=3.0, help="rows: the rate of users, over that of items")
+    add("--sampled", type=int, default=4096, help="contrastive: items drawn in a step")
+    add("--margin", type=float, default=0.8, help="contrastive: what cosines of other items may have")
+    add("--weight", type=float, default=150.0, help="contrastive: of other items")
+    parser.set_defaults(epochs=EPOCHS[row])
     args = parser.parse_args(argv)
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
@@ -56,7 +62,7 @@ def read(args):
 
 
 class Batches:
-    """Users with their items, in another order in each epoch.
+    """Users, their items without some and with all, and their weights; in another order in each epoch.
 
     Attributes:
         steps: int, batches in an epoch.
@@ -67,8 +73,7 @@ class Batches:
         self.users = np.flatnonzero([len(items) > 0 for items in users])
         self.size = min(args.batch, len(self.users))
         self.steps = len(self.users) // self.size
-        # A user weighs as the root of the number of her items: between one user and one pair.
-        self.weights = np.sqrt([len(items) for items in users]).astype("float32")
+        self.weights = np.power([max(len(items), 1) for items in users], args.power, dtype="float32")
         self.weights /= self.weights[self.users].mean()
         self.epoch = 0
 
@@ -78,12 +83,13 @@ class Batches:
         for users in rng.permutation(self.users)[: self.steps * self.size].reshape(self.steps, -1):
             wanted = _common.padded([self.items[user] for user in users])
             had = np.where(rng.random(wanted.shape) < self.dropout, -1, wanted)
-            yield had, wanted, self.weights[users]
+            yield {"user": users.astype("int32"), "items": had}, wanted, self.weights[users]
 
     def dataset(self):
         """Return a `tf.data.Dataset` of one epoch, another one each time that it is read."""
         lists = tf.TensorSpec([self.size, None], tf.int32)
-        given = (lists, lists, tf.TensorSpec([self.size]))
+        inputs = {"user": tf.TensorSpec([self.size], tf.int32), "items": lists}
+        given = (inputs, lists, tf.TensorSpec([self.size]))
         return tf.data.Dataset.from_generator(self.__iter__, output_signature=given).prefetch(4)
 
 
@@ -107,14 +113,23 @@ def first_rows(train, items, dim, seed):
 
 
 def build(args, row, seed, train, items, steps):
-    """Return a compiled model from the items of users to their vectors, and its head.
+    """Return a compiled model from users and their items to vectors of the users, and its head.
 
-    A user is the mean of rows of her items, which are not those of the head (as in YoutubeNet).
+    A user is the mean of rows of her items, which are not the rows of the head (as in YoutubeNet), or has a
+    row (as in MF-CCL) that begins at that mean.
     """
     first = first_rows(train, items, args.dim, seed)
-    own = {"combiner": "mean", "out_of_range": "zero", "weights": first}
+    schedule = keras.optimizers.schedules.PolynomialDecay(args.learning_rate, steps, 0.0)
+    user = keras.Input((), dtype="int32", name="user")
     had = keras.Input((None,), dtype="int32", name="items")
-    users = kl.layers.ShardedEmbedding(items, args.dim, name="of_items", **own)(had)
+    if args.users == "means":
+        own = {"combiner": "mean", "out_of_range": "zero", "weights": first}
+        vectors = kl.layers.ShardedEmbedding(items, args.dim, name="of_items", **own)(had)
+    else:
+        means = np.float32([first[own].mean(axis=0) if len(own) else first[0] for own in train])
+        faster = keras.optimizers.schedules.PolynomialDecay(args.faster * args.learning_rate, steps, 0.0)
+        own = {"weights": means, "optimizer": kl.optimizers.LazyAdam(faster, beta_2=0.99)}
+        vectors = kl.layers.ShardedEmbedding(len(train), args.dim, name="of_users", **own)(user)
     if row == "softmax":
         head = kl.layers.FullSoftmax(items, normalize=True, temperature=args.temperature, name="head")
     else:
@@ -129,23 +144,24 @@ def build(args, row, seed, train, items, steps):
             seed=seed,
             name="head",
         )
-    model = kl.Model(had, head(users))
+    model = kl.Model({"user": user, "items": had}, head(vectors))
     head.kernel.assign(first)
-    rates = [args.learning_rate, args.learning_rate / 10]
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([steps * 3 // 4], rates)
-    model.compile(kl.optimizers.LazyAdam(schedule), head.loss)
+    # A row is in few steps: moments that last a thousand of them would be those of its first epochs.
+    model.compile(kl.optimizers.LazyAdam(schedule, beta_2=0.99), head.loss)
     return model, head
 
 
 def measure(model, head, train, test, most=None, k=20):
     """Return recall and NDCG at k as LightGCN defines them, in percent, of all or so many users."""
     metrics = [kl.metrics.RecallAtK(k, name=f"Recall@{k}"), kl.metrics.NDCGAtK(k, name=f"NDCG@{k}")]
-    predict = tf.function(head.predictor(model, k, exclude=model.inputs[0]), reduce_retracing=True)
+    had = next(given for given in model.inputs if given.name == "items")
+    predict = tf.function(head.predictor(model, k, exclude=had), reduce_retracing=True)
     order = np.random.default_rng(0).permutation(len(train))
     chosen = [user for user in order if len(train[user]) and len(test[user])][:most]
     for begin in range(0, len(chosen), 256):
         some = chosen[begin : begin + 256]
-        best = predict(tf.constant(_common.padded([train[user] for user in some])), training=False)
+        items = tf.constant(_common.padded([train[user] for user in some]))
+        best = predict({"user": tf.constant(some, tf.int32), "items": items}, training=False)
         for metric in metrics:
             metric.update_state(_common.padded([test[user] for user in some]), best["ids"])
     return {metric.name: 100 * float(metric.result()) for metric in metrics}
@@ -166,7 +182,7 @@ def trained(args, row, seed, train, test, items):
 
 
 def run(row, argv):
-    args = arguments(argv)
+    args = arguments(argv, row)
     data = read(args)
     seeds = range(args.seed, args.seed + args.seeds)
     scores, seconds, courses = zip(*(trained(args, row, seed, *data) for seed in seeds))

@@ -51,16 +51,17 @@ def gowalla(monkeypatch):
     return importlib.import_module("benchmarks.quality.gowalla")
 
 
-@pytest.mark.parametrize("row", ["softmax", "contrastive"])
-def test_measures_of_gowalla_are_those_of_lightgcn(gowalla, rng, row):
+@pytest.mark.parametrize(("row", "users_are"), [("softmax", "means"), ("contrastive", "rows")])
+def test_measures_of_gowalla_are_those_of_lightgcn(gowalla, rng, row, users_are):
     """Sets of items and float64, user by user: what a user has is left out, and who has no test item."""
     users = [rng.permutation(40)[: 3 + user % 9] for user in range(30)]
     train, test = [np.int32(user[2:]) for user in users], [np.int32(user[:2]) for user in users]
     test[4], test[7] = test[4][:0], np.setdiff1d(np.arange(40), train[7]).astype(np.int32)
-    args = gowalla.arguments(["--quick"])
+    args = gowalla.arguments(["--quick", "--users", users_are], row)
     model, head = gowalla.build(args, row, 0, train, 40, steps=10)
+    had = gowalla._common.padded(train)
     vectors, kernel = (
-        model.predict(gowalla._common.padded(train), verbose=0).astype(np.float64),
+        model.predict({"user": np.arange(30), "items": had}, verbose=0).astype(np.float64),
         head.kernel.numpy(),
     )
     scores = vectors @ (kernel / np.linalg.norm(kernel, axis=1, keepdims=True)).T
@@ -96,13 +97,14 @@ def test_gowalla_is_tuned_on_validation_items(gowalla, tmp_path, compressed):
 
 def test_batches_of_gowalla_have_all_items_as_targets(gowalla):
     users = [np.arange(user % 5, dtype=np.int32) + 5 * user for user in range(50)]
-    args = gowalla.arguments(["--quick", "--dropout", "0.5"])
+    args = gowalla.arguments(["--quick", "--dropout", "0.5", "--power", "0.5"])
     args.batch = 20
     batches = gowalla.Batches(args, users, seed=1)
     seen, weights, dropped = [], [], 0
     for given, wanted, weight in batches:
-        for had, items in zip(given, wanted):
+        for user, had, items in zip(given["user"], given["items"], wanted):
             items = items[items >= 0].tolist()
+            assert items == users[user].tolist()
             assert set(had[had >= 0]) <= set(items)
             dropped += len(items) - (had >= 0).sum()
             seen.append(tuple(items))

@@ -72,7 +72,7 @@ int FanInGpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gra
   const auto end = [&] { return call_.late != nullptr ? 0 : ReadVerdict(verdict, call_.stream, bad); };
   input_gradient = input_gradient && batch_.floats() > 0;
   const bool fused = from.logits == nullptr && layer.classes > 0 && IsFused(layer.fan_in, batch_);
-  const int sum_bytes = fused && input_gradient ? FusedSumBytes(from.loss, batch_) : 0;
+  const int sum_bytes = fused && input_gradient ? FusedSumBytes(batch_) : 0;
   if (sum_bytes > 0) {
     RangeSums sums{nullptr, batch_.floats(), FusedRanges(layer.classes).count};
     d_blocks_ = sums.sums = arena.Take<float>(sums.ranges * sums.floats);

@@ -4,7 +4,7 @@
 // blocks have been gone through.
 //
 // The gradients of the logits, and the connections as they were, are kept for the gradient of the inputs
-// (fan_in_input_gradient.cuh). Not so for the squared hinge of few inputs (fan_in_fused_sums.cuh).
+// (fan_in_input_gradient.cuh). Not so of few inputs (fan_in_fused_sums.cuh).
 //
 // Bounds, for each of `classes x fan_in` connections: weight, index and slots read, weight and slots written;
 // one run of 64 or 128 bytes for each block of examples gathered from the cache that holds the inputs (two

@@ -1,6 +1,5 @@
-// Private to fan_in_backward.cu: the fused step of the squared hinge, which most classes have no gradient of,
-// where there is one block of examples and the gradients of all inputs fit shared memory (1,600 x 32 floats
-// are 205 KB). The warps of a thread block leave 16 classes at a time in shared memory, and each takes, in
+// Private to fan_in_backward.cu: the fused step where there is one block of examples and the gradients of all
+// inputs fit shared memory (1,600 x 32 floats are 205 KB). The warps of a thread block leave 16 classes at a time in shared memory, and each takes, in
 // their order, the connections of the inputs that it owns. The sums of thread blocks are added up in their
 // order.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_FUSED_SUMS_CUH_
@@ -42,8 +41,7 @@ inline int64_t SharedBytesOfBlock() {
 }
 
 // Bytes of shared memory for the sums of all inputs, or 0 where they are not made there.
-inline int FusedSumBytes(FanInLoss loss, const FanInBatch& batch) {
-  if (loss != FanInLoss::kSquaredHinge) return 0;
+inline int FusedSumBytes(const FanInBatch& batch) {
   const int64_t bytes = batch.inputs * batch.width * static_cast<int64_t>(sizeof(float));
   const bool fits =
       batch.blocks == 1 && bytes + static_cast<int64_t>(sizeof(SumStage)) <= SharedBytesOfBlock();

@@ -24,12 +24,12 @@ class EmbeddingUpdate : public Embedding<C> {
   using Embedding<C>::Embedding;
 
   // table [rows, dim], slots as in row_update.h, grad [num_bags, dim]; T is float or bfloat16. All pointers
-  // but `slots` itself are to memory of the device, `hyper` included. `bags` were checked. The bits are those
-  // of GradRows, whose sums are rounded to T, followed by RowUpdate, for any number of threads. Does not
-  // wait.
+  // but `slots` itself are to memory of the device, those in `numbers` included. `bags` were checked. The
+  // bits are those of GradRows, whose sums are rounded to T, followed by RowUpdate, for any number of
+  // threads. Does not wait.
   template <typename T, typename Id>
   int Update(const Bags<Id>& bags, Combiner combiner, const T* grad, UpdateRule rule, T* table, int64_t rows,
-             int64_t dim, float* const* slots, const float* hyper);
+             int64_t dim, float* const* slots, const StepNumbers& numbers);
 };
 
 using EmbeddingUpdateCpu = EmbeddingUpdate<CpuCall>;

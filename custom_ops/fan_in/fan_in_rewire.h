@@ -2,7 +2,7 @@
 //
 // Every random number is a function of (key, class, draw): fan_in_random.h. So connections are the same on
 // any device, for any number of threads, and however the classes are cut into parts: `first_class` is the
-// class of row 0. `key` comes from FanInKey(seed, step). On a GPU one thread draws, prunes and regrows a
+// class of row 0. `key` comes from RandomKey(seed, step). On a GPU one thread draws, prunes and regrows a
 // class: classes are many, and this is done once in hundreds of steps.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_REWIRE_H_
 #define LARGEOUT_FAN_IN_FAN_IN_REWIRE_H_

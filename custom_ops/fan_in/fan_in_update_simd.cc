@@ -1,43 +1,26 @@
 // Optimizer updates of consecutive weights, by the rules of row_update; bfloat16 weights are rounded
 // stochastically: up with the probability of what is cut off, so that updates far below a weight's last bit
 // move it in the mean.
-#include "common/simd.h"
+#include "common/simd_random.h"
 #include "fan_in/fan_in_kernels.h"
-#include "fan_in/fan_in_random.h"
 #include "row_update/row_update_rules.h"
 
 namespace largeout {
 namespace LARGEOUT_ISA {
 namespace {
 
-// FanInBits of the elements low, low + 1, ...
-LARGEOUT_INLINE VU Bits(uint32_t folded, uint32_t low) {
-  VU x;
-  for (int i = 0; i < kLanes; ++i) x[i] = i;
-  x = (x + low) * 0x9e3779b9u + folded;
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  x = (x ^ (x >> 15)) * 0x846ca68bu;
-  return x ^ (x >> 16);
-}
-
-// What the upper halves of the result hold is a bfloat16.
-LARGEOUT_INLINE VF RoundStochastically(VF value, VU random) {
-  const VU bits = (VU)value, rounded = (bits + (random & 0xffffu)) & 0xffff0000u;
-  const VU is_nan = (VU)((bits & 0x7fffffffu) > 0x7f800000u);
-  return (VF)((is_nan & 0x7fc00000u) | (~is_nan & rounded));
-}
-
 // Elements that share the upper half of their number.
 template <typename RuleT, typename T>
 LARGEOUT_INLINE void UpdateRun(const RuleT& rule, T* w, float* const* slots, const float* g, int64_t n,
                                uint32_t folded, uint32_t low) {
+  const VU lanes = LaneNumbers() + low;
   VF s[kFanInMaxSlots] = {};
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {
     for (int k = 0; k < RuleT::kSlots; ++k) s[k] = Load(slots[k] + j);
     VF next = rule.Step(Load(g + j), Load(w + j), s);
     if constexpr (sizeof(T) == 2)
-      next = RoundStochastically(next, Bits(folded, low + static_cast<uint32_t>(j)));
+      next = RoundStochastically(next, RandomBits(VU{} + folded, lanes + static_cast<uint32_t>(j)));
     Store(w + j, next);
     for (int k = 0; k < RuleT::kSlots; ++k) Store(slots[k] + j, s[k]);
   }
@@ -46,7 +29,7 @@ LARGEOUT_INLINE void UpdateRun(const RuleT& rule, T* w, float* const* slots, con
     for (int k = 0; k < RuleT::kSlots; ++k) s[k] = LoadPart(slots[k] + j, rest);
     VF next = rule.Step(LoadPart(g + j, rest), LoadPart(w + j, rest), s);
     if constexpr (sizeof(T) == 2)
-      next = RoundStochastically(next, Bits(folded, low + static_cast<uint32_t>(j)));
+      next = RoundStochastically(next, RandomBits(VU{} + folded, lanes + static_cast<uint32_t>(j)));
     StorePart(w + j, next, rest);
     for (int k = 0; k < RuleT::kSlots; ++k) StorePart(slots[k] + j, s[k], rest);
   }
@@ -61,8 +44,7 @@ void Update(T* w, float* const* slots, const float* g, int64_t n, const float* h
   while (n > 0) {
     const uint64_t left = (uint64_t{1} << 32) - (element & 0xffffffffu);
     const int64_t run = static_cast<uint64_t>(n) < left ? n : static_cast<int64_t>(left);
-    UpdateRun(rule, w, at, g, run, FanInFold(key, static_cast<uint32_t>(element >> 32)),
-              static_cast<uint32_t>(element));
+    UpdateRun(rule, w, at, g, run, FoldKey(key, element >> 32), static_cast<uint32_t>(element));
     w += run, g += run, n -= run, element += static_cast<uint64_t>(run);
     for (int k = 0; k < RuleT::kSlots; ++k) at[k] += run;
   }

@@ -16,7 +16,8 @@ uint32_t RecordMark(const float* record, int64_t words, int64_t row) {
 
 template <typename T, typename G, typename Id>
 int RecordsCpu::Update(UpdateRule rule, float* records, int64_t rows, int64_t words, int64_t dim,
-                       const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad) {
+                       const Id* indices, int64_t n, const G* values, const StepNumbers& numbers,
+                       BadIndex* bad) {
   *bad = {};
   if (rows == 0 && n > 0) *bad = {0, indices[0]};
   if (rows == 0 || n == 0) return 0;
@@ -28,7 +29,7 @@ int RecordsCpu::Update(UpdateRule rule, float* records, int64_t rows, int64_t wo
   T* table = reinterpret_cast<T*>(records + RecordLayout::kMarkWords);
   const RowStrides strides = {words * static_cast<int64_t>(sizeof(float) / sizeof(T)), words, words};
   bad->position =
-      UpdateStridedRows(rule, table, rows, dim, slots, strides, indices, n, values, hyper, call_.parallel);
+      UpdateStridedRows(rule, table, rows, dim, slots, strides, indices, n, values, numbers, call_.parallel);
   if (bad->position >= 0) bad->index = indices[bad->position];
   return 0;
 }
@@ -183,7 +184,7 @@ bool AllWritten(const float* records, int64_t rows, int64_t words, const Id* ids
 
 #define INSTANTIATE(T, G, Id)                                                                         \
   template int RecordsCpu::Update<T, G, Id>(UpdateRule, float*, int64_t, int64_t, int64_t, const Id*, \
-                                            int64_t, const G*, const float*, BadIndex*);
+                                            int64_t, const G*, const StepNumbers&, BadIndex*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

@@ -76,7 +76,7 @@ class RecordsCpu {
   // that of the new record. T is the type of the row. words >= RecordLayout::Words(rule).
   template <typename T, typename G, typename Id>
   int Update(UpdateRule rule, float* records, int64_t rows, int64_t words, int64_t dim, const Id* indices,
-             int64_t n, const G* values, const float* hyper, BadIndex* bad);
+             int64_t n, const G* values, const StepNumbers& numbers, BadIndex* bad);
 
   // Whole records into the rows `indices` of `records` [rows, words], and their marks. contents [n, words -
   // 1]: what is behind the marks. Of a row that is named several times the last record stays.

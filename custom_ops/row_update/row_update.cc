@@ -32,46 +32,49 @@ RowStrides DenseStrides(UpdateRule rule, int64_t dim) {
 // Everything but the rows and their gradients.
 template <typename T>
 RowUpdateTask TaskOf(UpdateRule rule, T* table, int64_t dim, float* const* slots, const RowStrides& strides,
-                     const float* hyper) {
+                     const StepNumbers& numbers) {
   RowUpdateTask task = {};
   task.table = table;
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) task.slots[k] = slots[k];
-  task.hyper = hyper;
+  task.hyper = numbers.hyper;
+  task.rounding = numbers.rounding;
   task.dim = dim;
   task.strides = strides;
   return task;
 }
 
 template <typename T, typename G>
-UpdateRowsFunction FunctionOf(UpdateRule rule, int64_t dim) {
+UpdateRowsFunction FunctionOf(UpdateRule rule, int64_t dim, const StepNumbers& numbers) {
   // With one column, a per-row slot is an element-wise one.
   if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
+  const int stored = std::is_same_v<T, bfloat16> ? (numbers.rounding == nullptr ? 1 : 2) : 0;
   return LARGEOUT_SELECT(kRowUpdateKernels)
-      .update[static_cast<int>(rule)][std::is_same_v<T, bfloat16>][std::is_same_v<G, bfloat16>];
+      .update[static_cast<int>(rule)][stored][std::is_same_v<G, bfloat16>];
 }
 
 }  // namespace
 
 template <typename T, typename G>
-RowUpdater<T, G>::RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots, const float* hyper)
-    : rule_(rule), table_(table), dim_(dim), strides_(DenseStrides(rule, dim)), hyper_(hyper) {
+RowUpdater<T, G>::RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots,
+                             const StepNumbers& numbers)
+    : rule_(rule), table_(table), dim_(dim), strides_(DenseStrides(rule, dim)), numbers_(numbers) {
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) slots_[k] = slots[k];
 }
 
 template <typename T, typename G>
 void RowUpdater<T, G>::Update(const int64_t* rows, int64_t n, int64_t next, const G* values) const {
   if (dim_ == 0) return;
-  RowUpdateTask task = TaskOf(rule_, table_, dim_, slots_, strides_, hyper_);
+  RowUpdateTask task = TaskOf(rule_, table_, dim_, slots_, strides_, numbers_);
   task.rows = rows;
   task.known = n + next;
   task.values = values;
-  FunctionOf<T, G>(rule_, dim_)(task, 0, n, nullptr);
+  FunctionOf<T, G>(rule_, dim_, numbers_)(task, 0, n, nullptr);
 }
 
 template <typename T, typename G, typename Id>
 int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                           const RowStrides& strides, const Id* indices, int64_t n, const G* values,
-                          const float* hyper, Parallel* parallel) {
+                          const StepNumbers& numbers, Parallel* parallel) {
   if (n == 0) return -1;
   // The largest of increasing indices is the last one; others are all looked at before anything is written.
   const bool increasing = StrictlyIncreasing(indices, n);
@@ -83,7 +86,7 @@ int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, 
   if (dim == 0) return -1;
 
   const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
-  RowUpdateTask task = TaskOf(rule, table, dim, slots, strides, hyper);
+  RowUpdateTask task = TaskOf(rule, table, dim, slots, strides, numbers);
   task.values = values;
 
   Groups groups;
@@ -102,7 +105,7 @@ int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, 
     task.rows = groups.unique.data();
   }
 
-  const UpdateRowsFunction update = FunctionOf<T, G>(rule, dim);
+  const UpdateRowsFunction update = FunctionOf<T, G>(rule, dim, numbers);
   // About one cache line in 40 cycles where rows are far apart, read and written.
   const int64_t cost = 60 + dim * static_cast<int64_t>(sizeof(T) + info.slots * sizeof(float));
   const auto mark_again = LARGEOUT_SELECT(kRecordKernels).mark_again;
@@ -123,20 +126,20 @@ int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, 
 template <>
 template <typename T, typename G, typename Id>
 int RowUpdateCpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                         const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad,
-                         bool /*increasing*/) {
+                         const Id* indices, int64_t n, const G* values, const StepNumbers& numbers,
+                         BadIndex* bad, bool /*increasing*/) {
   bad->position = UpdateStridedRows(rule, table, rows, dim, slots, DenseStrides(rule, dim), indices, n,
-                                    values, hyper, call_.parallel);
+                                    values, numbers, call_.parallel);
   bad->index = bad->position < 0 ? 0 : indices[bad->position];
   return 0;
 }
 
 #define INSTANTIATE(T, G, Id)                                                                             \
   template int RowUpdateCpu::Update<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, \
-                                              int64_t, const G*, const float*, BadIndex*, bool);          \
+                                              int64_t, const G*, const StepNumbers&, BadIndex*, bool);    \
   template int64_t UpdateStridedRows<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*,           \
                                                const RowStrides&, const Id*, int64_t, const G*,           \
-                                               const float*, Parallel*);
+                                               const StepNumbers&, Parallel*);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

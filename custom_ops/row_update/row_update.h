@@ -9,7 +9,9 @@
 // g is the gradient of a row: the sum, in float32 and in order of occurrence, of the values of its index.
 // Arithmetic is float32 without fused multiply-adds, so every instruction-set level and every number of
 // threads gives the same bits. Before its rule, a row decays: w -= w * decay (lazy weight decay: only the
-// rows listed).
+// rows listed). A row of bfloat16 is rounded to nearest, or stochastically: up with the probability of what
+// is cut off, so that steps far below a value's last bit move it in the mean. The random bits of a value are
+// a function of (seed, step, row, column) alone.
 //
 //   rule              slots        update (Keras 3.15's own formulas, on one row)
 //   sgd               -            w -= g * lr
@@ -45,6 +47,19 @@ enum AdagradHyper { kAdagradEpsilon = 2 };   // adagrad, row_wise_adagrad
 enum AdamHyper { kOneMinusBeta1 = 2, kOneMinusBeta2 = 3, kAdamEpsilon = 4 };
 enum FtrlHyper { kPower = 2, kL1 = 3, kL2 = 4, kShrinkage = 5 };  // power <= 0; l2 includes beta / (2 lr)
 
+// What rows of bfloat16 that are rounded stochastically draw their bits from, int64 numbers. Row r and column
+// c of the table count as row (r * multiplier + addend) % modulus (0: no modulo) and column c + first column:
+// where the table is a part of a larger one, those of that one. So bits do not depend on how it is cut.
+enum RoundingNumbers { kSeed, kStep, kRowMultiplier, kRowAddend, kRowModulus, kFirstColumn };
+constexpr int kRoundingNumbers = 6;
+
+// The numbers of one step, in memory of the device.
+struct StepNumbers {
+  StepNumbers(const float* hyper, const int64_t* rounding = nullptr) : hyper(hyper), rounding(rounding) {}
+  const float* hyper;
+  const int64_t* rounding;  // [kRoundingNumbers], for bfloat16 alone; null: to nearest
+};
+
 struct UpdateRuleInfo {
   const char* name;
   int slots;
@@ -79,8 +94,8 @@ class RowUpdate {
 
   // Updates the rows `indices[0 .. n)` of table and slots. T and G (the type of values) are float or
   // bfloat16; n < 2^31. Duplicates are allowed; indices that strictly increase, as our gradients deliver
-  // them, are neither sorted nor summed. All pointers but `slots` itself are to memory of the device, `hyper`
-  // included. If *bad holds the position of an index outside [0, rows), nothing was changed.
+  // them, are neither sorted nor summed. All pointers but `slots` itself are to memory of the device, those
+  // in `numbers` included. If *bad holds the position of an index outside [0, rows), nothing was changed.
   //
   // A GPU waits for the stream after the look at the indices, before anything is written. With the call's
   // `late` it does not wait: such indices change nothing either, and *bad is what an earlier call has found
@@ -88,7 +103,7 @@ class RowUpdate {
   // `increasing`, the promise of the caller. If it is broken, nothing is changed. (A CPU looks for itself.)
   template <typename T, typename G, typename Id>
   int Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots, const Id* indices,
-             int64_t n, const G* values, const float* hyper, BadIndex* bad, bool increasing = false);
+             int64_t n, const G* values, const StepNumbers& numbers, BadIndex* bad, bool increasing = false);
 
  private:
   const Call call_;
@@ -109,14 +124,14 @@ struct RowStrides {
 template <typename T, typename G, typename Id>
 int64_t UpdateStridedRows(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
                           const RowStrides& strides, const Id* indices, int64_t n, const G* values,
-                          const float* hyper, Parallel* parallel);
+                          const StepNumbers& numbers, Parallel* parallel);
 
 // RowUpdate of some rows at a time, for who makes their gradients as he goes. Any number of threads may use one object,
 // each row being updated once. The table and its slots have one row after another.
 template <typename T, typename G>
 class RowUpdater {
  public:
-  RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots, const float* hyper);
+  RowUpdater(UpdateRule rule, T* table, int64_t dim, float* const* slots, const StepNumbers& numbers);
   // rows [n]: different ones, all in the table; values [n, dim]: the gradient of each. rows [n .. n + next) come next on
   // this thread.
   void Update(const int64_t* rows, int64_t n, int64_t next, const G* values) const;
@@ -127,7 +142,7 @@ class RowUpdater {
   int64_t dim_;
   float* slots_[kMaxSlots] = {};
   RowStrides strides_;
-  const float* hyper_;
+  StepNumbers numbers_;
 };
 
 }  // namespace largeout

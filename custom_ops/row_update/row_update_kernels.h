@@ -14,6 +14,7 @@ struct RowUpdateTask {
   float* slots[kMaxSlots];
   const void* values;  // G [n, dim]
   const float* hyper;
+  const int64_t* rounding;  // as in StepNumbers
   int64_t dim;
   RowStrides strides;
   const int64_t* rows;  // [count] the rows to update, each once
@@ -27,7 +28,8 @@ struct RowUpdateTask {
 using UpdateRowsFunction = void (*)(const RowUpdateTask& task, int64_t begin, int64_t end, float* scratch);
 
 struct RowUpdateKernels {
-  UpdateRowsFunction update[kUpdateRules][2][2];  // rule, T, G; 0: float, 1: bfloat16
+  UpdateRowsFunction update[kUpdateRules][3]
+                           [2];  // rule, T, G; 0: float, 1: bfloat16, 2: rounded stochastically
 };
 
 LARGEOUT_DECLARE_LEVELS(RowUpdateKernels, kRowUpdateKernels)

@@ -1,6 +1,7 @@
 // The loops of the row update. Rows lie far apart in memory: the time goes into waiting for them, so rows and
 // slots a few indices ahead are always on their way.
-#include "common/simd.h"
+#include "common/simd_random.h"
+#include "row_update/row_rounding.h"
 #include "row_update/row_update_kernels.h"
 #include "row_update/row_update_rules.h"
 
@@ -8,19 +9,40 @@ namespace largeout {
 namespace LARGEOUT_ISA {
 namespace {
 
-template <typename RuleT, typename T, typename G>
-LARGEOUT_INLINE void UpdateElements(const RuleT& rule, T* w, float* const* slots, const G* g, int64_t dim) {
+// How the values of a step are stored: as they are, which `Store` rounds to nearest.
+struct Nearest {
+  explicit Nearest(const RowUpdateTask&) {}
+  inline __attribute__((always_inline)) uint32_t OfRow(int64_t) const { return 0; }
+  inline __attribute__((always_inline)) VF Round(VF w, VU, VU) const { return w; }
+};
+
+struct Stochastic {
+  explicit Stochastic(const RowUpdateTask& task) : rounding(task.rounding) {}
+  inline __attribute__((always_inline)) uint32_t OfRow(int64_t row) const { return rounding.OfRow(row); }
+  // of_row: OfRow of each lane's row.
+  inline __attribute__((always_inline)) VF Round(VF w, VU of_row, VU columns) const {
+    return RoundStochastically(w, RandomBits(of_row, columns));
+  }
+  RowRounding rounding;
+};
+
+template <typename RuleT, typename RoundT, typename T, typename G>
+LARGEOUT_INLINE void UpdateElements(const RuleT& rule, const RoundT& round, int64_t row, T* w,
+                                    float* const* slots, const G* g, int64_t dim) {
+  const VU of_row = VU{} + round.OfRow(row), lanes = LaneNumbers();
   VF s[kMaxSlots] = {};
   int64_t j = 0;
   for (; j + kLanes <= dim; j += kLanes) {
     for (int k = 0; k < RuleT::kSlots; ++k) s[k] = Load(slots[k] + j);
-    Store(w + j, rule.Step(Load(g + j), Load(w + j), s));
+    const VF next = rule.Step(Load(g + j), Load(w + j), s);
+    Store(w + j, round.Round(next, of_row, lanes + static_cast<uint32_t>(j)));
     for (int k = 0; k < RuleT::kSlots; ++k) Store(slots[k] + j, s[k]);
   }
   if (j < dim) {
     const int rest = static_cast<int>(dim - j);
     for (int k = 0; k < RuleT::kSlots; ++k) s[k] = LoadPart(slots[k] + j, rest);
-    StorePart(w + j, rule.Step(LoadPart(g + j, rest), LoadPart(w + j, rest), s), rest);
+    const VF next = rule.Step(LoadPart(g + j, rest), LoadPart(w + j, rest), s);
+    StorePart(w + j, round.Round(next, of_row, lanes + static_cast<uint32_t>(j)), rest);
     for (int k = 0; k < RuleT::kSlots; ++k) StorePart(slots[k] + j, s[k], rest);
   }
 }
@@ -63,18 +85,19 @@ LARGEOUT_INLINE float SumOfSquares(const G* g, int64_t dim) {
 #endif
 }
 
-template <typename RuleT, typename T, typename G>
-LARGEOUT_INLINE void UpdateRow(RuleT& rule, const RowUpdateTask& task, int64_t row, const G* g) {
+template <typename RuleT, typename RoundT, typename T, typename G>
+LARGEOUT_INLINE void UpdateRow(RuleT& rule, const RoundT& round, const RowUpdateTask& task, int64_t row,
+                               const G* g) {
   T* w = static_cast<T*>(task.table) + row * task.strides.table;
   if constexpr (__is_same(RuleT, RowWiseAdagrad)) {
     float& sum = task.slots[0][row * task.strides.slot];
     sum += SumOfSquares(g, task.dim) / static_cast<float>(task.dim);
     rule.root = Sqrt(Set(sum + rule.epsilon));
-    UpdateElements(rule, w, task.slots, g, task.dim);
+    UpdateElements(rule, round, row, w, task.slots, g, task.dim);
   } else {
     float* slots[kMaxSlots] = {};
     for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = task.slots[k] + row * task.strides.slot;
-    UpdateElements(rule, w, slots, g, task.dim);
+    UpdateElements(rule, round, row, w, slots, g, task.dim);
   }
 }
 
@@ -88,17 +111,20 @@ LARGEOUT_INLINE void Accumulate(float* sum, const G* g, int64_t dim, bool first)
 // Rows of up to half a vector: as many as fit make one vector, since a rule costs as much for one lane as for
 // all. (With a length that the compiler does not know its loops over a row's few elements take longer than
 // that.)
-template <int kDim, typename RuleT, typename T, typename G>
-LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, int64_t begin, int64_t end) {
+template <int kDim, typename RuleT, typename RoundT, typename T, typename G>
+LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RoundT& round, const RowUpdateTask& task,
+                                  int64_t begin, int64_t end) {
   constexpr int64_t kAhead = 64;
   T* table = static_cast<T*>(task.table);
   const G* values = static_cast<const G*>(task.values);
   const RowStrides strides = task.strides;
   constexpr int kAtOnce = kLanes / kDim;
   const int64_t known = end < task.known ? task.known : end;
+  const VU columns = LaneNumbers() % kDim;
   for (int64_t i = begin; i < end; i += kAtOnce) {
     const int count = end - i < kAtOnce ? static_cast<int>(end - i) : kAtOnce;
     float w[kLanes] = {}, g[kLanes] = {}, s[kMaxSlots][kLanes] = {};
+    VU of_row = {};
     for (int r = 0, lane = 0; r < count; ++r, lane += kDim) {
       const int64_t row = task.rows[i + r];
       if (i + r + kAhead < known) {
@@ -107,6 +133,8 @@ LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, 
         for (int k = 0; k < RuleT::kSlots; ++k) Prefetch(task.slots[k] + next * strides.slot);
       }
       for (int j = 0; j < kDim; ++j) w[lane + j] = ToFloat(table[row * strides.table + j]);
+      const uint32_t bits = round.OfRow(row);
+      for (int j = 0; j < kDim; ++j) of_row[lane + j] = bits;
       for (int k = 0; k < RuleT::kSlots; ++k) {
         for (int j = 0; j < kDim; ++j) s[k][lane + j] = task.slots[k][row * strides.slot + j];
       }
@@ -122,7 +150,7 @@ LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, 
     }
     VF slots[kMaxSlots] = {};
     for (int k = 0; k < RuleT::kSlots; ++k) slots[k] = Load(s[k]);
-    Store(w, rule.Step(Load(g), Load(w), slots));
+    Store(w, round.Round(rule.Step(Load(g), Load(w), slots), of_row, columns));
     for (int k = 0; k < RuleT::kSlots; ++k) Store(s[k], slots[k]);
     for (int r = 0, lane = 0; r < count; ++r, lane += kDim) {
       const int64_t row = task.rows[i + r];
@@ -134,18 +162,19 @@ LARGEOUT_INLINE void UpdateNarrow(const RuleT& rule, const RowUpdateTask& task, 
   }
 }
 
-template <typename RuleT, typename T, typename G>
+template <typename RuleT, typename RoundT, typename T, typename G>
 void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* scratch) {
   RuleT rule(task.hyper);
+  const RoundT round(task);
   const int64_t dim = task.dim;
   if constexpr (!__is_same(RuleT, RowWiseAdagrad)) {
-    if (dim == 1) return UpdateNarrow<1, RuleT, T, G>(rule, task, begin, end);
-    if (dim == 2) return UpdateNarrow<2, RuleT, T, G>(rule, task, begin, end);
+    if (dim == 1) return UpdateNarrow<1, RuleT, RoundT, T, G>(rule, round, task, begin, end);
+    if (dim == 2) return UpdateNarrow<2, RuleT, RoundT, T, G>(rule, round, task, begin, end);
     if constexpr (kLanes > 4) {
-      if (dim == 4) return UpdateNarrow<4, RuleT, T, G>(rule, task, begin, end);
+      if (dim == 4) return UpdateNarrow<4, RuleT, RoundT, T, G>(rule, round, task, begin, end);
     }
     if constexpr (kLanes > 8) {
-      if (dim == 8) return UpdateNarrow<8, RuleT, T, G>(rule, task, begin, end);
+      if (dim == 8) return UpdateNarrow<8, RuleT, RoundT, T, G>(rule, round, task, begin, end);
     }
   }
   const int64_t table_bytes = dim * static_cast<int64_t>(sizeof(T)),
@@ -178,19 +207,22 @@ void UpdateRows(const RowUpdateTask& task, int64_t begin, int64_t end, float* sc
       const int64_t start = task.starts[i], stop = task.starts[i + 1];
       if (stop - start > 1) {
         for (int64_t p = start; p < stop; ++p) Accumulate(scratch, values + task.order[p] * dim, dim, p == start);
-        UpdateRow<RuleT, T>(rule, task, row, static_cast<const float*>(scratch));
+        UpdateRow<RuleT, RoundT, T>(rule, round, task, row, static_cast<const float*>(scratch));
         continue;
       }
       value = task.order[start];
     }
-    UpdateRow<RuleT, T>(rule, task, row, values + value * dim);
+    UpdateRow<RuleT, RoundT, T>(rule, round, task, row, values + value * dim);
   }
 }
 
-#define LARGEOUT_TYPES(RuleT)                                                      \
-  {                                                                                \
-      {UpdateRows<RuleT, float, float>, UpdateRows<RuleT, float, bfloat16>},       \
-      {UpdateRows<RuleT, bfloat16, float>, UpdateRows<RuleT, bfloat16, bfloat16>}, \
+#define LARGEOUT_STORED(RuleT, RoundT, T) \
+  {UpdateRows<RuleT, RoundT, T, float>, UpdateRows<RuleT, RoundT, T, bfloat16>}
+#define LARGEOUT_TYPES(RuleT)                       \
+  {                                                 \
+      LARGEOUT_STORED(RuleT, Nearest, float),       \
+      LARGEOUT_STORED(RuleT, Nearest, bfloat16),    \
+      LARGEOUT_STORED(RuleT, Stochastic, bfloat16), \
   }
 
 }  // namespace

@@ -33,7 +33,7 @@ int TreeUpdateCpu::Update(const TreeArrays& tree, const TreeTable<T>& table, con
                           const float* weights, const float* grad_loss, int64_t tokens,
                           const TreeSaved& saved, int64_t scratch_bytes, int64_t /*touched*/,
                           const TreeStep<T>& step, H* d_hidden, int64_t* rows, float* bias_grads) {
-  const RowUpdater<T, T> updater(step.rule, step.rows, table.dim, step.slots, step.hyper);
+  const RowUpdater<T, T> updater(step.rule, step.rows, table.dim, step.slots, step.numbers);
   StepTaker<T> taker(updater, table.dim);
   return TreeSoftmaxGradTo<T>(tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden,
                               rows, &taker, bias_grads, call_);

@@ -20,7 +20,7 @@ struct TreeStep {
   UpdateRule rule;
   T* rows;              // [rows, dim], the table's
   float* const* slots;  // as in row_update.h
-  const float* hyper;
+  StepNumbers numbers;
 };
 
 // C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu): in two passes, with the gradients of all

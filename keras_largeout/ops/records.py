@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_largeout.files.record_marks import record_marks
 from keras_largeout.ops import _library
-from keras_largeout.ops.row_update import row_update_reference
+from keras_largeout.ops.row_update import rounding_input, row_update_reference
 
 
 def record_words(dtype, dim):
@@ -32,7 +32,7 @@ def record_words(dtype, dim):
     return 1 + -(-dim * tf.as_dtype(dtype).size // 4)
 
 
-def record_update(rule, variable, indices, values, hyper, dtype, dim):
+def record_update(rule, variable, indices, values, hyper, dtype, dim, rounding=None):
     """Updates the rows `indices` and their slots inside records, in place, as `row_update` does, to the bit.
 
     A mark that is set becomes that of the new record; what follows the slots stays as it is. Memory that is a
@@ -47,6 +47,7 @@ def record_update(rule, variable, indices, values, hyper, dtype, dim):
         hyper: float32 vector, made by `row_update.<rule>_hyper`.
         dtype: dtype of the rows: float32 or bfloat16.
         dim: int >= 1, the values of a row.
+        rounding: as in `row_update`.
 
     Raises:
         tf.errors.InvalidArgumentError: for an index outside `[0, rows)`, naming it, for records of too few
@@ -63,6 +64,7 @@ def record_update(rule, variable, indices, values, hyper, dtype, dim):
         indices=indices,
         values=values,
         hyper=hyper,
+        rounding=rounding_input(rounding),
         rule=rule,
         dtype=tf.as_dtype(dtype),
         dim=dim,
@@ -218,11 +220,11 @@ def remap_variable(variable, path, shape, read_only=False):
     )
 
 
-def record_update_reference(rule, records, indices, values, hyper, dtype, dim):
+def record_update_reference(rule, records, indices, values, hyper, dtype, dim, rounding=None):
     """Return what `record_update` does, in NumPy and out of place.
 
     Args:
-        rule, indices, values, hyper, dtype, dim: As in `record_update`, as arrays.
+        rule, indices, values, hyper, dtype, dim, rounding: As in `record_update`, as arrays.
         records: float32 array `[rows, words]`.
 
     Returns:
@@ -237,7 +239,7 @@ def record_update_reference(rule, records, indices, values, hyper, dtype, dim):
     if rule == "row_wise_adagrad":
         slots = [slot[:, 0] for slot in slots]
     rows, _ = gather_records_reference(out, np.arange(len(out)), dtype, dim)
-    rows, slots = row_update_reference(rule, rows, slots, indices, values, hyper)
+    rows, slots = row_update_reference(rule, rows, slots, indices, values, hyper, rounding)
     out.view(np.uint8)[:, 4 : 4 + row_bytes] = rows.view(np.uint8).reshape(len(out), row_bytes)
     for place, slot in zip(places, slots):
         out[:, place] = slot.reshape(len(out), width)

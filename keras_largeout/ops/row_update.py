@@ -9,14 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.ops import _library
+from keras_largeout.ops.random_bits import fold_key, random_bits, random_key, round_stochastically
 
 # Ops that deliver rows that increase strictly: the output that has their indices.
 _INCREASING = {"Largeout>EmbeddingGrad": 0, "Largeout>TreeSoftmaxGrad": 1}
 
+_TO_NEAREST = np.zeros(0, np.int64)  # eagerly `tf.zeros` would take longer than a small update
+
 RULES = ("sgd", "momentum", "nesterov", "adagrad", "row_wise_adagrad", "lazy_adam", "ftrl")
 
 
-def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True):
+def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True, rounding=None):
     """Updates the rows `indices` of `variable` and of its `slots` in place; no other row is read or written.
 
     Duplicate indices are summed first (in float32, in order of occurrence). Indices that strictly increase,
@@ -35,6 +38,8 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
         hyper: float32 vector, made by `<rule>_hyper`.
         copy_on_read: From now on every read of the whole variables copies them, which suits tables. False,
             for dense weights: reads share memory, as reads of other variables do. (On GPUs always True.)
+        rounding: int64 vector, made by `rounding_numbers`: a `variable` of bfloat16 is rounded
+            stochastically. None: to nearest.
 
     Returns:
         In a graph the operation.
@@ -53,6 +58,7 @@ def row_update(rule, variable, slots, indices, values, hyper, copy_on_read=True)
         indices=indices,
         values=values,
         hyper=hyper,
+        rounding=rounding_input(rounding),
         rule=rule,
         dtype=tf.as_dtype(variable.dtype),
         copy_on_read=copy_on_read,
@@ -142,11 +148,31 @@ def ftrl_hyper(learning_rate, learning_rate_power, l1, l2, l2_shrinkage, beta, d
     return _hyper(learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage)
 
 
-def row_update_reference(rule, variable, slots, indices, values, hyper):
+def rounding_numbers(seed, step, rows=(1, 0, 0), first_column=0):
+    """Return what rows of bfloat16 that are rounded stochastically draw their random bits from: int64 `[6]`.
+
+    The bits are a function of seed, step, row and column. So a table that is a part of a larger one has the
+    bits of that one, where `rows` and `first_column` say which part it is.
+
+    Args:
+        seed, step: integers, or scalar tensors.
+        rows: ints `(multiplier, addend, modulus)`. Row `r` counts as row
+            `(r * multiplier + addend) % modulus`, without the modulo if `modulus` is 0.
+        first_column: int. Column `c` counts as column `c + first_column`.
+    """
+    return tf.stack([tf.cast(number, tf.int64) for number in (seed, step, *rows, first_column)])
+
+
+def rounding_input(rounding):
+    """Return what the ops take for `rounding`, which may be None: to nearest."""
+    return _TO_NEAREST if rounding is None else rounding
+
+
+def row_update_reference(rule, variable, slots, indices, values, hyper, rounding=None):
     """Return what `row_update` does, in NumPy and out of place.
 
     Args:
-        rule, indices, values, hyper: As in `row_update`, as arrays.
+        rule, indices, values, hyper, rounding: As in `row_update`, as arrays.
         variable: Array `[rows, ...]`, float32 or bfloat16.
         slots: List of float32 arrays.
 
@@ -187,7 +213,16 @@ def row_update_reference(rule, variable, slots, indices, values, hyper):
             s[0] = after
         else:
             raise ValueError(f"`rule` must be one of {RULES}. Received: rule={rule!r}")
-    out[rows] = w.astype(out.dtype)
+    out[rows] = w.astype(out.dtype) if rounding is None else _rounded(w, rows, np.asarray(rounding))
     for slot, new in zip(slots, s):
         slot[rows] = new
     return out, slots
+
+
+def _rounded(w, rows, rounding):
+    """Return the float32 rows `w` as bfloat16, rounded by the bits of their rows and columns."""
+    multiplier, addend, modulus, first_column = rounding[2:].astype(np.uint64)
+    numbers = rows.astype(np.uint64) * multiplier + addend
+    of_row = fold_key(random_key(rounding[:2]), numbers % modulus if modulus else numbers)
+    columns = np.arange(math.prod(w.shape[1:]), dtype=np.uint64) + first_column
+    return round_stochastically(w, random_bits(of_row[:, None], columns).reshape(w.shape))

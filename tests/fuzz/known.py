@@ -94,6 +94,7 @@ def row_update_of_wide_rows():
         indices=tf.zeros([3], tf.int64),
         values=tf.zeros([3, 1]),
         hyper=tf.zeros([2]),
+        rounding=_NONE,
         rule="sgd",
         dtype=tf.float32,
     )

@@ -99,6 +99,13 @@ _RULES = {
 }
 
 
+def _rounding(d, dtype):
+    """Nothing, or how rows of bfloat16 are rounded stochastically."""
+    if dtype != tf.bfloat16 or d.chance(0.5):
+        return tf.zeros([0], tf.int64)
+    return tf.constant(d.rng.integers(-(2**63), 2**63, 6) >> d.pick([0, 40, 63]), tf.int64)
+
+
 def _row_update(d):
     rule = d.pick(sorted(_RULES))
     slots, hyper = _RULES[rule]
@@ -111,6 +118,7 @@ def _row_update(d):
         "indices": tf.constant(np.unique(indices) if d.chance(0.3) else indices, d.pick(INTS)),
         "values": _floats(d, (n, *shape[1:]), d.pick(FLOATS)),
         "hyper": tf.constant([0.1] * hyper),
+        "rounding": _rounding(d, dtype),
         "rule": rule,
         "dtype": dtype,
         "copy_on_read": d.chance(0.5),
@@ -130,6 +138,7 @@ def _embedding_update(d):
         "slots": [d.variable(tf.ones(slot_shape)) for _ in range(slots)],
         "grad": _floats(d, (*leading, dim), dtype),
         "hyper": tf.constant([0.1] * hyper),
+        "rounding": _rounding(d, dtype),
         "rule": rule,
     }
 
@@ -219,6 +228,7 @@ def _tree_update(d):
         "variable": arguments["table"],
         "slots": [d.variable(tf.ones(slot_shape)) for _ in range(slots)],
         "hyper": tf.constant([0.1] * hyper),
+        "rounding": _rounding(d, arguments["dtype"]),
         "rule": rule,
     }
 

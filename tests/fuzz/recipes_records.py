@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.files.record_marks import record_marks
-from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _bags, _floats, _ids
+from tests.fuzz.recipes import _RULES, FLOATS, INTS, RECIPES, _bags, _floats, _ids, _rounding
 from tests.fuzz.recipes_common import file_arguments
 
 
@@ -30,6 +30,7 @@ def _record_update(d):
         "indices": _ids(d, (n,), rows, d.pick(INTS)),
         "values": _floats(d, (n, dim), d.pick(FLOATS)),
         "hyper": tf.constant([0.1] * hyper),
+        "rounding": _rounding(d, dtype),
         "rule": rule,
         "dtype": dtype,
         "dim": dim,

@@ -113,6 +113,7 @@ def arguments(problem, **changed):
         "node_start": arrays.node_start,
         "node_parent": arrays.node_parent,
         **dict(zip(names, saved)),
+        "rounding": tf.zeros([0], tf.int64),
         **changed,
     }
     return kept

@@ -16,7 +16,10 @@ class EmbeddingUpdateOp final : public EmbeddingOpBase<Device> {
 
   void Run(tensorflow::OpKernelContext* context) override {
     const int at = rule_.end();
-    const tensorflow::Tensor &grad = context->input(at + 3), &hyper = context->input(at + 4);
+    const tensorflow::Tensor &grad = context->input(at + 3), &hyper = context->input(at + 4),
+                             &rounding = context->input(at + 5);
+    StepNumbers numbers(nullptr);
+    OP_REQUIRES_OK(context, FindStepNumbers(tensorflow::DataTypeToEnum<T>::value, hyper, rounding, &numbers));
     LockedVariables variables;  // the table, then its slots
     OP_REQUIRES_OK(context, rule_.Find(context, tensorflow::DataTypeToEnum<T>::value, &variables));
     variables.Lock();
@@ -36,9 +39,9 @@ class EmbeddingUpdateOp final : public EmbeddingOpBase<Device> {
     OP_REQUIRES_OK(context, variables.Own(&call));
     float* slots[kMaxSlots];
     rule_.Slots(&variables, slots);
-    OP_REQUIRES_OK(context, call.Status(device.Update(bags, this->attributes_.combiner(), Data<T>(grad), rule_.get(),
-                                                      Data<T>(variables.writable(0)), rows, dim, slots,
-                                                      Data<float>(hyper))));
+    OP_REQUIRES_OK(context,
+                   call.Status(device.Update(bags, this->attributes_.combiner(), Data<T>(grad), rule_.get(),
+                                             Data<T>(variables.writable(0)), rows, dim, slots, numbers)));
   }
 
  private:

@@ -20,6 +20,7 @@ struct FusedProblem {
   EmbeddingCase c;
   UpdateRule rule;
   std::vector<float> hyper;
+  std::vector<int64_t> rounding;
   UpdateState<T> start;
   std::vector<T> grad;
   Batch<Id> batch;
@@ -29,6 +30,7 @@ struct FusedProblem {
       : c(c),
         rule(rule),
         hyper(HyperOf(rule, decay)),
+        rounding(c.dim % 2 == 0 ? std::vector<int64_t>() : RoundingOf<T>(static_cast<uint64_t>(c.bags))),
         start({Make<T>(c.rows * c.dim, &random, 0.f), {Slot(0, &random), Slot(1, &random)}}),
         grad(Make<T>(c.bags * c.dim, &random, 0.f)),
         batch(c.bags, c.size, c.rows, c.weighted, &random) {}
@@ -43,13 +45,14 @@ struct FusedProblem {
 template <typename Device, typename T, typename Id>
 UpdateState<T> InOnePass(const FusedProblem<T, Id>& p, int threads = 1) {
   const ArrayOf<Device, T> table(p.start.table), grad(p.grad);
-  const ArrayOf<Device, float> slot0(p.start.slots[0]), slot1(p.start.slots[1]), hyper(p.hyper);
+  const ArrayOf<Device, float> slot0(p.start.slots[0]), slot1(p.start.slots[1]);
+  const NumbersOn<Device> step(p.hyper, p.rounding);
   const BagsOnDevice<Device, Id> on_device(p.batch);
   float* slots[] = {slot0.get(), slot1.get()};
   TestCall<typename Device::Call> call(threads);
   CHECK_TRUE(Device(call.get())
-                 .Update(on_device.bags, p.c.combiner, grad.get(), p.rule, table.get(), p.c.rows, p.c.dim, slots,
-                         hyper.get()) == 0);
+                 .Update(on_device.bags, p.c.combiner, grad.get(), p.rule, table.get(), p.c.rows, p.c.dim,
+                         slots, step.get()) == 0);
   return {table.Host(), {slot0.Host(), slot1.Host()}};
 }
 
@@ -66,7 +69,7 @@ UpdateState<T> InTwoPasses(const FusedProblem<T, Id>& p) {
   CHECK_TRUE(gradient.GradRows(grad.get(), p.c.dim, unique.get(), sums.get()) == 0);
   UpdateState<T> state = p.start;
   const BadIndex bad =
-      Update<Updater>(p.rule, p.c.rows, p.c.dim, unique.Host(), sums.Host(), p.hyper, &state);
+      Update<Updater>(p.rule, p.c.rows, p.c.dim, unique.Host(), sums.Host(), p.hyper, &state, 1, p.rounding);
   CHECK_TRUE(bad.position == -1);
   return state;
 }

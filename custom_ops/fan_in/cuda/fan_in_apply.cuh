@@ -42,9 +42,7 @@ struct Write {
 __device__ __forceinline__ void Store(float value, uint64_t, uint64_t, float* to) { *to = value; }
 // Rounded up with the probability of what is cut off.
 __device__ __forceinline__ void Store(float value, uint64_t key, uint64_t element, bfloat16* to) {
-  const uint32_t bits = __float_as_uint(value);
-  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  to->bits = is_nan ? 0x7fc0 : static_cast<uint16_t>((bits + (FanInBits(key, element) & 0xffffu)) >> 16);
+  to->bits = RoundStochastically(__float_as_uint(value), FanInBits(key, element));
 }
 
 // An optimizer's step.

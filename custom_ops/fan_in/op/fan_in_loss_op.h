@@ -166,7 +166,7 @@ class FanInStepOp : public FanInLossOpBase<Device> {
       if (this->use_bias_) step.bias_slots[i] = Data<float>(variables.slot(info().slots + i));
     }
     step.hyper = Data<float>(hyper);
-    step.key = FanInKey(seed.vec<int64_t>()(0), seed.vec<int64_t>()(1));
+    step.key = RandomKey(seed.vec<int64_t>()(0), seed.vec<int64_t>()(1));
     step.first_class = in.first_class();
     Device device(call.get(), batch);
     OP_REQUIRES_OK(context, LayOut(call, in.inputs, &device));

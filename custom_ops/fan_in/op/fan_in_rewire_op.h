@@ -26,7 +26,7 @@ inline absl::Status ReadPair(tensorflow::OpKernelContext* context, int at, const
 inline absl::Status ReadKey(tensorflow::OpKernelContext* context, int at, uint64_t* key) {
   int64_t seed, step;
   TF_RETURN_IF_ERROR(ReadPair(context, at, "seed", &seed, &step));
-  *key = FanInKey(seed, step);
+  *key = RandomKey(seed, step);
   return absl::OkStatus();
 }
 

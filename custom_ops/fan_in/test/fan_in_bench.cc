@@ -107,7 +107,7 @@ void Run(const Sizes& s, Parallel* parallel) {
   for (int64_t i = 0; i < connections; ++i) FromFloat(0.2f * random.Normalish(), &weights.data[i]);
   for (int64_t i = 0; i < s.size * s.inputs; ++i) x.data[i] = std::max(0.f, random.Normalish());
   const double draw =
-      Best([&] { rewiring.Connections(s.classes, s.fan_in, s.inputs, FanInKey(1, 0), 0, indices.data); });
+      Best([&] { rewiring.Connections(s.classes, s.fan_in, s.inputs, RandomKey(1, 0), 0, indices.data); });
   const double lay_out = Best([&] {
     scratch.Reset();
     device.LayOut(x.data);
@@ -203,7 +203,7 @@ void Run(const Sizes& s, Parallel* parallel) {
   bool bad;
   const double rewire = Best([&] {
     rewiring.Rewire(FanInRewiring<T, uint16_t>{weights.data, indices.data, slots, 2, s.fan_in, s.inputs,
-                                               FanInKey(1, ++step), 0, 0, s.classes, s.fan_in / 10, -1,
+                                               RandomKey(1, ++step), 0, 0, s.classes, s.fan_in / 10, -1,
                                                nullptr, nullptr, 0},
                     &changes, &at, &bad);
   });

@@ -68,7 +68,7 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   int64_t taken = memory.used();  // before the memory of a call, which the next one gets again
   const auto draw = [&](int i) {
     memory.Reset(taken);
-    BENCH_OK(rewiring.Connections(s.classes, s.fan_in, s.inputs, FanInKey(1, i), 0, indices));
+    BENCH_OK(rewiring.Connections(s.classes, s.fan_in, s.inputs, RandomKey(1, i), 0, indices));
   };
   const auto lay_out = [&](int) {
     memory.Reset(taken);
@@ -129,7 +129,7 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
         BENCH_OK(cudaMemset(bias_slots[i], 0, s.classes * sizeof(float)));
       }
       const Times t = bench->Time([&](int i) {
-        step.key = FanInKey(3, i);
+        step.key = RandomKey(3, i);
         memory.Reset(taken);
         BENCH_OK(device.Backward(layer, gradients, step, /*input_gradient=*/true, &bad));
       });
@@ -151,7 +151,7 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
                 bytes);
   bench->Report(name, "rewire 30%", bench->Time([&](int i) {
     const FanInRewiring<T, uint16_t> r{weights,        indices, slots, 2,         s.fan_in,          s.inputs,
-                                       FanInKey(4, i), 0,       0,     s.classes, s.fan_in * 3 / 10, -1,
+                                       RandomKey(4, i), 0,       0,     s.classes, s.fan_in * 3 / 10, -1,
                                        nullptr,        nullptr, 0};
     bool bad_candidate;
     memory.Reset(taken);

@@ -91,7 +91,7 @@ LARGEOUT_TEST(StochasticRounding) {
     gradients.logits = given.data();
     FanInStep<bfloat16> step;
     step.rule = FanInRule::kSgd, step.weights = weights.data(), step.hyper = hyper,
-    step.key = FanInKey(9, round);
+    step.key = RandomKey(9, round);
     FanInLayer<bfloat16, uint16_t> layer = p.layer();
     layer.weights = weights.data();
     int64_t bad;

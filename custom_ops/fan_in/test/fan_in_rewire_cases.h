@@ -39,13 +39,13 @@ void ConnectionsAreDifferentAndUniform() {
   for (const int64_t inputs : {32, 40, 200, 5000}) {
     for (const int64_t fan_in : {0, 1, 8, 32}) {
       const int64_t rows = 3000;
-      const uint64_t key = FanInKey(1, 2);
+      const uint64_t key = RandomKey(1, 2);
       const auto one = Connections<Device>(rows, fan_in, inputs, key, 10);
       const auto part = Connections<Device>(1000, fan_in, inputs, key, 1510, 3);
       CHECK_TRUE(one == Connections<Device>(rows, fan_in, inputs, key, 10, 3));
       CHECK_TRUE(one == Connections<FanInRewireCpu>(rows, fan_in, inputs, key, 10));
       CHECK_TRUE(std::equal(part.begin(), part.end(), one.begin() + 1500 * fan_in));
-      CHECK_TRUE(one != Connections<Device>(rows, fan_in, inputs, FanInKey(1, 3), 10, 3) || fan_in == 0 ||
+      CHECK_TRUE(one != Connections<Device>(rows, fan_in, inputs, RandomKey(1, 3), 10, 3) || fan_in == 0 ||
                  fan_in == inputs);
       int64_t bad;
       const std::vector<int64_t> degrees = Degrees<Device>(one, rows, fan_in, inputs, &bad);

@@ -92,7 +92,7 @@ FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const 
   const ArrayOf<Device, float> d_bias(p.bias);
   const bool updates = options.rule != FanInRule::kNone;
   FanInStep<T> step;
-  step.rule = options.rule, step.hyper = hyper.get(), step.key = FanInKey(3, 4);
+  step.rule = options.rule, step.hyper = hyper.get(), step.key = RandomKey(3, 4);
   step.first_class = p.first_class;
   step.weights = updates ? on.weights.get() : d_weights.get();
   step.bias = p.bias.empty() ? nullptr : updates ? on.bias.get() : d_bias.get();

@@ -86,7 +86,7 @@ int UpdateAligned(UpdateRule rule, const gpu::Task& task, GpuStream stream) {
 template <>
 template <typename T, typename G, typename Id>
 int RowUpdateGpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, float* const* slots,
-                         const Id* indices, int64_t n, const G* values, const float* hyper, BadIndex* bad,
+                         const Id* indices, int64_t n, const G* values, const StepNumbers& numbers, BadIndex* bad,
                          bool increasing) {
   LateReport* const late = call_.late;
   const GpuStream stream = call_.stream;
@@ -123,14 +123,15 @@ int RowUpdateGpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, f
     const Bags<Id> bags{indices, n, nullptr, 1, n, nullptr};  // a bag for each index
     EmbeddingGradPlanCuda plan;
     LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, Combiner::kSum, rows, call_, &plan));
-    return SumAndStepCuda(plan, values, /*round=*/false, rule, table, dim, slots, hyper, check, call_);
+    return SumAndStepCuda(plan, values, /*round=*/false, rule, table, dim, slots, numbers, check, call_);
   }
 
   gpu::Task task = {};
   task.table = table;
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) task.slots[k] = slots[k];
   task.values = values;
-  task.hyper = hyper;
+  task.hyper = numbers.hyper;
+  task.rounding = numbers.rounding;
   task.check = check;
   task.ids = indices;
   task.n = n;
@@ -142,7 +143,7 @@ int RowUpdateGpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, f
 
 #define INSTANTIATE(T, G, Id)                                                                             \
   template int RowUpdateGpu::Update<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, \
-                                              int64_t, const G*, const float*, BadIndex*, bool);
+                                              int64_t, const G*, const StepNumbers&, BadIndex*, bool);
 INSTANTIATE(float, float, int32_t)
 INSTANTIATE(float, float, int64_t)
 INSTANTIATE(float, bfloat16, int32_t)

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "common/cuda/cuda.h"
+#include "row_update/cuda/row_update_rounding.cuh"
 #include "row_update/cuda/row_update_rules.cuh"
 #include "row_update/cuda/row_update_sums.h"
 
@@ -24,6 +25,7 @@ struct Task {
   float* slots[kMaxSlots];
   const void* values;
   const float* hyper;
+  const int64_t* rounding;  // as in StepNumbers
   const IndexCheck* check;  // nothing is done where it found anything
   const void* ids;          // [n] int32 or int64, all different
   int64_t n, dim;
@@ -70,6 +72,8 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
     rule.root = sqrtf(sum + rule.epsilon);
   }
   if (row < 0) return;
+  const Rounding<T> rounding(task.rounding);
+  const uint32_t of_row = rounding.OfRow(row);
   T* table = static_cast<T*>(task.table) + row * dim;
   for (int64_t j = lane * kWidth; j < dim; j += group * kWidth) {
     Pack<T, kWidth> w = *reinterpret_cast<Pack<T, kWidth>*>(table + j);
@@ -85,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
       float slots[kMaxSlots];
 #pragma unroll
       for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m].x[k];
-      GpuFromFloat(rule.Step(g[k], GpuToFloat(w.x[k]), slots), &w.x[k]);
+      rounding.Store(rule.Step(g[k], GpuToFloat(w.x[k]), slots), of_row, j + k, &w.x[k]);
 #pragma unroll
       for (int m = 0; m < RuleT::kSlots; ++m) s[m].x[k] = slots[m];
     }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "embedding/cuda/embedding_tile.cuh"
+#include "row_update/cuda/row_update_rounding.cuh"
 #include "row_update/cuda/row_update_rules.cuh"
 
 namespace largeout {
@@ -15,6 +16,7 @@ struct TableStep {
   T* table;  // [rows, dim]
   float* slots[kMaxSlots];
   const float* hyper;
+  const int64_t* rounding;  // as in StepNumbers
   int64_t dim;
 };
 
@@ -39,8 +41,9 @@ struct RowColumns {
       for (int p = 0; p < kPieces; ++p) s[m][p] = reinterpret_cast<const Floats*>(step.slots[m] + at)[p];
     }
   }
-  // g: their gradient.
-  __device__ __forceinline__ void Take(const RuleT& rule, const float (&g)[kPack]) {
+  // g: their gradient. of_row: of their row, by `rounding`.
+  __device__ __forceinline__ void Take(const RuleT& rule, const float (&g)[kPack], const gpu::Rounding<T>& rounding,
+                                       uint32_t of_row, int64_t column) {
     float x[kPack];
     w.Floats(x);
 #pragma unroll
@@ -48,7 +51,9 @@ struct RowColumns {
       float slots[kMaxSlots];
 #pragma unroll
       for (int m = 0; m < RuleT::kSlots; ++m) slots[m] = s[m][i / kWidth].part[i % kWidth];
-      x[i] = rule.Step(g[i], x[i], slots);
+      T stored;
+      rounding.Store(rule.Step(g[i], x[i], slots), of_row, column + i, &stored);
+      x[i] = GpuToFloat(stored);
 #pragma unroll
       for (int m = 0; m < RuleT::kSlots; ++m) s[m][i / kWidth].part[i % kWidth] = slots[m];
     }

@@ -34,6 +34,8 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 :
   const bool exists = lanes.own < rows;
   const OwnRow own(occurrences, team + lanes.own * teams, exists);
   RuleT rule(step.hyper);
+  const gpu::Rounding<T> rounding(step.rounding);
+  const uint32_t own_rounding = own.count > 0 ? rounding.OfRow(own.id) : 0;
   const auto load_first = [&](int r, int64_t column, typename OneTile::Piece(&piece)[1]) {
     OneTile::Load(grad + lanes.From(own.bag, r) * dim + column, stride, dim - column, piece);
   };
@@ -94,8 +96,9 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 :
         rule.root = one_pass ? sqrtf(accumulate(r, squares) + rule.epsilon) : lanes.From(own_root, r);
       }
       const int64_t at = lanes.From(own.id, r) * dim + column;
+      const uint32_t of_row = lanes.From(own_rounding, r);
       if (column >= dim) return;
-      unit.columns.Take(rule, g);
+      unit.columns.Take(rule, g, rounding, of_row, column);
       unit.columns.Store(step, at);
     };
     InTurn<Unit>(rows, load, use);
@@ -135,11 +138,13 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) step.slots[0][row] = total;
     rule.root = sqrtf(total + rule.epsilon);
   }
+  const gpu::Rounding<T> rounding(step.rounding);
+  const uint32_t of_row = rounding.OfRow(row);
   for (int64_t column = threadIdx.x; column < dim; column += kThreads) {
     const float g[1] = {sums[column]};
     RowColumns<RuleT, T, 1> columns;
     columns.Load(step, row * dim + column);
-    columns.Take(rule, g);
+    columns.Take(rule, g, rounding, of_row, column);
     columns.Store(step, row * dim + column);
   }
 }
@@ -165,10 +170,10 @@ int StepWith(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, const
 
 template <typename T, typename G>
 int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, UpdateRule rule, T* table,
-                   int64_t dim, float* const* slots, const float* hyper, const IndexCheck* check,
+                   int64_t dim, float* const* slots, const StepNumbers& numbers, const IndexCheck* check,
                    const GpuCall& call) {
   if (plan.most_unique == 0 || dim == 0) return 0;
-  TableStep<T> step = {table, {}, hyper, dim};
+  TableStep<T> step = {table, {}, numbers.hyper, numbers.rounding, dim};
   for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) step.slots[k] = slots[k];
   HotPieces hot;
   LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, call, &hot));
@@ -195,7 +200,7 @@ int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round,
 
 #define LARGEOUT_INSTANTIATE(T, G)                                                                         \
   template int SumAndStepCuda<T, G>(const EmbeddingGradPlanCuda&, const G*, bool, UpdateRule, T*, int64_t, \
-                                    float* const*, const float*, const IndexCheck*, const GpuCall&);
+                                    float* const*, const StepNumbers&, const IndexCheck*, const GpuCall&);
 LARGEOUT_INSTANTIATE(float, float)
 LARGEOUT_INSTANTIATE(float, bfloat16)
 LARGEOUT_INSTANTIATE(bfloat16, float)

@@ -22,7 +22,7 @@ constexpr unsigned long long kNoBadIndex = ~0ull;
 // wait.
 template <typename T, typename G>
 int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, UpdateRule rule, T* table,
-                   int64_t dim, float* const* slots, const float* hyper, const IndexCheck* check,
+                   int64_t dim, float* const* slots, const StepNumbers& numbers, const IndexCheck* check,
                    const GpuCall& call);
 
 }  // namespace largeout

@@ -6,6 +6,7 @@
 
 #include "common/op/locked_variables_op.h"
 #include "row_update/op/records_shapes_op.h"
+#include "row_update/op/row_rule_op.h"
 
 namespace largeout {
 
@@ -25,8 +26,6 @@ class RecordsOp : public GuardedOp {
   }
 
   RecordLayout layout_ = {};
-
- private:
   tensorflow::DataType dtype_ = tensorflow::DT_FLOAT;
 };
 
@@ -43,6 +42,8 @@ class RecordUpdateOp final : public RecordsOp {
   void Run(tensorflow::OpKernelContext* context) override {
     const tensorflow::Tensor &indices = context->input(1), &values = context->input(2),
                              &hyper = context->input(3);
+    StepNumbers numbers(nullptr);
+    OP_REQUIRES_OK(context, FindStepNumbers(dtype_, hyper, context->input(4), &numbers));
     OP_REQUIRES_OK(context, CheckInputs(indices, values, hyper));
     LockedVariables variables;
     OP_REQUIRES_OK(context,
@@ -57,10 +58,9 @@ class RecordUpdateOp final : public RecordsOp {
     Device device(call.get());
     BadIndex bad;
     using Value = typename KernelType<T>::type;
-    OP_REQUIRES_OK(context,
-                   call.Status(device.template Update<Value>(
-                       rule_, Data<float>(variables.writable(0)), rows, words, layout_.dim, Data<Id>(indices),
-                       indices.NumElements(), Data<G>(values), Data<float>(hyper), &bad)));
+    OP_REQUIRES_OK(context, call.Status(device.template Update<Value>(
+                                rule_, Data<float>(variables.writable(0)), rows, words, layout_.dim,
+                                Data<Id>(indices), indices.NumElements(), Data<G>(values), numbers, &bad)));
     OP_REQUIRES_OK(context, CheckIndex(bad, rows, "; nothing was updated"));
   }
 

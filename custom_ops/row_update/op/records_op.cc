@@ -4,7 +4,7 @@
 
 #include "common/op/tf_op.h"
 #include "row_update/op/records_shapes_op.h"
-#include "row_update/row_update.h"
+#include "row_update/op/row_rule_op.h"
 
 namespace largeout {
 
@@ -26,6 +26,7 @@ absl::Status UpdateShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &values));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &hyper));
+  TF_RETURN_IF_ERROR(RoundingShape(c, 4));
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(indices, 0), c->Dim(values, 0), &unused));
   TF_RETURN_IF_ERROR(c->WithValue(c->Dim(values, 1), dim, &unused));
   return c->WithValue(c->Dim(hyper, 0), kUpdateRuleInfo[static_cast<int>(rule)].hyper, &unused);
@@ -57,6 +58,7 @@ REGISTER_OP("Largeout>RecordUpdate")
     .Input("indices: Tindices")
     .Input("values: Tvalues")
     .Input("hyper: float")
+    .Input("rounding: int64")
     .Attr("rule: {'sgd', 'momentum', 'nesterov', 'adagrad', 'row_wise_adagrad', 'lazy_adam', 'ftrl'}")
     .Attr("dtype: {float, bfloat16}")
     .Attr("Tvalues: {float, bfloat16}")
@@ -69,7 +71,7 @@ REGISTER_OP("Largeout>RecordUpdate")
 variable: float32 [rows, words]: records of rows of `dim` values of type dtype.
 indices: [n], the rows; duplicates are summed first.
 values: [n, dim], their gradients.
-hyper: the rule's numbers, in the order of row_update.h.
+hyper, rounding: As in RowUpdate.
 )");
 
 REGISTER_OP("Largeout>WriteRecords")

@@ -1,4 +1,5 @@
-// The rule of an op, the variables it updates and its numbers: what every op with `rule`, `slots` and `hyper` checks.
+// The rule of an op, the variables it updates and its numbers: what every op with `rule`, `slots`, `hyper`
+// and `rounding` checks.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_RULE_OP_H_
 #define LARGEOUT_ROW_UPDATE_ROW_RULE_OP_H_
 
@@ -16,6 +17,39 @@ inline absl::Status CheckSlotCount(const UpdateRuleInfo& info, int slots) {
   if (slots == info.slots) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("`slots` of rule `", info.name, "` must be ", info.slots,
                                                  " variables. Received: ", slots));
+}
+
+// `rounding`, of rows of type `dtype`: [0], or what bfloat16 is rounded by.
+inline absl::Status CheckRounding(tensorflow::DataType dtype, int dims, int64_t numbers,
+                                  const std::string& shape) {
+  if (dims != 1 || (numbers != 0 && numbers != kRoundingNumbers)) {
+    return absl::InvalidArgumentError(absl::StrCat("`rounding` must have the shape [0], or [",
+                                                   kRoundingNumbers, "]. Received: shape=", shape));
+  }
+  if (numbers == 0 || dtype == tensorflow::DT_BFLOAT16) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`rounding` must have the shape [0] where rows are not bfloat16: ",
+                   "nothing is rounded there. Received: shape=", shape, " and rows of ",
+                   tensorflow::DataTypeString(dtype)));
+}
+
+// In a kernel: both inputs as a launcher takes them.
+inline absl::Status FindStepNumbers(tensorflow::DataType dtype, const tensorflow::Tensor& hyper,
+                                    const tensorflow::Tensor& rounding, StepNumbers* numbers) {
+  numbers->hyper = Data<float>(hyper);
+  numbers->rounding = rounding.NumElements() == 0 ? nullptr : static_cast<const int64_t*>(rounding.data());
+  return CheckRounding(dtype, rounding.dims(), rounding.NumElements(), rounding.shape().DebugString());
+}
+
+// In a shape function: the input `at`.
+inline absl::Status RoundingShape(tensorflow::shape_inference::InferenceContext* c, int at) {
+  tensorflow::DataType dtype;
+  TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
+  tensorflow::shape_inference::ShapeHandle rounding;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(at), 1, &rounding));
+  const tensorflow::shape_inference::DimensionHandle numbers = c->Dim(rounding, 0);
+  return c->ValueKnown(numbers) ? CheckRounding(dtype, 1, c->Value(numbers), c->DebugString(rounding))
+                                : absl::OkStatus();
 }
 
 // In a kernel. Inputs: the table at 0, its slots from 1 on.

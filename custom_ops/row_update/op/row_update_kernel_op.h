@@ -16,8 +16,12 @@ class RowUpdateOp final : public GuardedOp {
   }
 
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor &indices = context->input(rule_.end()), &values = context->input(rule_.end() + 1),
-                             &hyper = context->input(rule_.end() + 2);
+    const tensorflow::Tensor &indices = context->input(rule_.end()),
+                             &values = context->input(rule_.end() + 1),
+                             &hyper = context->input(rule_.end() + 2),
+                             &rounding = context->input(rule_.end() + 3);
+    StepNumbers numbers(nullptr);
+    OP_REQUIRES_OK(context, FindStepNumbers(tensorflow::DataTypeToEnum<T>::value, hyper, rounding, &numbers));
     LockedVariables variables;  // the table, then its slots
     OP_REQUIRES_OK(context, rule_.Find(context, tensorflow::DataTypeToEnum<T>::value, &variables));
     variables.Lock();
@@ -30,9 +34,9 @@ class RowUpdateOp final : public GuardedOp {
     rule_.Slots(&variables, slots);
     Device device(call.get());
     BadIndex bad;
-    OP_REQUIRES_OK(context, call.Status(device.Update(rule_.get(), Data<T>(variables.writable(0)), rows, dim, slots,
-                                                      indices.flat<Id>().data(), indices.NumElements(),
-                                                      Data<G>(values), Data<float>(hyper), &bad, increasing_)));
+    OP_REQUIRES_OK(context, call.Status(device.Update(rule_.get(), Data<T>(variables.writable(0)), rows, dim,
+                                                      slots, indices.flat<Id>().data(), indices.NumElements(),
+                                                      Data<G>(values), numbers, &bad, increasing_)));
     OP_REQUIRES(context, !bad.out_of_order,
                 absl::InvalidArgumentError("`indices` must increase strictly where `increasing` says so. Received: "
                                            "others, in an earlier call; nothing was updated"));

@@ -15,6 +15,7 @@ absl::Status RowUpdateShape(InferenceContext* c) {
   ShapeHandle indices, values, table;
   DimensionHandle unused;
   TF_RETURN_IF_ERROR(RowRuleShape(c, &slots, 2, &table));
+  TF_RETURN_IF_ERROR(RoundingShape(c, 4 + slots));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1 + slots), 1, &indices));
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(2 + slots), 1, &values));
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(indices, 0), c->Dim(values, 0), &unused));
@@ -34,15 +35,14 @@ REGISTER_OP("Largeout>RowUpdate")
     .Input("indices: Tindices")
     .Input("values: Tvalues")
     .Input("hyper: float")
-    .LARGEOUT_RULE_ATTRIBUTE
-    .Attr("dtype: {float, bfloat16}")
+    .Input("rounding: int64")
+    .LARGEOUT_RULE_ATTRIBUTE.Attr("dtype: {float, bfloat16}")
     .Attr("Tvalues: {float, bfloat16}")
     .Attr("Tindices: {int32, int64}")
     .Attr("N: int >= 0")
     .Attr("copy_on_read: bool = true")
     .Attr("increasing: bool = false")
-    .LARGEOUT_LATE_ATTRIBUTE
-    .SetIsStateful()
+    .LARGEOUT_LATE_ATTRIBUTE.SetIsStateful()
     .SetShapeFn(RowUpdateShape)
     .Doc(R"(Updates rows of a variable and of its optimizer slots in place; see row_update.h for the rules.
 
@@ -51,6 +51,7 @@ slots: float32 variables of the shape of variable (row_wise_adagrad: [rows]).
 indices: [n], the rows; duplicates are summed first.
 values: [n, ...], their gradients.
 hyper: the rule's numbers, in the order of row_update.h.
+rounding: [0]: rows of bfloat16 are rounded to nearest; or the RoundingNumbers of row_update.h: stochastically.
 copy_on_read: From now on every read of these variables as a whole copies them: for tables, which nobody reads so. False:
   reads share their memory, and an update copies a variable while a read of it is in use.
 late_errors: On a GPU nothing waits to learn whether indices are bad: such a call changes nothing, and a later call of the op

@@ -56,8 +56,8 @@ BadIndex UpdateRecords(const UpdateProblem<T, G, Id>& p, int64_t words, const st
   BadIndex bad;
   CHECK_TRUE(Device(call.get())
                  .template Update<T>(p.rule, records->data(), p.rows, words, p.dim, ids.data(),
-                                     static_cast<int64_t>(ids.size()), p.values.data(), p.hyper.data(),
-                                     &bad) == 0);
+                                     static_cast<int64_t>(ids.size()), p.values.data(),
+                                     NumbersOn<Device>(p.hyper, p.rounding).get(), &bad) == 0);
   return bad;
 }
 
@@ -65,7 +65,8 @@ BadIndex UpdateRecords(const UpdateProblem<T, G, Id>& p, int64_t words, const st
 // marks of what is there now.
 template <typename Device, typename T, typename G, typename Id>
 void CheckRecords(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool increasing, int64_t more) {
-  const UpdateProblem<T, G, Id> p(rule, rows, dim, n, increasing, 0.01f);
+  UpdateProblem<T, G, Id> p(rule, rows, dim, n, increasing, 0.01f);
+  if (dim % 2 == 1) p.rounding = RoundingOf<T>(static_cast<uint64_t>(dim));
   const int64_t words = RecordLayout{dim, sizeof(T)}.Words(rule) + more;
   const std::vector<float> start = Packed(rule, p.start, rows, dim, words),
                            want = Packed(rule, RunUpdate<RowUpdateCpu>(p), rows, dim, words);

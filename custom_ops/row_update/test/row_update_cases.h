@@ -8,18 +8,34 @@
 #include <vector>
 
 #include "common/isa.h"
+#include "common/random.h"
 #include "common/test/test_call.h"
 #include "row_update/test/row_update_reference.h"
 
 namespace largeout {
 
+// The numbers of a step in memory of the device.
+template <typename Device>
+class NumbersOn {
+ public:
+  NumbersOn(const std::vector<float>& hyper, const std::vector<int64_t>& rounding)
+      : hyper_(hyper), rounding_(rounding), to_nearest_(rounding.empty()) {}
+  StepNumbers get() const { return {hyper_.get(), to_nearest_ ? nullptr : rounding_.get()}; }
+
+ private:
+  const ArrayOf<Device, float> hyper_;
+  const ArrayOf<Device, int64_t> rounding_;
+  const bool to_nearest_;
+};
+
 // Updates `state` on the device.
 template <typename Device, typename T, typename G, typename Id>
 BadIndex Update(UpdateRule rule, int64_t rows, int64_t dim, const std::vector<Id>& ids,
                 const std::vector<G>& values, const std::vector<float>& hyper, UpdateState<T>* state,
-                int threads = 1) {
+                int threads = 1, const std::vector<int64_t>& rounding = {}) {
   const ArrayOf<Device, T> table(state->table);
-  const ArrayOf<Device, float> slot0(state->slots[0]), slot1(state->slots[1]), numbers(hyper);
+  const ArrayOf<Device, float> slot0(state->slots[0]), slot1(state->slots[1]);
+  const NumbersOn<Device> step(hyper, rounding);
   const ArrayOf<Device, Id> indices(ids);
   const ArrayOf<Device, G> gradients(values);
   float* slots[] = {slot0.get(), slot1.get()};
@@ -27,7 +43,7 @@ BadIndex Update(UpdateRule rule, int64_t rows, int64_t dim, const std::vector<Id
   BadIndex bad;
   CHECK_TRUE(Device(call.get())
                  .Update(rule, table.get(), rows, dim, slots, indices.get(), static_cast<int64_t>(ids.size()),
-                         gradients.get(), numbers.get(), &bad) == 0);
+                         gradients.get(), step.get(), &bad) == 0);
   *state = {table.Host(), {slot0.Host(), slot1.Host()}};
   return bad;
 }
@@ -35,8 +51,9 @@ BadIndex Update(UpdateRule rule, int64_t rows, int64_t dim, const std::vector<Id
 template <typename Device, typename T, typename G, typename Id>
 UpdateState<T> RunUpdate(const UpdateProblem<T, G, Id>& p, int threads = 1) {
   UpdateState<T> state = p.start;
-  CHECK_TRUE(
-      (Update<Device>(p.rule, p.rows, p.dim, p.ids, p.values, p.hyper, &state, threads).position == -1));
+  CHECK_TRUE((
+      Update<Device>(p.rule, p.rows, p.dim, p.ids, p.values, p.hyper, &state, threads, p.rounding).position ==
+      -1));
   return state;
 }
 
@@ -121,6 +138,87 @@ void EveryRuleInBfloat16() {
   }
 }
 
+// The bits of a table in float32, rounded by the bits of each row and column.
+template <typename Device, typename G, typename Id>
+void CheckRounding(UpdateRule rule, int64_t rows, int64_t dim, int64_t n, bool increasing) {
+  UpdateProblem<bfloat16, G, Id> p(rule, rows, dim, n, increasing, 0.01f);
+  UpdateProblem<float, G, Id> exact(rule, rows, dim, n, increasing, 0.01f);
+  p.rounding = RoundingOf<bfloat16>(static_cast<uint64_t>(dim));
+  exact.ids = p.ids, exact.values = p.values, exact.start.slots[0] = p.start.slots[0];
+  exact.start.slots[1] = p.start.slots[1];
+  for (size_t i = 0; i < p.start.table.size(); ++i) exact.start.table[i] = ToFloat(p.start.table[i]);
+  const UpdateState<float> before = RunUpdate<Device>(exact);
+  const UpdateState<bfloat16> got = RunUpdate<Device>(p);
+  int64_t others = 0;  // a GPU may fuse multiply-adds otherwise
+  for (int64_t at = 0; at < rows * dim; ++at) {
+    uint32_t bits;
+    std::memcpy(&bits, &before.table[at], sizeof(bits));
+    const uint64_t number = static_cast<uint64_t>(at / dim) * 5 + 3;  // as RoundingOf says
+    const uint32_t of_row = FoldKey(RandomKey(p.rounding[kSeed], 7), dim % 2 == 0 ? number : number % 1009);
+    const uint32_t column = static_cast<uint32_t>(at % dim) + 11;
+    const bfloat16 want{RoundStochastically(bits, RandomBits(of_row, column))};
+    others += want.bits != got.table[at].bits;
+    CHECK_CLOSE(ToFloat(got.table[at]), ToFloat(want), 8e-3);
+  }
+  if (!std::is_same_v<typename Device::Call, CpuCall>) {
+    CHECK_TRUE(others <= rows * dim / 100 && RunUpdate<Device>(p) == got);
+    return;
+  }
+  CHECK_TRUE(others == 0 && SameBits(before.slots[0], got.slots[0]) &&
+             SameBits(before.slots[1], got.slots[1]));
+  ForEachLevel<Device>([&] {
+    for (int threads : {1, 2, 3}) CHECK_TRUE(RunUpdate<Device>(p, threads) == got);
+  });
+}
+
+template <typename Device>
+void RoundingHasTheBitsOfRowAndColumn() {
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    for (int64_t dim : {1, 2, 3, 4, 8, 17, 64, 123}) {
+      if (kEmulated && dim != 1 && dim != 17 && dim != 64) continue;
+      for (bool increasing : {false, true}) {
+        CheckRounding<Device, float, int64_t>(rule, 57, dim, 123, increasing);
+        CheckRounding<Device, bfloat16, int32_t>(rule, 57, dim, 123, increasing);
+      }
+    }
+    CheckRounding<Device, float, int32_t>(rule, 1, 64, 1, true);
+    CheckRounding<Device, float, int32_t>(rule, 2, 8, 300, false);  // many times the same
+    CheckRounding<Device, float, int64_t>(rule, 5, 8, 0, true);
+  }
+}
+
+// Steps of a hundredth of the distance of neighbours, which to nearest change nothing.
+template <typename Device>
+void StochasticRoundingIsRightInTheMean() {
+  constexpr int64_t kRows = 512, kDim = 16, kSteps = 20;
+  constexpr float kStep = 0.01f / 128;
+  const std::vector<float> hyper = {kStep, 0.f};
+  UpdateState<bfloat16> s, nearest;
+  s.table.assign(kRows * kDim, bfloat16{0x3fc0});  // 1.5
+  nearest.table = s.table;
+  const std::vector<bfloat16> start = s.table;
+  std::vector<int64_t> ids(kRows);
+  for (int64_t i = 0; i < kRows; ++i) ids[i] = i;
+  const std::vector<float> ones(kRows * kDim, 1.f);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    Update<Device>(UpdateRule::kSgd, kRows, kDim, ids, ones, hyper, &s, 1, {1, step, 1, 0, 0, 0});
+    Update<Device>(UpdateRule::kSgd, kRows, kDim, ids, ones, hyper, &nearest);
+  }
+  CHECK_TRUE(SameBits(nearest.table, start));
+  double sum = 0, columns[kDim] = {};
+  for (int64_t at = 0; at < kRows * kDim; ++at) {
+    const double moved = 1.5 - ToFloat(s.table[at]);
+    CHECK_CLOSE(moved * 128, std::round(moved * 128), 1e-6);  // on the grid of bfloat16
+    sum += moved, columns[at % kDim] += moved;
+  }
+  // Of n values and 20 steps of variance 0.01 x 0.99 each, in units of 1 / 128.
+  const auto five_deviations = [](double n) { return 5 * std::sqrt(kSteps * 0.01 * 0.99 / n) / 128; };
+  CHECK_TRUE(std::fabs(sum / (kRows * kDim) - kSteps * kStep) < five_deviations(kRows * kDim));
+  for (double column : columns)
+    CHECK_TRUE(std::fabs(column / kRows - kSteps * kStep) < five_deviations(kRows));
+}
+
 template <typename Device>
 void OneRowAndManyTimesTheSame() {
   for (int i = 0; i < kUpdateRules; ++i) {
@@ -181,17 +279,25 @@ void NanStaysInItsRow() {
                    &s);
     for (int k = 0; k < 12; ++k) CHECK_TRUE(k / 3 == 2 ? std::isnan(s.table[k]) : s.table[k] == 1.f);
   }
+  // Infinity, too, where it is rounded.
+  UpdateState<bfloat16> s = {std::vector<bfloat16>(4, bfloat16{0x3f80}), {}};
+  Update<Device>(UpdateRule::kSgd, 4, 1, std::vector<int64_t>{1, 2, 3},
+                 std::vector<float>{NAN, INFINITY, -INFINITY}, {0.1f, 0.f}, &s, 1, {1, 2, 1, 0, 0, 0});
+  CHECK_TRUE(s.table[0].bits == 0x3f80 && s.table[1].bits == 0x7fc0 && s.table[2].bits == 0xff80);
+  CHECK_TRUE(s.table[3].bits == 0x7f80);
 }
 
 }  // namespace largeout
 
-#define LARGEOUT_ROW_UPDATE_CASES(Device)          \
-  LARGEOUT_CASE(EveryRuleEqualsItsFormula, Device) \
-  LARGEOUT_CASE(EveryRuleInBfloat16, Device)       \
-  LARGEOUT_CASE(OneRowAndManyTimesTheSame, Device) \
-  LARGEOUT_CASE(FtrlTakesAnyPower, Device)         \
-  LARGEOUT_CASE(ABadIndexChangesNothing, Device)   \
-  LARGEOUT_CASE(NothingToUpdate, Device)           \
+#define LARGEOUT_ROW_UPDATE_CASES(Device)                   \
+  LARGEOUT_CASE(EveryRuleEqualsItsFormula, Device)          \
+  LARGEOUT_CASE(EveryRuleInBfloat16, Device)                \
+  LARGEOUT_CASE(RoundingHasTheBitsOfRowAndColumn, Device)   \
+  LARGEOUT_CASE(StochasticRoundingIsRightInTheMean, Device) \
+  LARGEOUT_CASE(OneRowAndManyTimesTheSame, Device)          \
+  LARGEOUT_CASE(FtrlTakesAnyPower, Device)                  \
+  LARGEOUT_CASE(ABadIndexChangesNothing, Device)            \
+  LARGEOUT_CASE(NothingToUpdate, Device)                    \
   LARGEOUT_CASE(NanStaysInItsRow, Device)
 
 // A case of a gradient and a row update in one pass, Device, against the two passes.

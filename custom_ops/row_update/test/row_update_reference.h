@@ -87,6 +87,13 @@ std::vector<T> Make(int64_t n, Random* random, float offset) {
   return x;
 }
 
+// What rounds rows of T stochastically, as the part of a larger table; nothing where T is float.
+template <typename T>
+std::vector<int64_t> RoundingOf(uint64_t seed) {
+  if (sizeof(T) != 2) return {};
+  return {static_cast<int64_t>(seed), 7, 5, 3, seed % 2 == 0 ? 0 : 1009, 11};
+}
+
 // A random table, and what to do with it.
 template <typename T, typename G, typename Id>
 struct UpdateProblem {
@@ -109,6 +116,7 @@ struct UpdateProblem {
   UpdateRule rule;
   int64_t rows, dim;
   std::vector<float> hyper;
+  std::vector<int64_t> rounding = {};  // RoundingNumbers; empty: to nearest
   UpdateState<T> start;
   std::vector<Id> ids;
   std::vector<G> values;

@@ -16,7 +16,7 @@ int TreeUpdateGpu::Update(const TreeArrays& tree, const TreeTable<T>& table, con
   if (touched == 0 || table.dim == 0) return 0;
   BadIndex bad;  // there is none: Gradient gave the rows, which ascend
   return RowUpdateGpu(call_).Update(step.rule, step.rows, tree.rows, table.dim, step.slots, rows, touched,
-                                    grads, step.hyper, &bad, /*increasing=*/true);
+                                    grads, step.numbers, &bad, /*increasing=*/true);
 }
 
 #define LARGEOUT_TREE_UPDATE(T, H)                                                                         \

@@ -22,7 +22,10 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     using Row = typename KernelType<T>::type;
     const int at = rule_.end();
     const tensorflow::Tensor &hidden = context->input(at + 1), &weights = context->input(at + 2),
-                             &grad_loss = context->input(at + 3), &hyper = context->input(at + 4);
+                             &grad_loss = context->input(at + 3), &hyper = context->input(at + 4),
+                             &rounding = context->input(at + 13);
+    StepNumbers numbers(nullptr);
+    OP_REQUIRES_OK(context, FindStepNumbers(tensorflow::DataTypeToEnum<T>::value, hyper, rounding, &numbers));
     LockedVariables variables;  // the table, its slots, the bias
     OP_REQUIRES_OK(context, rule_.Find(context, tensorflow::DataTypeToEnum<T>::value, &variables));
     if (use_bias_) OP_REQUIRES_OK(context, variables.Find(context, at, tensorflow::DT_FLOAT, "bias"));
@@ -55,7 +58,7 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     float* slots[kMaxSlots];
     rule_.Slots(&variables, slots);
     Row* table = Data<T>(variables.writable(0));
-    const TreeStep<Row> step{rule_.get(), table, slots, Data<float>(hyper)};
+    const TreeStep<Row> step{rule_.get(), table, slots, numbers};
     OP_REQUIRES_OK(
         context,
         call.Status(device.Update(

@@ -15,7 +15,8 @@ absl::Status TreeSoftmaxUpdateShape(InferenceContext* c) {
   ShapeHandle table, hidden;
   TF_RETURN_IF_ERROR(RowRuleShape(c, &slots, 4, &table));
   TF_RETURN_IF_ERROR(c->WithRank(table, 2, &table));
-  const int at = 1 + slots;  // bias, hidden, weights, grad_loss, hyper, node_start, node_parent, six saved
+  const int at =
+      1 + slots;  // bias, hidden, weights, grad_loss, hyper, node_start, node_parent, six saved, rounding
   DimensionHandle dim, rows = c->Dim(table, 0);
   bool use_bias;
   TF_RETURN_IF_ERROR(c->GetAttr("use_bias", &use_bias));
@@ -29,6 +30,7 @@ absl::Status TreeSoftmaxUpdateShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(VectorShape(c, at + 2, c->Dim(hidden, 0), "weights", true));
   TF_RETURN_IF_ERROR(VectorShape(c, at + 3, c->Dim(hidden, 0), "grad_loss"));
   TF_RETURN_IF_ERROR(SavedShapes(c, at + 5));
+  TF_RETURN_IF_ERROR(RoundingShape(c, at + 13));
   const DimensionHandle touched = c->UnknownDim();
   c->set_output(0, c->Matrix(c->Dim(hidden, 0), dim));
   c->set_output(1, c->Vector(touched));
@@ -54,6 +56,7 @@ REGISTER_OP("Largeout>TreeSoftmaxUpdate")
     .Input("group_start: int32")
     .Input("pair_lse: float")
     .Input("probs: float")
+    .Input("rounding: int64")
     .Output("d_hidden: Thidden")
     .Output("rows: int64")
     .Output("bias_grads: float")
@@ -71,7 +74,7 @@ variable: The table, [R, d] of type dtype. Updated in place, as slots are.
 slots: float32 variables of the shape of variable (row_wise_adagrad: [R]).
 bias: A variable float32 [R], which is only read; without use_bias anything.
 hidden: [T, d], and the others: as in TreeSoftmaxGrad.
-hyper: the rule's numbers, in the order of row_update.h.
+hyper, rounding: As in RowUpdate.
 d_hidden: [T, d], zero for skipped tokens.
 rows: [U] ascending: all rows of the nodes that the batch passes.
 bias_grads: [U], the gradients of the bias; [0] without use_bias.

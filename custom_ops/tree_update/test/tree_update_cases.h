@@ -15,6 +15,7 @@ template <typename T, typename H = float>
 struct TreeStepProblem {
   TreeStepProblem(Problem<T, H> p, UpdateRule rule, float decay, uint64_t seed)
       : p(std::move(p)), rule(rule), hyper(HyperOf(rule, decay)) {
+    if (this->p.dim % 2 == 1) rounding = RoundingOf<T>(seed);
     Random random(seed);
     const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
     const int64_t rows = this->p.arrays.rows, size = info.slot_per_row ? rows : rows * this->p.dim;
@@ -24,6 +25,7 @@ struct TreeStepProblem {
   Problem<T, H> p;
   UpdateRule rule;
   std::vector<float> hyper;
+  std::vector<int64_t> rounding;
   UpdateState<T> start;
 };
 
@@ -61,12 +63,13 @@ TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_b
   const TreeTouched touched =
       PlanGradient<T>(forward.GradientPlan(), tree, saved, p.tokens, p.dim, way.resume, &backward);
   const ArrayOf<Device, T> table(s.start.table);
-  const ArrayOf<Device, float> slot0(s.start.slots[0]), slot1(s.start.slots[1]), hyper(s.hyper);
+  const ArrayOf<Device, float> slot0(s.start.slots[0]), slot1(s.start.slots[1]);
+  const NumbersOn<Device> numbers(s.hyper, s.rounding);
   float* slots[] = {slot0.get(), slot1.get()};
   const ArrayOf<Device, H> d_hidden(Unwritten<H>(p.tokens * p.dim));
   const ArrayOf<Device, float> bias_grads(Unwritten<float>(p.bias.empty() ? 0 : touched.rows));
   const ArrayOf<Device, int64_t> rows(Unwritten<int64_t>(touched.rows));
-  const TreeStep<T> step{s.rule, table.get(), slots, hyper.get()};
+  const TreeStep<T> step{s.rule, table.get(), slots, numbers.get()};
   CHECK_TRUE(backward.Update(tree, TreeTable<T>{table.get(), on.table.bias, p.dim}, on.hidden.get(),
                              on.weights, on.grad_loss.get(), p.tokens, saved, scratch_bytes, touched.rows,
                              step, d_hidden.get(), rows.get(),
@@ -79,8 +82,8 @@ template <typename Gradient, typename Updater, typename T, typename H>
 TreeStepResult<T, H> InTwoPasses(const TreeStepProblem<T, H>& s, int64_t scratch_bytes) {
   const StepResult<T, H> found = Step<Gradient>(s.p, scratch_bytes);
   TreeStepResult<T, H> r{s.start, found.d_hidden, found.bias_grads, found.rows};
-  const BadIndex bad =
-      Update<Updater>(s.rule, s.p.arrays.rows, s.p.dim, found.rows, found.row_grads, s.hyper, &r.state);
+  const BadIndex bad = Update<Updater>(s.rule, s.p.arrays.rows, s.p.dim, found.rows, found.row_grads, s.hyper,
+                                       &r.state, 1, s.rounding);
   CHECK_TRUE(bad.position == -1);
   return r;
 }

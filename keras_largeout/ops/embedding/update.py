@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_largeout.ops import _library
 from keras_largeout.ops.embedding.reference import embedding_gradient_reference
-from keras_largeout.ops.row_update import row_update_reference
+from keras_largeout.ops.row_update import rounding_input, row_update_reference
 
 
 class LookupGradient(NamedTuple):
@@ -48,11 +48,11 @@ class LookupGradient(NamedTuple):
         return list(self[:4])
 
 
-def embedding_update(rule, variable, slots, lookup, hyper):
+def embedding_update(rule, variable, slots, lookup, hyper, rounding=None):
     """Return `row_update` by the gradient of a lookup in `variable`, which is never in memory; the same bits.
 
     Args:
-        rule, slots, hyper: As in `row_update`.
+        rule, slots, hyper, rounding: As in `row_update`.
         variable: Variable `[rows, dim]` of float32 or bfloat16.
         lookup: `LookupGradient`.
 
@@ -73,6 +73,7 @@ def embedding_update(rule, variable, slots, lookup, hyper):
         weights=lookup.weights,
         grad=lookup.grad,
         hyper=hyper,
+        rounding=rounding_input(rounding),
         rule=rule,
         combiner=lookup.combiner,
         out_of_range=lookup.out_of_range,
@@ -80,11 +81,11 @@ def embedding_update(rule, variable, slots, lookup, hyper):
     )
 
 
-def embedding_update_reference(rule, variable, slots, ids, grad, hyper, **options):
+def embedding_update_reference(rule, variable, slots, ids, grad, hyper, rounding=None, **options):
     """Return what `embedding_update` does, in NumPy and out of place.
 
     Args:
-        rule, variable, slots, hyper: As in `row_update_reference`.
+        rule, variable, slots, hyper, rounding: As in `row_update_reference`.
         ids, grad, **options: As in `embedding_gradient_reference`.
 
     Returns:
@@ -92,4 +93,4 @@ def embedding_update_reference(rule, variable, slots, ids, grad, hyper, **option
     """
     rows, sums, _ = embedding_gradient_reference(variable, ids, grad, **options)
     sums = np.asarray(sums, np.float32).astype(variable.dtype)
-    return row_update_reference(rule, variable, slots, rows, sums, hyper)
+    return row_update_reference(rule, variable, slots, rows, sums, hyper, rounding)

@@ -2,10 +2,10 @@
 exactly.
 """
 
-import ml_dtypes
 import numpy as np
 
-from keras_largeout.ops.fan_in.random import draw, mix32, random_key
+from keras_largeout.ops.fan_in.random import draw, mix32
+from keras_largeout.ops.random_bits import random_key, round_stochastically
 from keras_largeout.ops.row_update import row_update_reference
 
 
@@ -110,20 +110,13 @@ def fan_in_update_reference(rule, weights, slots, gradient, hyper, seed=(0, 0), 
     )
     if weights.dtype == np.float32:
         return out, slots
-    return round_stochastically(out, seed, first_class), slots
+    return _rounded(out, seed, first_class), slots
 
 
-def round_stochastically(values, seed, first_class=0):
-    """Return float32 `[C, K]` to bfloat16: up with the probability of what is cut off; the op's random
-    numbers.
-    """
-    values = np.ascontiguousarray(values, np.float32)
+def _rounded(values, seed, first_class=0):
+    """Return float32 `[C, K]` rounded stochastically to bfloat16, by the op's random numbers."""
     element = np.arange(values.size, dtype=np.uint64) + np.uint64(first_class * values.shape[1])
-    noise = mix32(element, random_key(seed)).reshape(values.shape) & np.uint32(0xFFFF)
-    bits = values.view(np.uint32)
-    rounded = ((bits.astype(np.uint64) + noise) >> np.uint64(16)).astype(np.uint16)
-    rounded = np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
-    return rounded.view(ml_dtypes.bfloat16)
+    return round_stochastically(values, mix32(element, random_key(seed)).reshape(values.shape))
 
 
 def fan_in_top_k_reference(inputs, weights, indices, bias, k):

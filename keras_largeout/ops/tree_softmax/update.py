@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 from keras_largeout.ops import _library
-from keras_largeout.ops.row_update import row_update_reference
+from keras_largeout.ops.row_update import rounding_input, row_update_reference
 
 _open = threading.local()
 
@@ -20,12 +20,13 @@ class TableStep:
     rows and slots of `variable`; the table's own gradient is None, and `taken` is True.
 
     Args:
-        rule, slots, hyper: As in `row_update`.
+        rule, slots, hyper, rounding: As in `row_update`.
         variable: The table, a `tf.Variable` `[rows, dim]`.
     """
 
-    def __init__(self, rule, variable, slots, hyper):
-        self.rule, self.variable, self.slots, self.hyper = rule, variable, slots, hyper
+    def __init__(self, rule, variable, slots, hyper, rounding=None):
+        self.rule, self.variable, self.slots = rule, variable, slots
+        self.hyper, self.rounding = hyper, rounding
         self.taken = False
 
     def __enter__(self):
@@ -82,21 +83,22 @@ def tree_softmax_update(step, bias, hidden, weights, grad_loss, node_start, node
         group_start=saved[3],
         pair_lse=saved[4],
         probs=saved[5],
+        rounding=rounding_input(step.rounding),
         rule=step.rule,
         dtype=step.variable.dtype,
         **options,
     )
 
 
-def tree_softmax_update_reference(rule, variable, slots, rows, row_grads, hyper):
+def tree_softmax_update_reference(rule, variable, slots, rows, row_grads, hyper, rounding=None):
     """Return what `tree_softmax_update` does to a table, in NumPy and out of place.
 
     Args:
-        rule, variable, slots, hyper: As in `row_update_reference`.
+        rule, variable, slots, hyper, rounding: As in `row_update_reference`.
         rows, row_grads: The gradient of the table: of `tree_softmax_reference`, or another's.
 
     Returns:
         `(variable, slots)` after the update: new arrays of the same types.
     """
     sums = np.asarray(row_grads, np.float32).astype(variable.dtype)
-    return row_update_reference(rule, variable, slots, rows, sums, hyper)
+    return row_update_reference(rule, variable, slots, rows, sums, hyper, rounding)

@@ -224,7 +224,7 @@ def test_types_and_variables_are_checked():
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=r'allowed=\["sgd", "momentum"'):
         _library.ops.largeout_row_update(
             variable=variable.handle, slots=[], indices=[0], values=tf.ones((1, 2)), hyper=[0.1, 0.0],
-            rule="adam", dtype=tf.float32,
+            rounding=tf.zeros([0], tf.int64), rule="adam", dtype=tf.float32,
         )  # fmt: skip
 
 

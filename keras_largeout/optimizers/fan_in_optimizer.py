@@ -61,6 +61,11 @@ class FanInOptimizer(FusedOptimizer):
                     f"`{option}` of an `optimizer` that is fused into the backward pass must not be set. "
                     f"Received: {option}={config[option]}"
                 )
+        if config.get("stochastic_rounding"):
+            raise ValueError(
+                "`stochastic_rounding` of the `optimizer` must be False here: the layer rounds bfloat16 "
+                "weights stochastically without it, by its own `seed`. Received: stochastic_rounding=True"
+            )
         super().__init__(given)
         self.rule = _RULES[type(given)]
         self._seed = seed

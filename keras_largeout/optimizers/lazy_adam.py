@@ -18,13 +18,19 @@ class LazyAdam(RowSparse, keras.optimizers.Adam):
     `1 / (1 - beta_1)` steps after each of its batches. A larger learning rate for tables of rare rows makes
     up for it (`keras.optimizers.MultiOptimizer`).
 
-    Takes the arguments of `keras.optimizers.Adam`. `amsgrad` is for dense weights alone. `weight_decay` acts
-    on the rows of the batch.
+    Args:
+        *args: arguments of `keras.optimizers.Adam`. `amsgrad` is for dense weights alone.
+            `weight_decay` acts on the rows of the batch.
+        stochastic_rounding: bool, whether rows of bfloat16 are rounded stochastically, so that small steps
+            move them in the mean. Defaults to `False`: to nearest.
+        rounding_seed: int in `[0, 2^32)`, of the random bits of this rounding. Defaults to `0`.
+        **kwargs: arguments of `keras.optimizers.Adam`.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: `amsgrad`,
-            XLA, a dtype other than float32 and bfloat16, a constraint that does not act on each row by
-            itself, or `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
+            XLA, a dtype other than float32 and bfloat16, `stochastic_rounding` where nothing is rounded by
+            rows, a constraint that does not act on each row by itself, or `use_ema` for a table in files, by
+            columns, of bfloat16 or over several machines.
 
     Example:
 

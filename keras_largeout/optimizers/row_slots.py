@@ -69,6 +69,9 @@ class RowSlots:
 
     def __init__(self, variables=()):
         self.weights = [weight_of(variable) for variable in variables]
+        owners = {}
+        for weight in self.weights:
+            weight.number = owners.setdefault(id(weight.owner), len(owners))
         self.accumulators = {}
         self._found = self._by_variable()
         self._numbers = {}  # id of a table's array or family, or of a weight that is not a table -> number

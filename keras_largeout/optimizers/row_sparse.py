@@ -11,6 +11,7 @@ from keras_largeout.ops.row_update import row_update
 from keras_largeout.optimizers import row_average, row_slices
 from keras_largeout.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_largeout.optimizers.multi_optimizer import MultiOptimizer
+from keras_largeout.optimizers.row_rounding import RoundedRows
 from keras_largeout.optimizers.row_saving import SavedRows
 from keras_largeout.optimizers.row_slots import RowSlots
 from keras_largeout.optimizers.row_step import RowStep, by_rows
@@ -24,7 +25,7 @@ from keras_largeout.replicas.cross_replica import sums_of_replicas
 ONE_PASS_ROWS, ONE_PASS_SIZE = 32, 1 << 18
 
 
-class RowSparse(GradientSums, SavedRows):
+class RowSparse(RoundedRows, GradientSums, SavedRows):
     """First base of an optimizer of this package; the second one is a Keras optimizer.
 
     A gradient that is a `tf.IndexedSlices` updates just the rows that it lists, in place, by the op
@@ -43,6 +44,7 @@ class RowSparse(GradientSums, SavedRows):
     - rows that are not in a batch do not move, even where momentum would move them;
     - a `constraint` acts on the rows updated, and must be `NonNeg`, or a norm over the last axis of a
       matrix;
+    - rows of bfloat16 are rounded to nearest, or stochastically: see `RoundedRows`;
     - `use_ema` keeps the averages of all rows of a table, exactly, and touches only the rows of the batch
       (`row_average.py`). It is refused for tables in files, by columns, on parameter servers or several
       hosts, or of bfloat16, and for row gradients of other weights;
@@ -129,6 +131,7 @@ class RowSparse(GradientSums, SavedRows):
             return
         self.check_sums()
         self._row_slots = RowSlots(variables)
+        self.check_rounding()
         for weight in self._row_slots.weights:
             if weight.is_table:
                 self.check_rows(weight)
@@ -214,6 +217,9 @@ class RowSparse(GradientSums, SavedRows):
                 self.build(variables)
         slots = self._row_slots
         weights = slots.weights if variables is None else [slots[v] for v in variables]
+        for gradient, weight in zip(grads, weights):
+            if gradient is not None and not by_rows(gradient, weight):
+                self.check_whole(weight)
         # Keras would read the averages of all that it trains.
         averaged = self.use_ema and any(w.is_table for w in slots.weights)
         if len(grads) != len(weights) or not (averaged or any(map(by_rows, grads, weights))):

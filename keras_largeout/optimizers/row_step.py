@@ -115,7 +115,9 @@ class RowStep:
         self.optimizer.check_rows(weight)
         slots = [native(slot) for slot in self.optimizer.slots_of(weight.variable)]
         hyper = self._hyper(self.optimizer.decays(weight))
-        return TableStep(self.optimizer.row_rule, weight.native, slots, hyper)
+        return TableStep(
+            self.optimizer.row_rule, weight.native, slots, hyper, self.optimizer.rounding_of(weight)
+        )
 
     def _unscaled(self, gradient):
         return gradient if self.scale is None else gradient / self.scale
@@ -180,9 +182,10 @@ class RowStep:
 
     def _update_rows(self, rows, weight, hyper):
         """Update rows on the owner of a shard, or on every device with a copy."""
-        optimizer = self.optimizer
+        optimizer, rounding = self.optimizer, self.optimizer.rounding_of(weight)
+        rule, slots = optimizer.row_rule, optimizer.slot_names
         if isinstance(rows, LookupGradient):
-            weight.update_by_lookup(optimizer.row_rule, optimizer.slot_names, rows, hyper)
+            weight.update_by_lookup(rule, slots, rows, hyper, rounding)
             return
         if len(weight.copies) > 1 or self._on_hosts(weight):  # merged once, so that the copies stay the same
             rows = rows.merged(weight)
@@ -192,7 +195,7 @@ class RowStep:
         if self.averages is not None and weight.is_table:
             of_rows = self.averages.of_rows(weight, rows.indices)
         with of_rows:
-            weight.update_rows(optimizer.row_rule, optimizer.slot_names, rows.indices, rows.values, hyper)
+            weight.update_rows(rule, slots, rows.indices, rows.values, hyper, rounding)
             weight.constrain_rows(rows.indices)
 
     def _on_every_device(self, variable, function, *args):

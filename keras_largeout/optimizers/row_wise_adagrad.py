@@ -21,13 +21,15 @@ class RowWiseAdagrad(RowSparse, keras.optimizers.Optimizer):
         initial_accumulator_value: float, the first value of the accumulators; not negative. Defaults to
             `0.1`.
         epsilon: float, a small constant under the root. Defaults to `1e-07`.
-        **kwargs: arguments of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`.
+        **kwargs: arguments of `keras.optimizers.Adagrad`. What they mean for rows: see `RowSparse`. Besides,
+            `stochastic_rounding` and `rounding_seed`, as of `SGD`.
 
     Raises:
         ValueError: a negative `initial_accumulator_value`, or an argument that Keras refuses; when weights
             that are updated by rows are seen: a table whose columns are on several devices, XLA, a dtype
-            other than float32 and bfloat16, a constraint that does not act on each row by itself, or
-            `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
+            other than float32 and bfloat16, `stochastic_rounding` where nothing is rounded by rows, a
+            constraint that does not act on each row by itself, or `use_ema` for a table in files, by columns,
+            of bfloat16 or over several machines.
 
     Example:
 

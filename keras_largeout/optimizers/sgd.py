@@ -13,12 +13,18 @@ class SGD(RowSparse, keras.optimizers.SGD):
     With momentum, the velocity of a row decays, and moves the row, only in the steps that have the row in
     their batch.
 
-    Takes the arguments of `keras.optimizers.SGD`. `weight_decay` acts on the rows of the batch.
+    Args:
+        *args: arguments of `keras.optimizers.SGD`. `weight_decay` acts on the rows of the batch.
+        stochastic_rounding: bool, whether rows of bfloat16 are rounded stochastically, so that small steps
+            move them in the mean. Defaults to `False`: to nearest.
+        rounding_seed: int in `[0, 2^32)`, of the random bits of this rounding. Defaults to `0`.
+        **kwargs: arguments of `keras.optimizers.SGD`.
 
     Raises:
         ValueError: an argument that Keras refuses; when weights that are updated by rows are seen: XLA, a
-            dtype other than float32 and bfloat16, a constraint that does not act on each row by itself, or
-            `use_ema` for a table in files, by columns, of bfloat16 or over several machines.
+            dtype other than float32 and bfloat16, `stochastic_rounding` where nothing is rounded by rows, a
+            constraint that does not act on each row by itself, or `use_ema` for a table in files, by columns,
+            of bfloat16 or over several machines.
 
     Example:
 

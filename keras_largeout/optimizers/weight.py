@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_largeout.ops.row_update import rounding_numbers
 from keras_largeout.replicas.devices import device_scope, per_device_variables
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.counting import is_counted
@@ -21,6 +22,7 @@ class Weight:
         owner: what a norm runs over, and what is saved as one: the weight itself, or a whole table.
         slots: dict from names of slots to variables. Keras makes the slots of an ordinary weight.
         kept: the `RowAccumulator` of its gradients, or None.
+        number: int, of its owner among those whose weights the optimizer trains.
         columns: `(start, stop)` where it has some columns of the rows of its owner, else None.
         on_every_host: whether each of several hosts has a copy.
     """
@@ -30,7 +32,7 @@ class Weight:
 
     def __init__(self, variable):
         self.variable, self.owner = variable, variable
-        self.slots, self.kept = {}, None
+        self.slots, self.kept, self.number = {}, None, 0
 
     @property
     def native(self):
@@ -51,24 +53,28 @@ class Weight:
         """Return a context in which ops run on the device that updates its rows, or the first of these."""
         return device_scope(self.copies[0])
 
-    def update_rows(self, rule, slots, indices, values, hyper):
+    def rounding(self, seed, step):
+        """Return by what its rows are rounded stochastically in a step: see `ops.row_update`."""
+        return rounding_numbers(seed + (self.number << 32), step)
+
+    def update_rows(self, rule, slots, indices, values, hyper, rounding=None):
         """Updates rows and their slots in place: see `ops.row_update`.
 
         Args:
             slots: names of the slots of the rule.
         """
         own_slots = [per_device_variables(native(self.slots[name])) for name in slots]
-        update_copies(rule, self.copies, own_slots, indices, values, hyper)
+        update_copies(rule, self.copies, own_slots, indices, values, hyper, rounding)
 
     @property
     def fuses_updates(self):
         """True if `update_by_lookup` is available for it now."""
         return len(self.copies) == 1 and self.variable.constraint is None
 
-    def update_by_lookup(self, rule, slots, lookup, hyper):
+    def update_by_lookup(self, rule, slots, lookup, hyper, rounding=None):
         """Update rows by the gradient of a lookup, a `LookupGradient`, in one pass."""
         own_slots = [per_device_variables(native(self.slots[name])) for name in slots]
-        update_by_lookup(rule, self.copies, own_slots, lookup, hyper)
+        update_by_lookup(rule, self.copies, own_slots, lookup, hyper, rounding)
 
     def constrain_rows(self, indices):
         """Applies the constraint of the weight, if it has one, to rows in place."""
@@ -115,17 +121,23 @@ class TablePart(Weight):
     def device_scope(self):
         return self.variable.device_scope()
 
-    def update_rows(self, rule, slots, indices, values, hyper):
+    def rounding(self, seed, step):
+        first_column = 0 if self.columns is None else self.columns[0]
+        rows = self.owner.numbering(self.variable.part)
+        return rounding_numbers(seed + (self.number << 32), step, rows, first_column)
+
+    def update_rows(self, rule, slots, indices, values, hyper, rounding=None):
         own_slots = [self.slots[name] for name in slots]
-        self.variable.update_rows(rule, own_slots, indices, values, hyper)
+        self.variable.update_rows(rule, own_slots, indices, values, hyper, rounding)
 
     @property
     def fuses_updates(self):
         # A counter reads the rows.
         return super().fuses_updates and self.variable.fuses_updates and not is_counted(self.variable)
 
-    def update_by_lookup(self, rule, slots, lookup, hyper):
-        self.variable.update_by_lookup(rule, [self.slots[name] for name in slots], lookup, hyper)
+    def update_by_lookup(self, rule, slots, lookup, hyper, rounding=None):
+        own_slots = [self.slots[name] for name in slots]
+        self.variable.update_by_lookup(rule, own_slots, lookup, hyper, rounding)
 
     def constrain_rows(self, indices):
         constraint = self.variable.constraint
@@ -146,6 +158,11 @@ class TablePart(Weight):
 def native(variable):
     """Return the `tf.Variable` of a Keras variable, or the `tf.Variable` itself."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def is_bfloat16(variable):
+    """Return whether a Keras variable, or a `tf.Variable`, is of bfloat16."""
+    return tf.as_dtype(variable.dtype) == tf.bfloat16
 
 
 def weight_of(variable):

@@ -103,21 +103,37 @@ class Positions:
         rows = np.where(np.isin(rows, self.hot), -1, rows)
         return np.where(base < 0, self.hot[np.clip(positions, 0, len(self.hot) - 1)], rows)
 
+    @property
+    def has_formula(self):
+        """False where rows are placed by a table of owners, or some are replicated beside others."""
+        return self.kind != "explicit" and self.hot is None
+
+    def formula_of_rows(self, shard):
+        """Return ints `(multiplier, addend, modulus)`: row `i` of a shard is the row
+        `(i * multiplier + addend) % modulus` of the table; without the modulo where `modulus` is 0.
+
+        Raises:
+            NotImplementedError: `has_formula` is False.
+        """
+        if not self.has_formula:
+            raise NotImplementedError(f"No formula tells the rows of {self!r}")
+        start = int(self.offsets[shard]) if self.columns is None else 0
+        if self.kind == "modulo":
+            return self.devices, shard, 0
+        if self.kind == "permutation":
+            inverse = pow(self.multiplier, -1, self.rows)
+            return inverse, (start - self.addend) * inverse % self.rows, self.rows
+        return 1, start, 0
+
     def tensor_of_rows(self, shard, local):
         """Return `rows_at` of the rows `local` (an int64 tensor, or array) of a shard, by arithmetic alone.
 
         Raises:
-            NotImplementedError: rows are placed by a table of owners, or some are replicated beside others.
+            NotImplementedError: `has_formula` is False.
         """
-        start = int(self.offsets[shard]) if self.columns is None else 0
-        if self.kind == "explicit" or self.hot is not None:
-            raise NotImplementedError(f"No formula tells the rows of {self!r}")
-        if self.kind == "modulo":
-            return local * self.devices + shard
-        if self.kind == "permutation":
-            inverse = pow(self.multiplier, -1, self.rows)
-            return (local + (start - self.addend) % self.rows) % self.rows * inverse % self.rows
-        return local + start
+        multiplier, addend, modulus = self.formula_of_rows(shard)
+        rows = local * multiplier + addend
+        return rows % modulus if modulus else rows
 
     @functools.cached_property
     def _row_of_position(self):

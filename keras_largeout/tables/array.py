@@ -258,6 +258,20 @@ class ShardedArray:
             return local
         return self.placement.tensor_of_rows(key, local)
 
+    def numbering(self, key):
+        """Return ints `(multiplier, addend, modulus)` that number the rows of the part `key`, as in
+        `ops.row_update.rounding_numbers`.
+
+        The numbers are logical rows where these are a formula, and else positions: no two rows of the array
+        have the same.
+        """
+        if key == HOT:
+            return 1, 0, 0
+        placement = self.placement
+        return (
+            placement.formula_of_rows(key) if placement.has_formula else (1, int(placement.offsets[key]), 0)
+        )
+
     def held(self, key, rows):
         """Return which of the logical `rows` the part `key` has, and their local indices."""
         for part, here, there, _ in self._split(np.asarray(rows, np.int64)):

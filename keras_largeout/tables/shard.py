@@ -32,11 +32,13 @@ class ShardVariable(LazyTfVariable):
         kept: where an optimizer accumulates gradients, the `RowAccumulator` of this part; else None.
         can_prefetch: whether steps are faster where `prefetch` has said which rows they will use.
         fuses_updates: whether there is a way `update_by_lookup`.
+        has_places: whether a row stays where it is, so that its place tells which row it is.
     """
 
     kept = None
     can_prefetch = False
     fuses_updates = True
+    has_places = True
     _made = None  # the `tf.Variable`
 
     def __init__(self, array, part, shape, dtype, name, trainable, device=None, mirrored=False):
@@ -145,17 +147,17 @@ class ShardVariable(LazyTfVariable):
                     resource=copy.handle, indices=indices, updates=tf.cast(rows, copy.dtype)
                 )
 
-    def update_rows(self, rule, slots, indices, values, hyper):
+    def update_rows(self, rule, slots, indices, values, hyper, rounding=None):
         """Updates rows and their slots in a step, in place, in every copy: see `ops.row_update`.
 
         Args:
             slots: the parts of the slots that are beside this one.
         """
-        update_copies(rule, self.copies, [slot.copies for slot in slots], indices, values, hyper)
+        update_copies(rule, self.copies, [slot.copies for slot in slots], indices, values, hyper, rounding)
 
-    def update_by_lookup(self, rule, slots, lookup, hyper):
+    def update_by_lookup(self, rule, slots, lookup, hyper, rounding=None):
         """Update rows by the gradient of a lookup, a `LookupGradient`, of a part without copies."""
-        update_by_lookup(rule, self.copies, [slot.copies for slot in slots], lookup, hyper)
+        update_by_lookup(rule, self.copies, [slot.copies for slot in slots], lookup, hyper, rounding)
 
     def prefetch(self, indices):
         """Prefetch the rows that the next steps will use. The current steps use the rows of the last call.
@@ -219,7 +221,7 @@ class ShardVariable(LazyTfVariable):
         return f"<ShardVariable path={self.path}, shape={tuple(self.shape)}, dtype={self.dtype}>"
 
 
-def update_copies(rule, copies, slots, indices, values, hyper):
+def update_copies(rule, copies, slots, indices, values, hyper, rounding=None):
     """Run one `row_update` on each device that has the rows: the owner, or every device with a copy.
 
     Args:
@@ -228,14 +230,14 @@ def update_copies(rule, copies, slots, indices, values, hyper):
     """
     for copy, *own_slots in zip(copies, *slots):
         with device_scope(copy):
-            row_update(rule, copy, own_slots, indices, values, hyper)
+            row_update(rule, copy, own_slots, indices, values, hyper, rounding=rounding)
 
 
-def update_by_lookup(rule, copies, slots, lookup, hyper):
+def update_by_lookup(rule, copies, slots, lookup, hyper, rounding=None):
     """Update rows by the gradient of a lookup, a `LookupGradient`, in one pass."""
     for copy, *own_slots in zip(copies, *slots):
         with device_scope(copy):
-            embedding_update(rule, copy, own_slots, lookup, hyper)
+            embedding_update(rule, copy, own_slots, lookup, hyper, rounding)
 
 
 def refuse_files(shards):

@@ -26,6 +26,7 @@ class CachedShard(ShardVariable):
 
     can_prefetch = True
     fuses_updates = False
+    has_places = False
 
     def __init__(self, cache, **kwargs):
         self.cache = cache
@@ -114,7 +115,7 @@ class CachedShard(ShardVariable):
 
         self.cache.alone([indices, rows], write)
 
-    def update_rows(self, rule, slots, indices, values, hyper):
+    def update_rows(self, rule, slots, indices, values, hyper, rounding=None):
         def update():
             here, places, there, others = self.cache.split(indices)
             with device_scope(self.held):

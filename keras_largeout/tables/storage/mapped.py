@@ -95,11 +95,11 @@ class MappedShard(ShardVariable):
             rows = tf.reshape(tf.cast(rows, self.dtype), [-1, self._dim])
             write_records(self._made, indices, content_of(rows, records[:, self.records.begin :]))
 
-    def update_rows(self, rule, slots, indices, values, hyper):
+    def update_rows(self, rule, slots, indices, values, hyper, rounding=None):
         with device_scope(self._made):
             indices = self.prepare(indices)
             values = tf.reshape(values, [-1, self._dim])
-            record_update(rule, self._made, indices, values, hyper, self.dtype, self._dim)
+            record_update(rule, self._made, indices, values, hyper, self.dtype, self._dim, rounding)
 
     def prepare(self, indices):
         """Give rows and slots that were never written their first values. Call it before they are written.

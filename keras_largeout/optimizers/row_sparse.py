@@ -141,6 +141,8 @@ class RowSparse(RoundedRows, GradientSums, SavedRows):
             super().build(variables)
             if self.gradient_accumulation_steps:
                 self._row_slots.add_accumulators()
+        for table in {weight.owner.table for weight in self._row_slots.weights if weight.is_table}:
+            table.reset_new_slots()
         if self._row_slots.has_rows:
             self.track_state()
 

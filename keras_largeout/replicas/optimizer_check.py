@@ -110,7 +110,7 @@ def _where_ours(optimizer, shard, replicas):
     # The part's `tf.Variable` is not exactly its rows.
     if table.folder is not None or table.caches is not None:
         return "a table is in files or has `cache_rows`"
-    if table.resets_rows and _has_slots(optimizer):
+    if table.resets and _has_slots(optimizer):
         return "a `vocabulary` gives rows of a table to other ids"
     # TensorFlow makes slots for variables of the strategy alone, and this one is not.
     if (table.remote or tf.distribute.has_strategy()) and _has_slots(optimizer):

@@ -1,5 +1,7 @@
 """Gives rows of a table back the values that they had at first, with all that an optimizer keeps of them."""
 
+import weakref
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +25,7 @@ class RowReset:
 
     def __init__(self, table, initializer, start, stop):
         self.table, self.start, self.stop = table, start, stop
-        table.resets_rows = True
+        table.resets = [*table.resets, weakref.ref(self)]
         with tf.init_scope():
             draw = chunks.initial_rows(initializer, (stop - start, *table.shape[1:]), table.array.dtype)
             self._first = np.asarray(draw(0, min(stop - start, _KEPT_ROWS)))
@@ -34,13 +36,30 @@ class RowReset:
         Where a strategy has several replicas, one call for all of them, outside of replicas.
         """
         first = tf.gather(self._first, rows % len(self._first))
-        for key, held, values in self._held(rows + self.start, first):
+        held = list(self._held(rows + self.start, first))
+        self._write(held, self.table.array.arrays())
+        if not tf.executing_eagerly():
+            self._calls_in_graph().append(held)
+
+    def reset_new_slots(self):
+        """Reset rows in the slots that an optimizer has made in this graph after a call in it."""
+        if not tf.executing_eagerly():
+            for held in self._calls_in_graph():
+                self._write(held, self.table.array.arrays()[1:])
+
+    def _calls_in_graph(self):
+        """Return what the calls in this graph have reset, a list that belongs to the graph."""
+        key = f"rows reset by keras_largeout {id(self)}"
+        return tf.compat.v1.get_default_graph().get_collection_ref(key)
+
+    def _write(self, held, arrays):
+        for key, rows, values in held:
             columns = self.table.array.columns_of(key)
             kept = self.table.array.parts[key].kept
             if kept is not None:
-                kept.drop(held)
-            for array in self.table.array.arrays():
-                array.parts[key].overwrite(held, _first_rows(array, key, held, values, columns))
+                kept.drop(rows)
+            for array in arrays:
+                array.parts[key].overwrite(rows, _first_rows(array, key, rows, values, columns))
 
     def move(self, source, target):
         """Copy the rows `source` to `target`, eagerly. The other rows of `source` are reinitialized.

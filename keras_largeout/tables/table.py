@@ -93,7 +93,8 @@ class ShardedTable:
             or None. Both have `plan_name`, `tables`, `placement`, `counter` and the methods
             `even_placement`, `check_move` and `move_to`.
         counter: a `LoadCounter` where the load is measured, else None.
-        resets_rows: bool, whether a step may give rows back their first values (`RowReset`).
+        resets: list of weak references to the `RowReset`s, by which a step may give rows back their first
+            values.
         sections, family: of a `StackedTable`; a table by itself has neither.
 
     Example:
@@ -104,7 +105,7 @@ class ShardedTable:
     np.float32(8000.0)
     """
 
-    resets_rows = False
+    resets: list[Any] = []  # noqa: RUF012
     sections = ()
     family = None
 
@@ -169,6 +170,11 @@ class ShardedTable:
         if of_table:  # those that it had when the folder was made
             return LazyInitializer(self.folder.first, shape, dtype)
         return LazyInitializer.of(initializer, shape, dtype)
+
+    def reset_new_slots(self) -> None:
+        """Reset rows in slots that an optimizer has made in a graph in which they were reset before."""
+        for reset in filter(None, [reference() for reference in self.resets]):
+            reset.reset_new_slots()
 
     @property
     def shards(self) -> list[keras.Variable]:

@@ -115,6 +115,25 @@ def model_of(optimizer=None, devices=1, many=False, **options):
     return model
 
 
+@pytest.mark.parametrize("accumulated", [None, 2])
+def test_slots_that_are_made_in_the_first_graph_begin_anew(accumulated):
+    """Keras builds the optimizer while it traces the first step; without other weights there is one trace."""
+    found = []
+    for built in (False, True):
+        items, first = DynamicVocabulary(CAPACITY), keras.initializers.RandomUniform(seed=4)
+        table = kl.layers.ShardedEmbedding(33, 3, first, combiner="mean", vocabulary=items)
+        ids = keras.Input((2,), dtype="int64")
+        model = kl.Model(ids, table(ids))
+        model.compile(kl.optimizers.Adagrad(0.1, gradient_accumulation_steps=accumulated), "mse")
+        if built:
+            model.optimizer.build(model.trainable_variables)
+        for step in range(5):
+            model.train_on_batch(np.arange(16).reshape(8, 2) + 16 * step, np.ones((8, 3)))
+        found.append([array.numpy() for array in table.table.array.arrays()])
+    for array, expected in zip(*found):
+        np.testing.assert_array_equal(array, expected)
+
+
 def state(model):
     """The table, its slots and the vocabulary of a model."""
     large = model.get_layer("large")

@@ -11,10 +11,17 @@ import tensorflow as tf
 from keras_largeout._checks import positive_int
 from keras_largeout.files.verified_loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
-from keras_largeout.layers._saved_state import LayerState, SavedVariables
+from keras_largeout.layers._saved_state import LayerState, NotSaved, SavedVariables
 from keras_largeout.layers._steps import calls_of_step
-from keras_largeout.layers._vocabulary_ids import IdsOfRows, as_numbers, slots_to_clear
+from keras_largeout.layers._vocabulary_ids import (
+    IdsOfRows,
+    as_bytes,
+    as_numbers,
+    as_strings,
+    slots_to_clear,
+)
 from keras_largeout.layers._vocabulary_placing import place_anew
+from keras_largeout.ops._gradients import colocated_with
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.mixing import mixed
@@ -51,7 +58,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
     training, share the rows of unknown ids. What it knows is a part of the model's weights: it is in
     files, checkpoints and `get_weights`, and goes with an export.
 
-    Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`.
+    Give it to an embedding as its `vocabulary`: `ShardedEmbedding(vocabulary=)`, `TableConfig(vocabulary=)`;
+    and to a head, whose targets are then ids: `FullSoftmax(vocabulary=)` and the others (see `Head`).
     The embedding then takes the ids as they come, and a row that another id gets begins again: with a first
     value, first values of the optimizer's slots, and none of the gradients that are being accumulated. So the
     optimizer must be one of `kl.optimizers`, or Keras's SGD without momentum. (First values are drawn by the
@@ -81,6 +89,9 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             part in nothing. As in `keras.layers.IntegerLookup`. Defaults to `1`.
         mask_value: None, or the id that means padding: it gets row 0, and no other id does. Defaults to
             `None`.
+        keep_strings: int, the bytes of the longest id, where ids are strings that `strings_of` and the
+            predictors of heads are to answer with: so many are kept for each row. 0: of strings there are
+            hashes alone. A string with a byte 0 comes back without it. Defaults to `0`.
         **kwargs: `name` and the like.
 
     Call arguments:
@@ -95,6 +106,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     Raises:
         ValueError: an argument outside its range.
+        TypeError: in a call, ids that are no strings where `keep_strings` is set.
+        tf.errors.InvalidArgumentError: in a call, a string that is longer.
 
     Example:
 
@@ -118,6 +131,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         evict: str = "lfu",
         num_oov_indices: int = 1,
         mask_value: int | str | None = None,
+        keep_strings: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -136,6 +150,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             )
         self.admit_after, self.evict = int(admit_after), evict
         self.num_oov_indices, self.mask_value = int(num_oov_indices), mask_value
+        self.keep_strings = positive_int("keep_strings", keep_strings, minimum=0)
         self.supports_jit = False  # custom ops
         self.autocast = False
         self._resets, self._state, self._placed = [], {}, None
@@ -157,14 +172,17 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         if self.built:
             return
         blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
-        check_loaded_size(self.name, 16 * self.capacity + 64 * blocks)
-        device = least_loaded_server(16 * self.capacity + 64 * blocks) if on_servers() else "CPU:0"
+        nbytes = (16 + self.keep_strings) * self.capacity + 64 * blocks
+        check_loaded_size(self.name, nbytes)
+        device = least_loaded_server(nbytes) if on_servers() else "CPU:0"
         made = {
             "keys": (EMPTY, (self.capacity,), "int64"),
             "scores": (0, (self.capacity,), "int64"),
             "sketch": (0, (blocks, 64), "uint8"),
             "clock": (0, (2,), "int64"),
         }
+        if self.keep_strings:
+            made["strings"] = (0, (self.capacity, self.keep_strings), "uint8")
         self._state = {
             name: PlainWeight(self.name, first, shape, dtype, name, device)
             for name, (first, shape, dtype) in made.items()
@@ -199,6 +217,28 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         slots = self._slots(given, sought, training)
         return [self._rows_of(*each) for each in zip(ids, slots, padding)]
 
+    def classes_of(
+        self, ids: tf.Tensor, nothing: tf.Tensor, training: bool, calls: list[Any] | None = None
+    ) -> tf.Tensor:
+        """Return the rows of ids as a head needs them, int64; -1 for padding and for ids without a row.
+
+        Args:
+            ids: int32, int64 or string tensor of any shape.
+            nothing: bool, of that shape: which of them are no ids.
+            training: bool, whether the others are counted and get rows.
+            calls: the list of `calls_of_step` in whose step this is. None: of the one that is under way.
+                Defaults to `None`.
+        """
+        padding = self._is_padding(ids)
+        nothing = nothing if padding is None else nothing | padding
+        sought = tf.where(nothing, tf.constant(EMPTY, tf.int64), as_numbers(ids))
+        (slots,) = self._slots([ids], [sought], training, calls)
+        return tf.where(slots >= 0, slots + self.first_row, tf.constant(-1, tf.int64))
+
+    def has_id(self) -> tf.Tensor:
+        """Return which of the rows from `first_row` on have an id, bool `[capacity]`."""
+        return self.keys != EMPTY
+
     def _is_padding(self, values):
         return None if self.mask_value is None else values == tf.constant(self.mask_value, values.dtype)
 
@@ -209,7 +249,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         rows = tf.where(slots >= 0, slots + self.first_row, unknown)
         return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
 
-    def _slots(self, given, sought, training):
+    def _slots(self, given, sought, training, calls=None):
         """Return the slots of the ids of each tensor, those after the update in training; -1: none."""
         if is_exporting():
             return [stock_find(self._state["keys"].value, ids) for ids in sought]
@@ -217,36 +257,50 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             return [tf.fill(tf.shape(ids), tf.constant(-1, tf.int64)) for ids in sought]
         if not (training and self.trainable):
             return [find(self._state["keys"].value, ids) for ids in sought]
-        calls = calls_of_step(self)
+        calls = calls_of_step(self) if calls is None else calls
         for seen, slots in calls:
             if len(seen) == len(given) and all(a is b for a, b in zip(seen, given)):
                 return slots
-        flat = tf.concat([tf.reshape(ids, [-1]) for ids in sought], 0)
+        flat = [tf.concat([tf.reshape(ids, [-1]) for ids in sought], 0)]
+        if self.keep_strings:
+            strings = tf.concat([tf.reshape(values, [-1]) for values in given], 0)
+            flat.append(as_bytes(strings, self.keep_strings))
         slots = tf.split(self._updated(flat, begins_step=not calls), [tf.size(ids) for ids in sought])
         slots = [tf.ensure_shape(tf.reshape(s, tf.shape(i)), i.shape) for s, i in zip(slots, sought)]
         calls.append((given, slots))
         return slots
 
-    def _updated(self, ids, begins_step):
-        """Return the slots of flat ids, which are counted over all replicas together; -1: none."""
+    def _updated(self, flat, begins_step):
+        """Return the slots of flat ids, which are counted over all replicas together; -1: none.
+
+        Args:
+            flat: list of the ids, int64 `[n]`, and of their bytes, uint8 `[n, keep_strings]`, if they are
+                kept.
+        """
         replica = several_replicas()
         if replica is None:
-            return self._update(ids, begins_step)
+            return self._update(flat, begins_step)
 
-        def of_all(strategy, ids):
-            parts, hosts = strategy.experimental_local_results(ids), hosts_of(strategy)
-            here = tf.concat(parts, 0)
-            route = AllGather(hosts, here)  # every host has a copy of the vocabulary, and does the same to it
-            slots = route.local(self._update(route.forward(here), begins_step))
-            return tuple(tf.split(slots, [tf.size(part) for part in parts]))
+        def of_all(strategy, *flat):
+            parts, hosts = [strategy.experimental_local_results(each) for each in flat], hosts_of(strategy)
+            here = [tf.concat(each, 0) for each in parts]
+            # Every host has a copy of the vocabulary, and does the same to it.
+            route = AllGather(hosts, here[0])
+            slots = self._update([_of_all_hosts(route, hosts, each) for each in here], begins_step)
+            return tuple(tf.split(route.local(slots), [tf.size(part) for part in parts[0]]))
 
-        return replica.merge_call(of_all, args=(ids,))[replica_index()]
+        return replica.merge_call(of_all, args=tuple(flat))[replica_index()]
 
-    def _update(self, ids, begins_step):
+    def _update(self, flat, begins_step):
         state = {name: weight.value for name, weight in self._state.items()}
+        strings = state.pop("strings", None)
         slots, replaced = update(
-            **state, ids=ids, admit_after=self.admit_after, evict=self.evict, begins_step=begins_step
+            **state, ids=flat[0], admit_after=self.admit_after, evict=self.evict, begins_step=begins_step
         )
+        if strings is not None:
+            with colocated_with(strings.handle):
+                kept = tf.squeeze(tf.where(slots >= 0), 1)
+                strings.scatter_update(tf.IndexedSlices(tf.gather(flat[1], kept), tf.gather(slots, kept)))
         for reset in filter(None, [reset() for reset in self._resets]):
             reset(replaced + self.first_row)
         return slots
@@ -265,11 +319,20 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
 
     # What it knows.
 
-    def get_vocabulary(self) -> dict[int, int]:
-        """Return the ids that have a row, by row: dict from int rows to int ids (of strings their hashes)."""
+    def get_vocabulary(self) -> dict[int, int] | dict[int, str]:
+        """Return the ids that have a row, by row: dict from int rows to ids.
+
+        They are ints; of strings their hashes, or with `keep_strings` the strings.
+        """
         keys = self._state["keys"].numpy() if self.built else np.zeros(0, np.int64)
         slots = np.flatnonzero(keys != EMPTY)
-        return dict(zip((slots + self.first_row).tolist(), keys[slots].tolist()))
+        ids = keys[slots].tolist()
+        if self.keep_strings and ids:
+            ids = [
+                text.decode(errors="replace")
+                for text in as_strings(tf.gather(self.strings, slots)).numpy().tolist()
+            ]
+        return dict(zip((slots + self.first_row).tolist(), ids))
 
     def ids_of(self, rows: Any) -> Any:
         """Return the ids that rows belong to: of strings their hashes, of rows without an id -1.
@@ -291,6 +354,31 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         array([70, 12])
         """
         return IdsOfRows(self, name=f"{self.name}_ids")(rows)
+
+    def strings_of(self, rows: Any) -> Any:
+        """Return the strings that rows belong to; "" for rows without one. `keep_strings` must be set.
+
+        Args:
+            rows: as in `ids_of`.
+
+        Returns:
+            strings, of the shape of `rows`.
+
+        Raises:
+            ValueError: the vocabulary keeps no strings.
+
+        Example:
+
+        >>> items = kl.layers.DynamicVocabulary(100, keep_strings=20)
+        >>> items.strings_of(items(tf.constant(["ann", "bob"]), training=True)).numpy()
+        array([b'ann', b'bob'], dtype=object)
+        """
+        if not self.keep_strings:
+            raise ValueError(
+                "`keep_strings` of a DynamicVocabulary must be the bytes of the longest string, for "
+                f"`strings_of`. Received: {self.name!r} with keep_strings=0"
+            )
+        return IdsOfRows(self, strings=True, name=f"{self.name}_strings")(rows)
 
     def remove(self, ids: Any = None, unused_for: int | None = None) -> np.ndarray:
         """Remove ids, eagerly. Their rows begin again, with the optimizer's slots, and are free.
@@ -324,6 +412,9 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         keys[slots], scores[slots] = EMPTY, 0
         self._state["keys"].assign(keys)
         self._state["scores"].assign(scores)
+        if self.keep_strings and len(slots):
+            nothing = tf.zeros([len(slots), self.keep_strings], tf.uint8)
+            self.strings.scatter_update(tf.IndexedSlices(nothing, tf.constant(slots, tf.int64)))
         for reset in filter(None, [reset() for reset in self._resets]):
             reset(tf.constant(slots + self.first_row, tf.int64))
         return removed
@@ -333,8 +424,14 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         """The ids by the order of their slots, int64 `[capacity]`."""
         return self._state["keys"].value
 
+    @property
+    def strings(self) -> tf.Variable:
+        """The bytes of the strings by the order of their slots, uint8 `[capacity, keep_strings]`."""
+        return self._state["strings"].value
+
     def saved_parts(self) -> list[Any]:
-        return [SavedVariables(self._state)]
+        nothing = [] if self.keep_strings else [NotSaved("strings", "keep_strings")]
+        return [SavedVariables(self._state), *nothing]
 
     def load_own_variables(self, store: Any) -> None:
         if may_have_other_rows() and "keys" in store and len(store["keys"]) != self.capacity:
@@ -348,6 +445,10 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self._state["keys"].assign(placed.keys)
         self._state["scores"].assign(placed.scores)
         self._state["clock"].assign([np.asarray(store["clock"])[0], 0])
+        if self.keep_strings:
+            strings = np.zeros((self.capacity, self.keep_strings), np.uint8)
+            strings[placed.target] = np.asarray(store["strings"])[placed.source]
+            self._state["strings"].assign(strings)
         self._placed = placed
 
     def move_rows(self, capacity: int | None = None) -> None:
@@ -373,4 +474,12 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             "evict": self.evict,
             "num_oov_indices": self.num_oov_indices,
             "mask_value": self.mask_value,
+            **({"keep_strings": self.keep_strings} if self.keep_strings else {}),
         }
+
+
+def _of_all_hosts(route, hosts, values):
+    """Return the rows of all hosts. Bytes travel as int32, which all collectives have."""
+    if values.dtype != tf.uint8 or hosts.is_alone:
+        return route.forward(values)
+    return tf.cast(route.forward(tf.cast(values, tf.int32)), tf.uint8)

@@ -113,3 +113,83 @@ def test_one_of_ids_and_unused_for():
             items.remove(**options)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`inputs` must be integers"):
         items.remove(ids=[0.5])
+
+
+def of_strings(devices=1, capacity=CAPACITY):
+    with strategy_of(devices).scope():
+        items = DynamicVocabulary(capacity, name="items", keep_strings=9)
+        names = keras.Input((2,), dtype="string")
+        table = kl.layers.ShardedEmbedding(
+            items.vocabulary_size(), 4, vocabulary=items, combiner="sum", name="table"
+        )
+        model = kl.Model(names, keras.layers.Dense(1)(table(names)))
+        model.compile(kl.optimizers.Adagrad(0.1), "mse")
+    return model, items
+
+
+NAMES = tf.constant([["é", "a b"], ["a b", ""], ["x" * 9, "d"], ["d", "é"]])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_strings_are_kept(devices, tmp_path):
+    model, items = of_strings(devices)
+    model.fit(NAMES, np.ones(4), batch_size=2, verbose=0)
+    rows = items(NAMES)
+    assert items.strings_of(rows).numpy().tolist() == NAMES.numpy().tolist()
+    names = {"é", "a b", "", "x" * 9, "d"}
+    assert set(items.get_vocabulary().values()) == names
+    assert items.strings_of(np.array([[0, CAPACITY + 1, -1]])).numpy().tolist() == [[b""] * 3]
+    assert items.strings_of(rows).numpy().tolist()[0] == ["é".encode(), b"a b"]
+    model.save(tmp_path / "model.keras")
+    with strategy_of(devices).scope():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("table").vocabulary.get_vocabulary() == items.get_vocabulary()
+    larger = kl.resize(model, {"items": 3 * CAPACITY}).get_layer("table")
+    assert set(larger.vocabulary.get_vocabulary().values()) == names
+    known = {name: row for row, name in larger.vocabulary.get_vocabulary().items()}
+    for row, name in items.get_vocabulary().items():
+        np.testing.assert_array_equal(
+            larger.table.numpy()[known[name]], model.get_layer("table").table.numpy()[row]
+        )
+    gone = items(tf.constant(["a b"])).numpy()
+    items.remove(ids=["a b"])
+    assert items.strings_of(gone).numpy().tolist() == [b""]
+    assert set(items.get_vocabulary().values()) == names - {"a b"}
+
+
+def test_kept_strings_follow_their_rows():
+    _, items = of_strings(capacity=16)
+    for start in range(0, 64, 4):
+        words = np.array([f"w{start + i}" for i in range(4)])
+        items(tf.constant(words), training=True)
+        found = items(tf.constant(words))
+        assert items.strings_of(found).numpy().tolist() == [word.encode() for word in words]
+    ids, names = items.ids_of(np.arange(17)).numpy(), items.strings_of(np.arange(17)).numpy()
+    hashes = tf.strings.to_hash_bucket_fast(names, 2**63 - 1).numpy()
+    assert (np.where(ids == -1, -1, hashes) == ids).all() and (ids != -1).sum() == 16
+
+
+def test_an_export_and_its_delta_have_the_strings(tmp_path):
+    model, items = of_strings()
+    model.fit(NAMES, np.ones(4), verbose=0)
+    serving = kl.Model(model.input, {"names": items.strings_of(items(model.input))})
+    kl.export_saved_model(serving, tmp_path / "1")
+    served = tf.saved_model.load(str(tmp_path / "1"))
+    assert served.serve(NAMES)["names"].numpy().tolist() == NAMES.numpy().tolist()
+    items(tf.constant(["new"]), training=True)
+    sent = kl.serving.export_delta(serving, tmp_path / "1", tmp_path / "1.delta")
+    assert sent["changed_rows"] < 20
+    kl.serving.apply_delta(served, tmp_path / "1.delta")
+    assert served.serve(tf.constant([["new", "?"]]))["names"].numpy().tolist() == [[b"new", b""]]
+
+
+def test_what_cannot_be_kept():
+    items = DynamicVocabulary(CAPACITY, keep_strings=3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="strings of at most keep_strings=3 bytes"):
+        items(tf.constant(["abcd"]), training=True)
+    with pytest.raises(TypeError, match="`inputs` must be strings where `keep_strings` is set"):
+        items(tf.constant([1]), training=True)
+    with pytest.raises(ValueError, match="`keep_strings` of a DynamicVocabulary must be the bytes of"):
+        DynamicVocabulary(CAPACITY).strings_of(np.array([1]))
+    with pytest.raises(ValueError, match="`keep_strings` must be an integer of at least 0"):
+        DynamicVocabulary(CAPACITY, keep_strings=-1)

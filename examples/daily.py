@@ -74,12 +74,10 @@ def build(args):
     table = kl.layers.ShardedEmbedding(rows, args.dim, vocabulary=items, combiner="mean")
     parts = [kl.layers.ShardedEmbedding(args.users, args.dim)(user), table(history)]
     hidden = keras.layers.Dense(args.dim)(keras.layers.Concatenate()(parts))
-    head = kl.layers.SampledSoftmax(rows, 0, "in_batch", kernel=table, use_bias=False)
+    head = kl.layers.SampledSoftmax(rows, 0, "in_batch", kernel=table, vocabulary=items, use_bias=False)
     model = kl.Model({"user": user, "history": history}, head(hidden))
     model.compile(kl.optimizers.LazyAdam(1e-2), loss=head.loss)
-    best = head.predictor(model, k=10)
-    outputs = {"items": items.ids_of(best.output["ids"]), "scores": best.output["scores"]}
-    return model, kl.Model(model.input, outputs), items
+    return model, head.predictor(model, k=10), items
 
 
 def recall(found, y):
@@ -90,12 +88,9 @@ def recall(found, y):
 def train(model, items, x, y, args):
     """Give the items of a day their rows, and train on it. Returns the ids that are new, and those gone."""
     before = set(items.get_vocabulary().values())
-    # The whole day is one step of the vocabulary, so that `unused_for` counts days.
-    classes = items(tf.constant(np.c_[x["history"], y]), training=True).numpy()[:, -1]
-    items.remove(unused_for=args.keep)
-    items.trainable = False  # in `fit` it counts nothing
-    model.fit(x, np.where(classes > 0, classes, -1), batch_size=args.batch, epochs=args.epochs, verbose=0)
-    items.trainable = True
+    model.fit(x, y, batch_size=args.batch, epochs=args.epochs, verbose=0)
+    steps_per_day = args.epochs * -(-len(y) // args.batch)  # which the vocabulary counts
+    items.remove(unused_for=args.keep * steps_per_day)
     after = set(items.get_vocabulary().values())
     return after - before, before - after
 
@@ -142,8 +137,8 @@ def main():
         print(TITLES)
         for day in range(1, args.days):
             x, y = visits(day, args)
-            old = recall(first.serve(x)["items"], y)
-            found = recall(server.answers(x)["items"], y)  # by the model of yesterday
+            old = recall(first.serve(x)["ids"], y)
+            found = recall(server.answers(x)["ids"], y)  # by the model of yesterday
             new, gone = train(model, items, x, y, args)
             whole, delta = f"{folder}/{day}", f"{folder}/{day}.delta"
             kl.export_saved_model(serving, whole)

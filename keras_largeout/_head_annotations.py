@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 _HEADS = "_largeout_heads"  # weak references to the heads that a tensor went through
 _SCORES = "_largeout_scores"  # what losses made of it
 _TRAINING = "_largeout_training"  # whether they come from a call of the head in training
+_CALLS = "_largeout_calls"  # the calls of the head's vocabulary in the same step of training
 _BEST = "_largeout_best"  # the best classes of it, by head
 _GROUPS = "_largeout_groups"  # the group of each row
 _ITEMS = "_largeout_items"  # the `GivenItems` that the head was called with
@@ -55,7 +56,7 @@ def annotate(hidden, head, inputs=None):
 
 def copy_annotations(hidden, copy):
     """Copy all annotations of `hidden` to `copy`, a tensor of the same values."""
-    for attribute in (_HEADS, _SCORES, _TRAINING, _BEST, _GROUPS, _ITEMS, _EXCLUDED):
+    for attribute in (_HEADS, _SCORES, _TRAINING, _CALLS, _BEST, _GROUPS, _ITEMS, _EXCLUDED):
         if hasattr(hidden, attribute):
             with contextlib.suppress(AttributeError):
                 setattr(copy, attribute, getattr(hidden, attribute))
@@ -76,6 +77,17 @@ def annotate_training(hidden, training):
 def in_training(hidden):
     """Return whether a head returned `hidden` in training; False where that is unknown."""
     return getattr(hidden, _TRAINING, False)
+
+
+def annotate_calls(hidden, calls):
+    """Record the list in which the head's vocabulary notes its calls of the step that made `hidden`."""
+    with contextlib.suppress(AttributeError):
+        setattr(hidden, _CALLS, calls)
+
+
+def calls_of(hidden):
+    """Return the list that `annotate_calls` has recorded; None where it did not."""
+    return getattr(hidden, _CALLS, None)
 
 
 def annotate_items(hidden, items):

@@ -169,7 +169,7 @@ def _change(config, rows):
     for table in tables:
         if table.get("vocabulary") is not None and table["name"] in rows:
             raise ValueError(
-                f"`rows` must not name {table['name']!r}: it has a row for each id of a DynamicVocabulary. "
+                f"`rows` must not name {table['name']!r}: it has a row for each id of a vocabulary. "
                 f"Name that, {table['vocabulary']['config']['name']!r}, and give its capacity"
             )
     rows = _tied_too({**rows, **_of_vocabularies(rows, tables)}, tables)
@@ -189,7 +189,7 @@ def _of_vocabularies(rows, tables):
     for table in tables:
         vocabulary = (table.get("vocabulary") or {"config": {"name": None}})["config"]
         if vocabulary["name"] in rows:
-            argument = next(name for name in ("input_dim", "vocabulary_size") if name in table)
+            argument = next(name for name in _ROWS.values() if name in table)
             found[table["name"]] = (
                 table[argument] - vocabulary["capacity"] + whole_buckets(rows[vocabulary["name"]])
             )

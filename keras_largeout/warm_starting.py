@@ -107,8 +107,8 @@ class _Table(NamedTuple):
             argument: str, for errors.
         """
         if self.vocabulary is not None and ids is None:
-            known = self.vocabulary.get_vocabulary()
-            return list(known.values()), np.fromiter(known, np.int64, len(known))
+            rows = np.array(list(self.vocabulary.get_vocabulary()), np.int64)
+            return self.vocabulary.ids_of(rows).numpy().tolist(), rows
         if ids is None:
             return range(len(self.rows)), np.arange(len(self.rows))
         ids = np.asarray(ids)

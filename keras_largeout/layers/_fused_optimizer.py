@@ -74,9 +74,9 @@ class FusedOptimizerMixin(LayerState):
 class FusedHeadMixin(FusedOptimizerMixin):
     """The same for a `Head`, whose loss takes the step."""
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
         self.check_fused_optimizer()
-        return super().call(inputs)
+        return super().call(inputs, training)
 
     def losses_with_fused_update(self, hidden, losses_of):
         """Return `losses_of(hidden)`, a tuple of tensors. The first are the losses; the others get no

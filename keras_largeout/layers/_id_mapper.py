@@ -36,11 +36,7 @@ class IdMapper:
                     "`vocabulary` must be a DynamicVocabulary or None. "
                     f"Received: vocabulary={vocabulary!r} of type {type(vocabulary).__name__}"
                 )
-            if vocabulary.vocabulary_size() != rows:
-                raise ValueError(
-                    f"`{argument}` must be that of the vocabulary, {vocabulary.vocabulary_size()} "
-                    f"(`vocabulary.vocabulary_size()`). Received: {argument}={rows}"
-                )
+            check_vocabulary_size(vocabulary, rows, argument)
             if padding and vocabulary.mask_value is None:
                 raise ValueError(
                     "`mask_zero` must be False where the vocabulary has no `mask_value`: its row 0 is no "
@@ -95,6 +91,15 @@ class IdMapper:
         """
         value = 0 if self.vocabulary is None else self.vocabulary.mask_value
         return IsToken(value, length)(ids)
+
+
+def check_vocabulary_size(vocabulary, rows, argument):
+    """Raise ValueError unless a vocabulary has `rows` rows. `argument`: str, how the layer calls them."""
+    if vocabulary.vocabulary_size() != rows:
+        raise ValueError(
+            f"`{argument}` must be that of the vocabulary, {vocabulary.vocabulary_size()} "
+            f"(`vocabulary.vocabulary_size()`). Received: {argument}={rows}"
+        )
 
 
 def vocabulary_config(vocabulary):

@@ -26,10 +26,11 @@ def named_tables(layer):
             for name in configs
         }
     if isinstance(layer, TableHead):
-        vocabulary = getattr(layer.tied_to(), "vocabulary", None)
-        own = (
-            {} if layer.tied_to() is not None else {layer.name: lambda: (RowRange(layer.kernel.array), None)}
-        )
+        of_ids = layer.class_vocabulary
+        changes = of_ids is not None and of_ids.changes
+        vocabulary = of_ids.layer if changes else getattr(layer.tied_to(), "vocabulary", None)
+        kernel = {layer.name: lambda: (RowRange(layer.kernel.array), vocabulary)}
+        own = kernel if layer.tied_to() is None else {}
         biases = {f"{layer.name}/bias": lambda: (RowRange(layer.bias.array), vocabulary)}
         return own | (biases if layer.use_bias else {})
     return {}

@@ -11,6 +11,12 @@ def head_of(y_pred):
     return heads_of(y_pred)[-1] if heads_of(y_pred) else None
 
 
+def classes_of(y_true, y_pred):
+    """Return targets as class numbers, for the output of a head that is given ids of its `vocabulary`."""
+    vocabulary = head_of(y_pred).class_vocabulary
+    return y_true if vocabulary is None else vocabulary.classes(y_true)
+
+
 def nothing_to_measure(y_pred):
     """Return True while Keras builds a model symbolically, and `y_pred` has lost the note of its head."""
     return is_symbolic() and not isinstance(y_pred, dict) and head_of(y_pred) is None

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_largeout._checks import positive_int
 from keras_largeout.metrics._hits import find_hits
-from keras_largeout.metrics._scores import best_of, head_of, nothing_to_measure
+from keras_largeout.metrics._scores import best_of, classes_of, head_of, nothing_to_measure
 from keras_largeout.metrics._weights import per_row
 
 
@@ -41,8 +41,10 @@ class AtK(keras.metrics.Metric):
                 matrix `[batch, num_classes]`, sparse or dense, as in the losses of heads: a sparse one of
                 floats or bools, any other if `num_classes` is known, from the metric or the head.
             y_pred: int `[..., m]`, m >= k, the ids of `top_k`, best first; or what `head.predictor` returns,
-                a dict with these at "ids"; or the output of a model that ends in a head, in `compile`: its k
-                best classes are then found in every step, and rows that are masked are left out.
+                a dict with these at "ids" (those of its `vocabulary`, if the head has one, which may be
+                strings: then `y_true` has them, too); or the output of a model that ends in a head, in
+                `compile`: its k best classes are then found in every step, and rows that are masked are left
+                out.
             sample_weight: optional, a weight per row, `[...]`, or of the first axes of that shape.
 
         Raises:
@@ -55,7 +57,8 @@ class AtK(keras.metrics.Metric):
         counted, num_classes, head = None, self.num_classes, head_of(y_pred)
         if head is not None:
             num_classes = head.num_classes
-            y_pred, counted = best_of(y_true, y_pred, self.k)
+            best, counted = best_of(y_true, y_pred, self.k)
+            y_true, y_pred = classes_of(y_true, y_pred), best
         hits = find_hits(y_true, y_pred, self.k, num_classes)
         top, bottom = self.parts(hits)
         ids = y_pred["ids"] if isinstance(y_pred, dict) else y_pred

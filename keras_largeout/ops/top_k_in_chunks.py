@@ -52,7 +52,7 @@ def _candidates(scores, k):
     )
 
 
-def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
+def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None, present=None):
     """Return the k largest logits of every example, and the logsumexp of all of them.
 
     Args:
@@ -63,10 +63,11 @@ def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
         k: int, `1 <= k <= classes`; or an int32 scalar tensor, which is not checked.
         excluded: None, or int32 `[pairs, 2]`: an example and a class id that is not one of its best; ids
             that are no class exclude nothing.
+        present: None, or bool `[classes]`: which of them may be among the best; the logsumexp is of all.
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[examples, k]`, descending, int32 `[examples, k]` (ties go to the
-        smaller id), and float32 `[examples]`. Where fewer than k are not excluded, scores of `NO_CLASS`
+        smaller id), and float32 `[examples]`. Where fewer than k are left, scores of `NO_CLASS`
         follow.
     """
     # Finite, for whoever looks for infinities (`tf.debugging.enable_check_numerics`). Places without a class
@@ -86,6 +87,8 @@ def top_k_in_chunks(logits_of, examples, classes, step, k, excluded=None):
             pairs = tf.boolean_mask(pairs, (pairs[:, 1] >= 0) & (pairs[:, 1] < tf.size(rows)))
             with tf.control_dependencies([total]):  # the logits are no longer read: no copy of them
                 logits = tf.tensor_scatter_nd_update(logits, pairs, tf.fill(tf.shape(pairs)[:1], nothing))
+        if present is not None:
+            logits = tf.where(tf.gather(present, rows), logits, nothing)
         logits, columns = _candidates(logits, k)
         # Those found before come first: they have the smaller ids, and win ties.
         scores, ids = best_of([scores, logits], [ids, columns + start], k)

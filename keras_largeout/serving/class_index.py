@@ -170,7 +170,7 @@ class ClassIndex:
             ValueError: `path` is an address such as "gs://...".
         """
         numbers = {"effort": self._effort, "ef_search": self.ef_search}
-        arrays = {"mean": self._mean, "longest": self._longest}
+        arrays = {"mean": self._mean, "longest": self._longest, "classes": self._classes}
         arrays |= {} if self.labels is None else {"labels": self.labels}
         _index_files.write(path, self._graph, {**self._settings, **numbers}, arrays)
 
@@ -181,6 +181,7 @@ class ClassIndex:
         self._graph_of = load_library(settings["library"])
         self._set_labels(arrays.get("labels"))
         self._mean, self._longest = arrays["mean"], arrays["longest"]
+        self._classes = arrays.get("classes", np.arange(settings["num_classes"]))
         self._graph = self._graph_of.load(graph, len(self._mean) + 1)
 
     def _needed_head(self):
@@ -207,6 +208,10 @@ class ClassIndex:
                 f"Received: a head without those of {np.sum(bias <= NOT_THERE / 2)} items"
             )
         rows = np.c_[rows, np.float32(bias)]
+        self._classes = np.arange(len(rows))
+        if head.class_vocabulary is not None:  # those that stand for no id are never found
+            self._classes = np.flatnonzero(head.class_vocabulary.present(len(rows)))
+            rows = rows[self._classes]
         self._mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         rows -= self._mean
         squares = np.square(rows).sum(axis=1, keepdims=True)
@@ -246,8 +251,11 @@ class ClassIndex:
             )
         lead, flat = queries.shape[:-1], queries.reshape([-1, dim])
         excluded = excluded_ids(exclude, len(flat), lead, self._class_of)
-        wanted = min(k + excluded.shape[1], num_classes)
+        wanted = min(k + excluded.shape[1], len(self._classes))
         scores, ids = self._nearest(flat, wanted)
+        if wanted < k:
+            missing = [(0, 0), (0, k - wanted)]
+            scores, ids = (np.pad(found, missing, constant_values=-1) for found in (scores, ids))
         left_out = np.zeros(ids.shape, bool)
         for column in excluded.T:
             left_out |= ids == column[:, None]
@@ -300,7 +308,8 @@ class ClassIndex:
         distances, ids = self._graph.search(np.c_[vectors, ends], k, max(self.ef_search, k))
         squares = np.square(vectors).sum(axis=1, keepdims=True)
         scores = (self._longest + squares - distances) / 2 + vectors @ self._mean[:, None]
-        return scores, np.array(ids)
+        ids = np.array(ids)
+        return scores, np.where(ids < 0, -1, self._classes[ids])
 
 
 def _settings_of(head):

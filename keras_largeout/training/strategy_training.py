@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_largeout._keras import all_layers, optimizers_inside
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
@@ -76,6 +77,7 @@ class StrategyTraining(Saving, StrategySteps):
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         call = _bound(keras.Model.fit, self, args, kwargs)
+        _check_strings(call)
         self.check_callbacks(call.get("callbacks"))
         if not self._hosts.is_alone:
             loops = {
@@ -94,6 +96,7 @@ class StrategyTraining(Saving, StrategySteps):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         call = _bound(keras.Model.evaluate, self, args, kwargs)
+        _check_strings(call)
         call["x"], call["steps"] = self._by_workers(call, "x", "steps", anew=True)
         call["verbose"] = self._verbose(call.get("verbose", "auto"))
         with self._running_on_cluster():
@@ -177,6 +180,17 @@ class StrategyTraining(Saving, StrategySteps):
                 if isinstance(error, Exception):
                     dispatcher_of(self._cluster_strategy).forget()
             raise
+
+
+def _check_strings(call):
+    """Raise ValueError where the data are NumPy arrays of strings, which Keras does not take."""
+    for name in ("x", "y", "validation_data"):
+        for array in keras.tree.flatten(call.get(name)):
+            if isinstance(array, np.ndarray) and array.dtype.kind in "SU":
+                raise ValueError(
+                    f"`{name}` must be a tensor where it has strings, such as tf.constant makes of an array; "
+                    f"Keras takes no arrays of them. Received: {name} with an array of dtype {array.dtype}"
+                )
 
 
 def _bound(method, model, args, kwargs):

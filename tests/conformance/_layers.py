@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+import tensorflow as tf
 from _mirrored import cut_below_the_root
 
 import keras_largeout as kl
@@ -117,6 +118,16 @@ def of_vocabulary():
     )
 
 
+def head_of_vocabulary():
+    """Fewer classes than ids: those of some ids are given to others, and begin again with seeded values."""
+    ids = kl.layers.DynamicVocabulary(16, num_oov_indices=0)
+    ids(tf.range(CLASSES, dtype=tf.int64), training=True)  # frozen, a head knows some
+    first = keras.initializers.RandomUniform(seed=5)
+    return kl.layers.FullSoftmax(
+        ids.vocabulary_size(), kernel_initializer=first, vocabulary=ids, name="large"
+    )
+
+
 def sparse_dense(**options):
     return kl.layers.SparseDense(DIM, CLASSES, activation="tanh", placement="modulo", name="large", **options)
 
@@ -172,6 +183,7 @@ LAYERS = {
     "HierarchicalSoftmax": last(tree_head),
     "FullSoftmax": last(lambda: kl.layers.FullSoftmax(CLASSES, label_smoothing=0.1, name="large")),
     "SampledSoftmax": last(lambda: kl.layers.SampledSoftmax(CLASSES, 7, seed=3, name="large")),
+    "FullSoftmax, vocabulary": last(head_of_vocabulary),
     "FullSoftmax, cosine": last(
         lambda: kl.layers.FullSoftmax(CLASSES, margin=("arcface", 0.3), name="large", **COSINE)
     ),

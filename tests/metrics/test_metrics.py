@@ -142,6 +142,23 @@ def test_large_ids_are_not_rounded():
     assert float(metric.result()) == 0.5
 
 
+def test_ids_of_all_64_bits():
+    """Their number times that of the rows is beyond int64."""
+    ids = 2**62 + np.array([[5, 6], [7, 8], [9, 10], [11, 12]])
+    labels = [[2**62 + 6, 2**62 + 5], [2**62 + 7, 3], [2**62, -1], [2**62 + 12, 2**62 + 12]]
+    for metric, expected in ((metrics.RecallAtK(2), (1 + 0.5 + 0 + 1) / 4), (metrics.MRR(2), 2.5 / 4)):
+        metric.update_state(labels, {"ids": ids})
+        assert float(metric.result()) == expected
+
+
+def test_strings():
+    ids, labels = tf.constant([["a", "b"], ["c", ""]]), tf.constant([["b", "", "x"], ["d", "c", ""]])
+    for y_true in (labels, tf.ragged.constant([["b", "x"], ["d", "c"]]), tf.sparse.from_dense(labels)):
+        metric = metrics.RecallAtK(2)
+        metric.update_state(y_true, {"ids": ids})
+        assert float(metric.result()) == 0.5
+
+
 def test_config_round_trip(batch):
     for metric in _metrics(batch[-1]):
         again = keras.metrics.deserialize(keras.metrics.serialize(metric))

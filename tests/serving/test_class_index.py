@@ -193,6 +193,22 @@ def test_exclusion_leaves_no_more_than_there_is(rng, exact):
     check_equal(found.search(queries, 3, exclude=[[], []]), head, queries, 3)
 
 
+def test_classes_without_an_id_are_not_found(rng, exact):
+    items = kl.layers.DynamicVocabulary(CLASSES, num_oov_indices=1)
+    classes = items(tf.range(5), training=True).numpy()
+    head = kl.layers.FullSoftmax(items.vocabulary_size(), vocabulary=items)
+    head.build((None, DIM))
+    head.kernel.assign(rng.normal(size=(head.num_classes, DIM)))
+    queries = rng.normal(size=(2, DIM)).astype("float32")
+    found = kl.serving.index(head)
+    best = found.search(queries, 7, exclude=[[classes[0]], [-1]])
+    assert set(best["ids"][0]) == {-1, *classes[1:]} and best["ids"][:, 5:].tolist() == [[-1, -1]] * 2
+    check_equal({name: part[:, :4] for name, part in best.items()}, head, queries, 4, [[classes[0]], [-1]])
+    items(tf.constant([7]), training=True)
+    found.refresh()
+    check_equal(found.search(queries, 6), head, queries, 6)
+
+
 def test_labels_both_ways(rng, exact):
     head = make_head(rng)
     labels = [f"item {i}" for i in range(CLASSES)]

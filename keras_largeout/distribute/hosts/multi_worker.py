@@ -62,6 +62,12 @@ class SyncStrategy:
         TensorFlow deals a batch out in parts: to the first replica of each host, then to the second of each.
         """
         hosts = hosts_of(self.all_hosts)
+        for leaf in keras.tree.flatten(outputs):
+            if self._parts(leaf)[0].dtype == tf.string:
+                raise ValueError(
+                    "Outputs of `predict` on several hosts must be numbers: strings do not travel between "
+                    "them. Call the model on each host, or export it. Received: an output of strings"
+                )
         return keras.tree.map_structure(
             lambda leaf: tf.concat([all_gather(hosts, part)[0] for part in self._parts(leaf)], axis=0),
             outputs,

@@ -76,6 +76,7 @@ class FanInWeights:
 
     Attributes:
         kernel, bias: `ShardedTable`s; `bias` may be None. connections: `ShardedArray`.
+        kernel_initializer: the initializer of the kernel.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class FanInWeights:
         shape, limit = (num_classes, fan_in), 1 / math.sqrt(fan_in)
         if kernel_initializer is None:
             kernel_initializer = keras.initializers.RandomUniform(-limit, limit, seed=seed)
-        self.num_inputs, self.fan_in = num_inputs, fan_in
+        self.num_inputs, self.fan_in, self.kernel_initializer = num_inputs, fan_in, kernel_initializer
         make = {"trainable": trainable, "placement": "range"}
         self.kernel = ShardedTable(shape, kernel_initializer, dtype=dtype, name="kernel", **make)
         self.bias = ShardedTable(shape[:1], bias_initializer, name="bias", **make) if use_bias else None

@@ -180,7 +180,7 @@ class SoftmaxWeights:
         """The `Hosts` that have the classes together; `ALONE` where this one has all."""
         return ALONE if is_exporting() or self.kernel.is_whole else self.kernel.hosts
 
-    def top_scores(self, hidden, k, normalized=True, excluded=None):
+    def top_scores(self, hidden, k, normalized=True, excluded=None, present=None):
         """Return the k best classes: float32 `[n, k]` log-probabilities (or logits), int32 `[n, k]` ids.
 
         Args:
@@ -189,18 +189,19 @@ class SoftmaxWeights:
             normalized: bool, whether log-probabilities are asked for.
             excluded: None, or int32 `[pairs, 2]`, tokens and class ids, where there is one host: others
                 follow, and at last (-inf, -1).
+            present: None, or bool `[num_classes]`: the classes that may be found.
         """
         hosts = self.hosts
         route = AllGather(hosts, hidden)
-        best, chosen, total = self._top_here(route.forward(hidden), k, excluded)
+        best, chosen, total = self._top_here(route.forward(hidden), k, excluded, present)
         best, chosen = best_of_hosts(hosts, route, best, chosen, k)
         total = logsumexp_of_hosts(hosts, route, total)
-        if excluded is not None:  # some tokens may have fewer classes left
+        if not (excluded is None and present is None):  # some tokens may have fewer classes left
             best, chosen = marked_missing(best, chosen, best <= NO_CLASS)
         best += 0.0 * tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)  # NaN gives NaN
         return (best - total[:, None] if normalized else best), chosen
 
-    def _top_here(self, hidden, k, excluded=None):
+    def _top_here(self, hidden, k, excluded, present):
         """Return the k best logits of this process (or all), their class ids, and the logsumexp of all."""
         logits, ids, totals = [], [], []
         parts = self.parts()
@@ -209,8 +210,9 @@ class SoftmaxWeights:
             with part.on_its_device():
                 most = tf.minimum(k, part.count) if tf.is_tensor(k) else min(k, part.count)
                 here = None if excluded is None else excluded - [0, part.first]
+                found = None if present is None else present[part.first : part.first + part.count]
                 scores, places, total = stock_full_top_k(
-                    hidden, part.kernel, part.bias, part.count, most, here, self._normalize
+                    hidden, part.kernel, part.bias, part.count, most, here, self._normalize, found
                 )
                 logits.append(scores)
                 ids.append(places + part.first)

@@ -37,7 +37,7 @@ def check_targets(y_true, hidden, num_classes):
     y_true = y_true if composite else tf.convert_to_tensor(y_true)
     if y_true.dtype == tf.string:
         raise TypeError(
-            "`y_true` must be ids of classes, integers, such as keras.layers.StringLookup makes of strings. "
+            "`y_true` must be ids of classes, integers. Give the head a `vocabulary` to train it on strings. "
             "Received: dtype=string"
         )
     multi_hot = isinstance(y_true, tf.SparseTensor) or (
@@ -59,6 +59,9 @@ def _class_ids(y_true, hidden):
 def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
     """Return the `ScoredOutput` of a batch: see `Head.score`."""
     mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
+    if head.class_vocabulary is not None:
+        y_true = head.class_vocabulary.classes_of_targets(y_true, hidden, ignore_class)
+        ignore_class = None
     check_targets(y_true, hidden, head.num_classes)
     found, like, present = head.targets(y_true, hidden, ignore_class)
     are_labels = isinstance(found, LabelLists)

@@ -26,7 +26,7 @@ def top_k(head, hidden, k, exclude=None):
         return tf.zeros(shape), tf.zeros(shape, tf.int32)
     flat = tf.reshape(hidden, [-1, head.dim])
     if exclude is None:
-        best = head.best_classes(flat, k)
+        best = head.present_classes(flat, k)
     else:
         best = head.best_without(flat, k, classes_per_token("exclude", exclude, lead, head.num_classes))
     found = [tf.reshape(part, shape) for part in _differentiable(head, flat, *best)]
@@ -88,6 +88,46 @@ def _best_of_more(search, hidden, k, excluded, wanted):
     kept, places = tf.math.top_k(kept, k)  # of equal ones the first: the order stays
     scores, ids = (tf.gather(part, places, batch_dims=1) for part in (scores, ids))
     return marked_missing(scores, ids, kept <= 0)
+
+
+def best_present(head, hidden, k):
+    """Return the k best classes that stand for an id; see `Head.present_classes`.
+
+    Of the k best of all, and then of twice as many, and so on, those are taken: classes without an id have
+    learnt to be improbable, and few are among the best. (A `TableHead` scores all classes anyway, and masks
+    these.)
+
+    Raises:
+        NotImplementedError: several hosts have the head's weights, and would search unequally often.
+    """
+    tables = {shard.array.table for shard in getattr(head, "shards", ())}
+    if not (is_exporting() or all(table.hosts.is_alone for table in tables)):
+        raise NotImplementedError(
+            f"The best classes of a {type(head).__name__} with a `vocabulary` are searched on one host: "
+            "export the predictor, or take a FullSoftmax or SampledSoftmax. Received: several hosts, for the "
+            f"head {head.name!r}"
+        )
+    present = head.class_vocabulary.present(head.num_classes)
+
+    def search(wanted, *_):
+        scores, ids = head.best_classes(hidden, wanted)
+        kept = tf.cast(tf.gather(present, ids), tf.int32)
+        enough = tf.reduce_all(tf.reduce_sum(kept, axis=1) >= k) | (wanted >= head.num_classes)
+        kept, places = tf.math.top_k(kept, k)  # of equal ones the first: the order stays
+        scores, ids = (tf.gather(part, places, batch_dims=1) for part in (scores, ids))
+        scores, ids = marked_missing(scores, ids, kept <= 0)
+        return tf.minimum(2 * wanted, head.num_classes), scores, ids, enough
+
+    shape = tf.TensorShape([None, tf.get_static_value(k)])
+    none = tf.fill([tf.shape(hidden)[0], k], -1)
+    found = tf.while_loop(
+        lambda wanted, scores, ids, enough: ~enough,
+        search,
+        (tf.convert_to_tensor(k), tf.cast(none, tf.float32), none, tf.constant(False)),
+        shape_invariants=(tf.TensorShape([]), shape, shape, tf.TensorShape([])),
+        parallel_iterations=1,
+    )
+    return found[1], found[2]
 
 
 def classes_per_token(name, classes, lead, num_classes):

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._head_annotations import annotate_training, in_training
+from keras_largeout._head_annotations import in_training
 from keras_largeout.distribute.outputs.softmax_weights import SoftmaxWeights
+from keras_largeout.layers._class_vocabulary import ClassVocabulary
 from keras_largeout.layers._fused_optimizer import FusedHeadMixin
 from keras_largeout.layers._inputs import hidden_length, hidden_vectors
 from keras_largeout.layers._saved_state import NotSaved
@@ -42,6 +43,7 @@ class TableHead(FusedHeadMixin, Head):
         normalize: bool, whether scores are `cos(hidden, kernel[class]) / temperature`.
         margin: None, or `("arcface" or "cosface", m)`, by which targets are lowered in training.
         label_smoothing: float in [0, 1).
+        vocabulary: as in `Head`.
         class_weight: None, or `[num_classes]`, by which the losses of tokens are multiplied; True: those of
             the weights that are going to be loaded.
         kernel_initializer, kernel_constraint: as in `keras.layers.Dense`.
@@ -64,9 +66,12 @@ class TableHead(FusedHeadMixin, Head):
         margin: tuple[str, float] | None = None,
         label_smoothing: float = 0.0,
         class_weight: ArrayLike | None = None,
+        vocabulary: keras.Layer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, **kwargs)
+        super().__init__(num_classes, vocabulary, **kwargs)
+        if self.class_vocabulary is not None:
+            self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
         self.normalize = bool(normalize)
         if self.normalize and use_bias:
             raise ValueError(
@@ -157,6 +162,7 @@ class TableHead(FusedHeadMixin, Head):
         self.softmax_weights = SoftmaxWeights(kernel, bias, self, self.normalize)
         track_shards(self, *self._own_tables())
         self.build_optimizer(self._own_tables())
+        self._reset_rows()
         self.built = True
         self.track_state()
 
@@ -168,6 +174,19 @@ class TableHead(FusedHeadMixin, Head):
         counts = np.asarray(self._first_counts, np.float64)
         biases = np.log(counts / counts.sum())
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
+
+    def _reset_rows(self):
+        """Have rows begin again for other ids: of the head's own tables, as the embedding has those it
+        shares.
+        """
+        if self._tied is not None and self.class_vocabulary is not None:
+            self.class_vocabulary.adopt(self, self.tied_to())
+        changing = self.class_vocabulary
+        if changing is None and hasattr(getattr(self.tied_to(), "vocabulary", None), "on_replaced"):
+            changing = self._of_embedding = ClassVocabulary(self.tied_to().vocabulary, self)
+        if changing is not None:
+            own = dict.fromkeys(self._own_tables(), self.kernel_initializer)
+            changing.reset_rows(own | ({} if self.bias is None else {self.bias: self._first_biases()}))
 
     @property
     def kernel(self) -> Any:
@@ -182,14 +201,6 @@ class TableHead(FusedHeadMixin, Head):
     @property
     def initialized(self) -> bool:
         return self.softmax_weights.initialized
-
-    def call(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
-        hidden = super().call(inputs)
-        annotate_training(hidden, training)
-        return hidden
-
-    def compute_output_spec(self, inputs: tf.Tensor, training: bool | None = False) -> keras.KerasTensor:
-        return super().compute_output_spec(inputs)
 
     def token_losses(self, y_true, hidden, active=None):
         return self.weighed_losses(y_true, hidden, active, None)[0]
@@ -262,8 +273,12 @@ class TableHead(FusedHeadMixin, Head):
         return -tf.reshape(self.softmax_weights.terms(flat, classes).ce, tf.shape(y))
 
     def best_classes(self, hidden, k, excluded=None):
-        weights = self.softmax_weights
-        return weights.top_scores(self.scaled(hidden), k, self.has_log_probs, excluded)
+        of_ids = self.class_vocabulary
+        present = None if of_ids is None else of_ids.present(self.num_classes)
+        return self.softmax_weights.top_scores(self.scaled(hidden), k, self.has_log_probs, excluded, present)
+
+    def present_classes(self, hidden, k):
+        return self.best_classes(hidden, k)
 
     def best_without(self, hidden, k, excluded):
         if not self.softmax_weights.hosts.is_alone:

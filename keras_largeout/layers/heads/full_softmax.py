@@ -68,6 +68,8 @@ class FullSoftmax(TableHead):
             probability of its target, so that tokens that the model has learned count less; `log_prob` and
             metrics do not know of it. A step computes the logits a second time. Not with `margin` or
             `label_smoothing`. Defaults to `0.0`.
+        vocabulary: None; a `DynamicVocabulary`; or a Keras `StringLookup` or `IntegerLookup`. Targets are
+            ids then, and a predictor answers with ids: see `Head`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the kernel is bfloat16; sums are in
             float32. With `"mixed_bfloat16"` it is float32, and the products are of bfloat16 on GPUs and on
             processors with AVX512-BF16.
@@ -125,6 +127,7 @@ class FullSoftmax(TableHead):
         margin: tuple[str, float] | None = None,
         class_weight: ArrayLike | None = None,
         focal_gamma: float = 0.0,
+        vocabulary: keras.Layer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -141,6 +144,7 @@ class FullSoftmax(TableHead):
             margin=margin,
             label_smoothing=label_smoothing,
             class_weight=class_weight,
+            vocabulary=vocabulary,
             **kwargs,
         )
         if not z_loss >= 0:

@@ -22,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import number_of_classes, positive_int
-from keras_largeout._head_annotations import ScoredOutput, annotate
+from keras_largeout._head_annotations import ScoredOutput, annotate, annotate_training
+from keras_largeout.layers._class_vocabulary import ClassVocabulary
 from keras_largeout.layers._inputs import check_keras_3
 from keras_largeout.layers.heads import _scoring, _search
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
@@ -60,8 +61,17 @@ class Head(keras.layers.Layer):
     `initialized`. One that computes the losses of lists sets `scores_lists`, and one whose losses are not
     -log p(y | hidden) overrides `log_prob` and `has_log_probs`.
 
+    With a `vocabulary`, targets are ids: any integers but -1, or strings but "", which stand for no target.
+    The loss maps them to classes. In training new ids are counted and get classes, as in an embedding of the
+    same vocabulary; the weights of a class that another id gets begin again. An id without a class, such as a
+    new one in `evaluate`, counts as no target. `TopK` and `predictor` answer with ids, and take ids as
+    `exclude`. Classes that stand for no id are never among the best. The methods of the head (`top_k`,
+    `log_prob`, `sample`, ...) have class numbers.
+
     Args:
         num_classes: int > 0.
+        vocabulary: None; a `DynamicVocabulary`; or a Keras `StringLookup` or `IntegerLookup`, whose ids do
+            not change. `num_classes` is its `vocabulary_size()`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -71,8 +81,10 @@ class Head(keras.layers.Layer):
         the same: the hidden vectors.
 
     Raises:
-        ValueError: `num_classes` is not a positive integer; in `compile`, a loss or metric that takes the
-            hidden vectors for something else.
+        ValueError: `num_classes` is not a positive integer, or not that of the `vocabulary`; `vocabulary` is
+            another layer, or with a number for each class (`counts`, `class_weight`, `label_weights`) a
+            `DynamicVocabulary`; in `compile`, a loss or metric that takes the hidden vectors for something
+            else.
 
     Example:
 
@@ -87,25 +99,30 @@ class Head(keras.layers.Layer):
     has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
     searches = False  # whether `best_classes` are found by ops that have no gradient themselves
 
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+    def __init__(self, num_classes: int, vocabulary: keras.Layer | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = positive_int("num_classes", num_classes)
+        self.vocabulary = vocabulary
+        self.class_vocabulary = None if vocabulary is None else ClassVocabulary(vocabulary, self)
         self.supports_masking = True
         self.supports_jit = False  # custom ops
         register(self)
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    def call(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
         check_keras_3(self, inputs)
         check_optimizer(self)
         check_call(self)
         hidden = tf.identity(inputs)  # its own tensor: other heads may get the same inputs
         annotate(hidden, self, inputs)
+        annotate_training(hidden, training)
+        if training and self.class_vocabulary is not None:
+            self.class_vocabulary.annotate_step(hidden)
         return hidden
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def compute_output_spec(self, inputs: tf.Tensor) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: tf.Tensor, training: bool | None = False) -> keras.KerasTensor:
         hidden = super().compute_output_spec(inputs)
         annotate(hidden, self, inputs)
         return hidden
@@ -341,6 +358,19 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    def present_classes(
+        self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return `best_classes` of those that stand for an id; all do where there is no `vocabulary`.
+
+        Args:
+            hidden: float `[n, dim]`.
+            k: int, or an int32 scalar tensor.
+        """
+        if self.class_vocabulary is None:
+            return self.best_classes(hidden, k)
+        return _search.best_present(self, hidden, k)
+
     def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
         """Return the scores that `best_classes` has found, computed again where their gradient is asked for.
 
@@ -371,7 +401,7 @@ class Head(keras.layers.Layer):
             k: int.
             excluded: int32 `[n, m]`, class ids of each token, -1 being none.
         """
-        return _search.best_without(self.best_classes, hidden, k, excluded, self.num_classes)
+        return _search.best_without(self.present_classes, hidden, k, excluded, self.num_classes)
 
     def predictor(
         self,
@@ -432,4 +462,15 @@ class Head(keras.layers.Layer):
         number_of_classes(k, self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_classes": self.num_classes}
+        own = None if self.class_vocabulary is None else self.class_vocabulary.config()
+        vocabulary = {} if own is None else {"vocabulary": own}  # a head of one's own may not know it
+        return {**super().get_config(), "num_classes": self.num_classes, **vocabulary}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Head":
+        if config.get("vocabulary") is None:
+            return super().from_config(config)
+        vocabulary = keras.saving.deserialize_keras_object(config["vocabulary"])
+        head = super().from_config({**config, "vocabulary": vocabulary})
+        head.class_vocabulary.is_copy = True
+        return head

@@ -29,7 +29,7 @@ from keras_largeout.replicas.hosts import ALONE
 from keras_largeout.tables.lookup import LogicalRows
 from keras_largeout.tables.placing import check_placement
 from keras_largeout.tables.table import ShardedTable, track_shards
-from keras_largeout.trees import Tree
+from keras_largeout.trees import Tree, head_tail
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
@@ -72,6 +72,9 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             On one device the gradients of the rows are then never in memory. Defaults to `None`.
         class_weight: array `[num_classes]` of numbers from 0 on, or None, as in `FullSoftmax`. Defaults to
             `None`.
+        vocabulary: None; a `DynamicVocabulary`; or a Keras `StringLookup` or `IntegerLookup`. Targets are
+            ids then, and a predictor answers with ids: see `Head`. With a `DynamicVocabulary` the default
+            tree takes classes to be equally frequent. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` the rows are bfloat16; sums are in
             float32. With `"mixed_bfloat16"` they are float32, and products of wide nodes are of bfloat16 on
             GPUs and on processors with AVX512-BF16.
@@ -117,9 +120,14 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         placement: str | Placement | Plan = "auto",
         optimizer: str | keras.Optimizer | None = None,
         class_weight: ArrayLike | None = None,
+        vocabulary: keras.Layer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, **kwargs)
+        super().__init__(num_classes, vocabulary, **kwargs)
+        if self.class_vocabulary is not None:
+            self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
+            if self.class_vocabulary.changes and tree is None:
+                tree = head_tail(np.ones(self.num_classes))
         self._set_optimizer(optimizer)
         self._class_weight = None
         if class_weight is not None:
@@ -183,6 +191,9 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             if self.tree is not None:
                 self._sharded.set_tree(self.tree)
         self._tree.build(self, one_copy=self._sharded is not None)
+        if self.class_vocabulary is not None:
+            first = self.kernel_initializer, self._first_biases()
+            self.class_vocabulary.reset_rows(dict(zip(self._tables(), first)), self._rows_of)
         self.built = True
         self.track_state()
 
@@ -193,6 +204,10 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             return "zeros"
         biases = self.tree.log_frequencies(self._tree.counts)
         return lambda shape, dtype: tf.convert_to_tensor(biases, dtype)
+
+    def _rows_of(self, classes):
+        self._tree.require(self.name)
+        return tf.gather(self._tree.arrays().class_row, classes)
 
     @property
     def initialized(self) -> bool:

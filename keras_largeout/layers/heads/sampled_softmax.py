@@ -41,7 +41,7 @@ class SampledSoftmax(TableHead):
         num_classes: int > 0.
         num_sampled: int > 0 and at most `num_classes`, candidates per step. 0 with "in_batch".
         distribution: what candidates are drawn from. None: "counts" where `counts` are given, otherwise
-            "log_uniform".
+            "log_uniform", or "uniform" with a `DynamicVocabulary`.
             `"log_uniform"`: p(class) falls as 1 / (class + 1): for classes sorted by falling frequency;
             `"uniform"`; `"counts"`: in proportion to `counts`;
             `"in_batch"`: the targets of the batch (over several devices: of the global batch);
@@ -78,6 +78,8 @@ class SampledSoftmax(TableHead):
             nothing. Defaults to `0.5`.
         negative_weight: float > 0, for "cosine_contrastive": how much candidates count against the target.
             Defaults to `100.0`.
+        vocabulary: None; a `DynamicVocabulary`; or a Keras `StringLookup` or `IntegerLookup`. Targets are
+            ids then, and a predictor answers with ids: see `Head`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Input shape:
@@ -136,6 +138,7 @@ class SampledSoftmax(TableHead):
         class_weight: ArrayLike | None = None,
         negative_margin: float = 0.5,
         negative_weight: float = 100.0,
+        vocabulary: keras.Layer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -152,10 +155,14 @@ class SampledSoftmax(TableHead):
             margin=margin,
             label_smoothing=label_smoothing,
             class_weight=class_weight,
+            vocabulary=vocabulary,
             **kwargs,
         )
-        if distribution is None:
-            distribution = "log_uniform" if counts is None else "counts"
+        if distribution is None and counts is None:
+            # The rows of a vocabulary that changes are in no order.
+            changes = self.class_vocabulary is not None and self.class_vocabulary.changes
+            distribution = "uniform" if changes else "log_uniform"
+        distribution = distribution or "counts"
         if distribution not in DISTRIBUTIONS:
             raise ValueError(
                 f"`distribution` must be one of {DISTRIBUTIONS}. Received: distribution={distribution!r}"

@@ -74,6 +74,8 @@ class SparseOutput(FusedHeadMixin, Head):
         bias_initializer: initializer of `[num_classes]`. Defaults to `"zeros"`.
         seed: int, of the first connections and of the rounding of bfloat16 weights. None: from Keras's
             global seed. Defaults to `None`.
+        vocabulary: None; a `DynamicVocabulary`; or a Keras `StringLookup` or `IntegerLookup`. Targets are
+            ids then, and a predictor answers with ids: see `Head`. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`. With `dtype="bfloat16"` kernel and inputs are bfloat16, and a
             fused optimizer rounds stochastically.
 
@@ -121,9 +123,12 @@ class SparseOutput(FusedHeadMixin, Head):
         kernel_initializer: str | keras.Initializer | None = None,
         bias_initializer: str | keras.Initializer = "zeros",
         seed: int | None = None,
+        vocabulary: keras.Layer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, **kwargs)
+        super().__init__(num_classes, vocabulary, **kwargs)
+        if self.class_vocabulary is not None:
+            self.class_vocabulary.check_arguments(label_weights=label_weights)
         self.fan_in = positive_int("fan_in", fan_in)
         if loss not in LOSSES:
             raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
@@ -163,6 +168,9 @@ class SparseOutput(FusedHeadMixin, Head):
         if self._label_weights is not None:
             self._label_weights.build(self)
         self.build_optimizer(self.fan_in_weights.tables)
+        if self.class_vocabulary is not None:
+            first = self.fan_in_weights.kernel_initializer, self.bias_initializer
+            self.class_vocabulary.reset_rows(dict(zip(self.fan_in_weights.tables, first)))
         self.built = True
         self.track_state()
 

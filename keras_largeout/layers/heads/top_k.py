@@ -31,15 +31,17 @@ class TopK(keras.layers.Layer):
 
     Call arguments:
         inputs: the hidden vectors.
-        exclude: None, or ids of classes that are left out, as in `head.top_k`.
+        exclude: None, or ids of classes that are left out, as in `head.top_k`. Of a head with a `vocabulary`
+            they are its ids, as targets are: strings filled up with "".
 
     Input shape:
         float `[..., dim]`, the hidden vectors that the head was given, or those that it returned.
 
     Output shape:
         `{"ids": int32 [..., k], "scores": float32 [..., k]}`, the best first, as in `head.top_k`; without the
-        axis of time where `position` is "last". With `k=None` the scores alone, float32
-        `[..., num_classes]` in the order of the ids; -inf of those that `exclude` names.
+        axis of time where `position` is "last". Of a head with a `vocabulary` they are ids of the vocabulary,
+        int64 or strings; -1 or "", of score -inf, where there are fewer than k. With `k=None` the scores
+        alone, float32 `[..., num_classes]` in the order of the classes; -inf of those that `exclude` names.
 
     Raises:
         ValueError: `k` or `position` out of range; `position="last"` with another rank than 3.
@@ -108,10 +110,16 @@ class TopK(keras.layers.Layer):
             else:
                 last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)
             hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
+        vocabulary = self.head.class_vocabulary
+        if exclude is not None and vocabulary is not None:
+            exclude = vocabulary.classes(exclude)
         more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
         if self.k is None:
             return all_scores(self.head, hidden, **more)
         scores, ids = self.head.top_k(hidden, self.k, **more)
+        if vocabulary is not None:
+            self._names = vocabulary.names()  # an export looks for it in the layer that needs it
+            ids = vocabulary.ids(ids)
         return {"ids": ids, "scores": scores}
 
     def count_params(self) -> int:

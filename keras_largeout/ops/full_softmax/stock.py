@@ -9,7 +9,7 @@ _VALUES = 2**23  # Logits that exist at a time: of all tokens, for
 _MOST, _LEAST = 16_384, 512  # so many classes, whose rows are copied.
 
 
-def stock_full_top_k(hidden, table, bias, classes, k, excluded=None, normalize=False):
+def stock_full_top_k(hidden, table, bias, classes, k, excluded=None, normalize=False, present=None):
     """Return the k largest logits of every token, and the logsumexp of all.
 
     Args:
@@ -19,6 +19,7 @@ def stock_full_top_k(hidden, table, bias, classes, k, excluded=None, normalize=F
         k: int, or an int32 scalar tensor.
         excluded: as in `top_k_in_chunks`.
         normalize: bool, whether rows are divided by their lengths, a chunk at a time.
+        present: as in `top_k_in_chunks`.
 
     Returns:
         `(scores, ids, logsumexp)`: float32 `[n, k]`, descending, int32 `[n, k]`, float32 `[n]`.
@@ -33,4 +34,4 @@ def stock_full_top_k(hidden, table, bias, classes, k, excluded=None, normalize=F
     tokens = tf.shape(hidden)[0]
     # Each chunk is joined with the k best so far: more than k classes are worth it.
     step = tf.clip_by_value(tf.maximum(_VALUES // tf.maximum(tokens, 1), k), _LEAST, _MOST)
-    return top_k_in_chunks(logits_of, tokens, classes, step, k, excluded)
+    return top_k_in_chunks(logits_of, tokens, classes, step, k, excluded, present)

@@ -340,4 +340,5 @@ _FIXED = {
     "margin",
     "label_smoothing",
     "class_weight",
+    "vocabulary",
 }

@@ -30,6 +30,7 @@ def arguments(argv=None, row=ROWS[0]):
     add("--tune", action="store_true", help="train without the validation items, and measure on them")
     add("--seeds", type=int, default=3, help="how many, from --seed on")
     add("--users", choices=("means", "rows"), default="means", help="of rows of her items, or a row for each")
+    add("--tied", action="store_true", help="means: of the rows of the head")
     add("--epochs", type=int, help="default: one for each row")
     add("--batch", type=int, default=128, help="users in a step")
     add("--dim", type=int, default=64, help="length of the rows")
@@ -43,6 +44,8 @@ def arguments(argv=None, row=ROWS[0]):
     add("--weight", type=float, default=150.0, help="contrastive: of other items")
     parser.set_defaults(epochs=EPOCHS[row])
     args = parser.parse_args(argv)
+    if args.tied and args.users == "rows":
+        parser.error("--tied goes with --users means")
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
         args.seeds, args.epochs, args.dim, args.batch, args.sampled = 2, 2, 8, 64, 64
@@ -115,8 +118,8 @@ def first_rows(train, items, dim, seed):
 def build(args, row, seed, train, items, steps):
     """Return a compiled model from users and their items to vectors of the users, and its head.
 
-    A user is the mean of rows of her items, which are not the rows of the head (as in YoutubeNet), or has a
-    row (as in MF-CCL) that begins at that mean.
+    A user is the mean of rows of her items (as in YoutubeNet), or has a row that begins at that mean (as in
+    MF-CCL).
     """
     first = first_rows(train, items, args.dim, seed)
     schedule = keras.optimizers.schedules.PolynomialDecay(args.learning_rate, steps, 0.0)
@@ -124,28 +127,23 @@ def build(args, row, seed, train, items, steps):
     had = keras.Input((None,), dtype="int32", name="items")
     if args.users == "means":
         own = {"combiner": "mean", "out_of_range": "zero", "weights": first}
-        vectors = kl.layers.ShardedEmbedding(items, args.dim, name="of_items", **own)(had)
+        of_items = kl.layers.ShardedEmbedding(items, args.dim, name="of_items", **own)
+        vectors = of_items(had)
     else:
         means = np.float32([first[own].mean(axis=0) if len(own) else first[0] for own in train])
         faster = keras.optimizers.schedules.PolynomialDecay(args.faster * args.learning_rate, steps, 0.0)
         own = {"weights": means, "optimizer": kl.optimizers.LazyAdam(faster, beta_2=0.99)}
         vectors = kl.layers.ShardedEmbedding(len(train), args.dim, name="of_users", **own)(user)
+    scores = {"normalize": True, "kernel": of_items if args.tied else None, "name": "head"}
     if row == "softmax":
-        head = kl.layers.FullSoftmax(items, normalize=True, temperature=args.temperature, name="head")
+        head = kl.layers.FullSoftmax(items, temperature=args.temperature, **scores)
     else:
-        head = kl.layers.SampledSoftmax(
-            items,
-            min(args.sampled, items),
-            "uniform",
-            loss="cosine_contrastive",
-            normalize=True,
-            negative_margin=args.margin,
-            negative_weight=args.weight,
-            seed=seed,
-            name="head",
-        )
+        loss = {"negative_margin": args.margin, "negative_weight": args.weight, "seed": seed}
+        drawn = min(args.sampled, items), "uniform"
+        head = kl.layers.SampledSoftmax(items, *drawn, loss="cosine_contrastive", **loss, **scores)
     model = kl.Model({"user": user, "items": had}, head(vectors))
-    head.kernel.assign(first)
+    if not args.tied:
+        head.kernel.assign(first)
     # A row is in few steps: moments that last a thousand of them would be those of its first epochs.
     model.compile(kl.optimizers.LazyAdam(schedule, beta_2=0.99), head.loss)
     return model, head

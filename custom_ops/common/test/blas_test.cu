@@ -1,24 +1,11 @@
 // Tests of common/cuda/blas.h: products of every layout against float64.
-#include "common/cuda/blas.h"
-
 #include <cmath>
 #include <vector>
 
-#include "common/test/cuda_testing.cuh"
-
-#ifdef LARGEOUT_EMULATE_CUDA
-#include "cuda_emulator/emulation.h"
-#endif
+#include "common/test/library_testing.cuh"
 
 namespace largeout {
 namespace {
-
-Blas* OfDevice() {
-  TestCall<GpuCall> call;
-  Blas* const blas = Blas::OfDevice(call.get());
-  if (blas == nullptr) std::printf("cuBLASLt was not found: left out\n");
-  return blas;
-}
 
 // Whole numbers, which no type rounds: sums are exact. What is beyond a row's end is NaN.
 template <typename F>
@@ -68,7 +55,7 @@ void CheckLayouts(Blas* blas, const BlasSizes& sizes, int64_t pad) {
 }
 
 LARGEOUT_TEST(EveryLayout) {
-  Blas* const blas = OfDevice();
+  Blas* const blas = FoundLibrary();
   if (blas == nullptr) return;
   for (const BlasSizes& sizes : {BlasSizes{1, 1, 1}, {5, 3, 7}, {64, 32, 16}, {40, 130, 24}}) {
     CheckLayouts<float>(blas, sizes, 0);
@@ -82,7 +69,7 @@ LARGEOUT_TEST(EveryLayout) {
 #ifdef LARGEOUT_EMULATE_CUDA
 // What the library lacks, and a factor that nothing has written.
 LARGEOUT_TEST(WhatCannotBeMultiplied) {
-  Blas* const blas = OfDevice();
+  Blas* const blas = FoundLibrary();
   const OnGpu<float> a(std::vector<float>(64, 1.f)), b(std::vector<float>(64, 1.f)), out(64), unwritten(64);
   TestCall<GpuCall> call;
   void* const workspace = call.Allocate(Blas::kWorkspaceBytes);

@@ -1,22 +1,10 @@
 // The numbers and gradients whose products are those of cuBLASLt, against float64 and against the kernels.
-#include "common/cuda/blas.h"
-#include "common/test/cuda_testing.cuh"
+#include "common/test/library_testing.cuh"
 #include "full_softmax/full_softmax.h"
 #include "full_softmax/test/full_softmax_cases.h"
 
-#ifdef LARGEOUT_EMULATE_CUDA
-#include "cuda_emulator/emulation.h"
-#endif
-
 namespace largeout {
 namespace {
-
-bool HasLibrary() {
-  TestCall<GpuCall> call;
-  const bool has = Blas::OfDevice(call.get()) != nullptr;
-  if (!has) std::printf("cuBLASLt was not found: left out\n");
-  return has;
-}
 
 template <typename T, typename H>
 SoftmaxResult<T, H> ByLibrary(const SoftmaxProblem<T, H>& p) {
@@ -63,7 +51,7 @@ void Check(const SoftmaxProblem<T, H>& p) {
 }
 
 LARGEOUT_TEST(AsCloseToFloat64AsTheKernels) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   uint64_t seed = 0;
   for (const int64_t classes : {1, 2, 130, 700}) {
     for (const int64_t tokens : {1, 14, 137}) {
@@ -80,7 +68,7 @@ LARGEOUT_TEST(AsCloseToFloat64AsTheKernels) {
 
 // In the emulation these are several chunks of tokens and of classes.
 LARGEOUT_TEST(AsCloseInChunks) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   Check(SoftmaxProblem<float, float>(1300, 1200, 8, 1));
   Check(SoftmaxProblem<float, bfloat16>(1300, 700, 8, 2));
   Check(SoftmaxProblem<bfloat16, bfloat16>(1100, 1200, 8, 3, true, true));
@@ -88,7 +76,7 @@ LARGEOUT_TEST(AsCloseInChunks) {
 
 // Rows whose addresses are those of their elements, no better.
 LARGEOUT_TEST(MisalignedRows) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   const ShiftedArrays shifted;
   Check(SoftmaxProblem<float, float>(300, 140, 12, 1));
   Check(SoftmaxProblem<float, bfloat16>(150, 40, 16, 2));
@@ -96,7 +84,7 @@ LARGEOUT_TEST(MisalignedRows) {
 }
 
 LARGEOUT_TEST(ExtremeLogits) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   SoftmaxProblem<float, float> p(700, 5, 3, 9);
   for (float& x : p.hidden) x *= 300.f;
   p.bias.assign(700, -INFINITY);
@@ -117,7 +105,7 @@ LARGEOUT_TEST(ExtremeLogits) {
 }
 
 LARGEOUT_TEST(GradientsThatNobodyWants) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   const SoftmaxProblem<float, bfloat16> p(300, 40, 16, 5);
   const auto all = ByLibrary(p);
   const AllowLibrary library;
@@ -143,8 +131,7 @@ LARGEOUT_TEST(ProductsAreTheLibrarys) {
     run();
     return emulation::Products() - before;
   };
-  TestCall<GpuCall> first;
-  CHECK_TRUE(Blas::OfDevice(first.get()) != nullptr);
+  CHECK_TRUE(FoundLibrary() != nullptr);
   const SoftmaxProblem<float, float> floats(200, 30, 8, 1);
   const SoftmaxProblem<float, bfloat16> mixed(200, 30, 8, 1), chunks(1300, 700, 8, 1);
   const SoftmaxProblem<bfloat16, float> large_hidden(200, 30, 8, 1);

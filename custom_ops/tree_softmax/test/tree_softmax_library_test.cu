@@ -1,21 +1,9 @@
 // Steps whose products of a wide root are those of cuBLASLt, against the kernels of wide nodes.
-#include "common/cuda/blas.h"
-#include "common/test/cuda_testing.cuh"
+#include "common/test/library_testing.cuh"
 #include "tree_softmax/test/tree_softmax_cases.h"
-
-#ifdef LARGEOUT_EMULATE_CUDA
-#include "cuda_emulator/emulation.h"
-#endif
 
 namespace largeout {
 namespace {
-
-bool HasLibrary() {
-  TestCall<GpuCall> call;
-  const bool has = Blas::OfDevice(call.get()) != nullptr;
-  if (!has) std::printf("cuBLASLt was not found: left out\n");
-  return has;
-}
 
 template <typename T, typename H>
 StepResult<T, H> ByLibrary(const Problem<T, H>& p, int64_t scratch_bytes, const StepWay& way = {}) {
@@ -60,7 +48,7 @@ void Check(const Problem<T, H>& p) {
 }
 
 LARGEOUT_TEST(RootsOfEveryTree) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   const int64_t times = kEmulated ? 1 : 10, tokens = kEmulated ? 70 : 700;
   for (const auto& tree : {FlatTree(130 * times), TwoLevelTree(300 * times, 110 * times),
                            HeadTailTree(250 * times, 120 * times, 9, 5)}) {
@@ -73,7 +61,7 @@ LARGEOUT_TEST(RootsOfEveryTree) {
 }
 
 LARGEOUT_TEST(SmallRootsAndFewTokens) {
-  if (!HasLibrary()) return;
+  if (FoundLibrary() == nullptr) return;
   Check(Problem<float>(HuffmanTree(300, 4), 20, 60, 3));
   Check(Problem<float>(FlatTree(333), 20, 5, 3));
   Check(Problem<float>(FlatTree(333), 0, 60, 3));
@@ -86,8 +74,7 @@ LARGEOUT_TEST(ProductsAreTheLibrarys) {
     ByLibrary(p, scratch);
     return emulation::Products() - before;
   };
-  TestCall<GpuCall> first;
-  CHECK_TRUE(Blas::OfDevice(first.get()) != nullptr);
+  CHECK_TRUE(FoundLibrary() != nullptr);
   const Problem<float> flat(FlatTree(333), 20, 60, 3), narrow(HuffmanTree(300, 4), 20, 60, 3);
   const Problem<bfloat16, float> large_hidden(FlatTree(333), 20, 60, 3);
   CHECK_TRUE(products(flat, 20000) == 4);

@@ -305,7 +305,7 @@ def test_what_is_refused():
     model = keras.Sequential([keras.Input((2,), dtype="int64"), words])
     with pytest.raises(
         ValueError,
-        match=r"must not name 'words': it has a row for each id of a DynamicVocabulary. Name that, 'ids'",
+        match=r"must not name 'words': it has a row for each id of a vocabulary. Name that, 'ids'",
     ):
         kl.resize(model, {"words": 30})
     # Elsewhere a file with other rows stays an error.

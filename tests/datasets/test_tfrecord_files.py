@@ -132,7 +132,7 @@ def test_other_files_and_damaged_ones(tmp_path):
     with pytest.raises(ValueError, match=r"2.tfrecord cannot be read as TFRecord: .*id"):
         list(kl.datasets.TabularFiles(tmp_path, **NUMBERED).blocks())
     whole = (tmp_path / "1.tfrecord").read_bytes()
-    for damaged in (whole[:-5], whole[:-20] + b"\0" + whole[-19:]):
+    for damaged in (whole[:-5], whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:]):
         (tmp_path / "2.tfrecord").write_bytes(damaged)
         with pytest.raises(ValueError, match="cannot be read as TFRecord") as error:
             list(kl.datasets.TabularFiles(tmp_path, **NUMBERED).blocks())

@@ -73,6 +73,12 @@ specs = [kl.distribute.TableSpec("users", rows=10_000, dim=64), kl.distribute.Ta
 counts = np.arange(1, 1001)
 """
 
+CLICKS = """
+layers = [kl.layers.ShardedEmbedding(100, 8), keras.layers.Flatten(), keras.layers.Dense(1, "sigmoid")]
+model = kl.Sequential([keras.Input((4,), dtype="int32"), *layers])
+x, y = np.arange(32, dtype=np.int32).reshape(8, 4), np.zeros([8, 1], "float32")
+"""
+
 SETUPS = {
     "close_files": FILES,
     "export_saved_model": HEAD,
@@ -95,6 +101,7 @@ with gzip.open("vectors.txt.gz", "wt") as file:
 """,
     "storage": FILES + 'model.save("model.keras")\nkl.close_files(model)',
     "callbacks.BackupAndRestore": HEAD,
+    "callbacks.DecayTables": CLICKS,
     "callbacks.FollowLearningRate": "ids, y = np.arange(64).reshape(16, 4), np.zeros([16, 4, 1])",
     "callbacks.FeatureReport": HEAD.replace('name="words"', 'name="user"'),
     "callbacks.IndexItems": TOWERS + "kinds = kinds[:100]",
@@ -102,6 +109,7 @@ with gzip.open("vectors.txt.gz", "wt") as file:
     "callbacks.ModelCheckpoint": HEAD + 'import os\nos.mkdir("run")',
     "callbacks.PrometheusMetrics": HEAD,
     "callbacks.Rewire": INPUTS,
+    "callbacks.SwapEMAWeights": HEAD + "x = y = tokens\nheld_out = validation",
     "callbacks.TensorBoard": HEAD,
     "datasets.ExtremeClassification": BAGS
     + """

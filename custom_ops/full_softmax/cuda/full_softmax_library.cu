@@ -129,11 +129,6 @@ __global__ void __launch_bounds__(kColumnThreads)
   StoreEach(sums, count, chunk.column_sums + tile * chunk.stride + c);
 }
 
-__global__ void RoundRows(const float* rows, int64_t n, bfloat16* out) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i < n) GpuFromFloat(rows[i], out + i);
-}
-
 // One call: its chunks, its memory, and the products.
 template <typename T, typename H>
 class LibraryCall {
@@ -246,8 +241,8 @@ class LibraryCall {
     if constexpr (kRounds) {
       const int64_t n = chunk.width * table_.dim;
       if (new_rows) {
-        LARGEOUT_RETURN_IF_ERROR(Launch(RoundRows, ElementBlocks(n), kElementThreads, 0, call_.stream,
-                                        table_.rows + chunk.first * table_.dim, n, rounded_));
+        LARGEOUT_RETURN_IF_ERROR(Launch(JoinParts<bfloat16>, ElementBlocks(n), kElementThreads, 0, call_.stream,
+                                        table_.rows + chunk.first * table_.dim, 1, n, rounded_));
       }
     }
     return Multiply({chunk.count, chunk.width, table_.dim}, Hidden(chunk), Rows(chunk, true), false, logits_,

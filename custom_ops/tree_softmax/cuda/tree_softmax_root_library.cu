@@ -7,10 +7,6 @@
 namespace largeout {
 namespace {
 
-constexpr int kThreads = 256;
-
-unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
-
 // Smaller ones take less time in the kernels of wide nodes, which launch less.
 constexpr int64_t kLeastPairs = kInEmulation ? 16 : 256, kLeastChildren = kInEmulation ? 40 : 1024;
 
@@ -42,7 +38,7 @@ int RootBatch(const TreeBatch<T, H>& batch, const RootPieces& root, int64_t toke
   H* const gathered = call.scratch->Take<H>(n);
   if (gathered == nullptr) return kNoMemory;
   of_root->hidden = gathered;
-  return Launch(GatherVectors<H>, Blocks(n), kThreads, 0, call.stream, batch.hidden, batch.pair_token,
+  return Launch(GatherVectors<H>, ElementBlocks(n), kElementThreads, 0, call.stream, batch.hidden, batch.pair_token,
                 root.pairs, batch.table.dim, gathered);
 }
 
@@ -63,7 +59,7 @@ int RootLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* 
   float *losses = call.scratch->Take<float>(root.pairs), *sums = call.scratch->Take<float>(root.pairs);
   if (losses == nullptr || sums == nullptr) return kNoMemory;
   LARGEOUT_RETURN_IF_ERROR(LibraryTerms(rows, of_root, {batch.pair_lse, losses, sums}, call));
-  return Launch(ScatterLosses, Blocks(root.pairs), kThreads, 0, call.stream, losses, pair_slot, root.pairs,
+  return Launch(ScatterLosses, ElementBlocks(root.pairs), kElementThreads, 0, call.stream, losses, pair_slot, root.pairs,
                 pair_loss);
 }
 
@@ -85,7 +81,7 @@ int RootGradient(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t tok
                                            SoftmaxBatchGradients<H, T>{nullptr, out.row_grads, out.bias_grads},
                                            d_hidden, call));
   if (root.pairs == tokens) return 0;
-  return Launch(ScatterVectors, Blocks(root.pairs * dim), kThreads, 0, call.stream, d_hidden, batch.pair_token,
+  return Launch(ScatterVectors, ElementBlocks(root.pairs * dim), kElementThreads, 0, call.stream, d_hidden, batch.pair_token,
                 root.pairs, dim, out.d_hidden);
 }
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from _tables import strategy_of
+from _training import needs_multi_optimizer
 
 import keras_largeout as kl
 from keras_largeout.planning.placement import Placement
@@ -169,6 +170,7 @@ def test_a_file_has_the_averages(tmp_path):
         np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-7)
 
 
+@needs_multi_optimizer
 def test_heads_and_several_optimizers():
     """Tables of one axis too: the biases of a head. The other optimizer has no averages."""
     inputs = keras.Input((4,))

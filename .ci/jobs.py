@@ -1,6 +1,6 @@
 """Run the jobs of CI that a change brings, two at a time.
 
-    python .ci/jobs.py [--full] [--soak] [--list] [--only NAME ...]
+    python .ci/jobs.py [--full] [--soak] [--list] [--only NAME ...] [--brings NAME]
 
 `JOBS` says what each job runs and which paths bring it. A job runs if the contents of its paths differ from
 those with which it last passed, as `.ci/green` records them, or if nothing is recorded: where the base is not
@@ -165,6 +165,12 @@ JOBS = [
         *LIBRARY,
         "tests",
     ),
+    Job(
+        "library with CUDA",
+        "command -v nvcc || { echo 'no nvcc on the PATH: left out'; exit 0; }; "
+        "python -c \"from keras_largeout.ops import build_info; assert build_info()['cuda'], build_info()\"",
+        LIBRARY,
+    ),
     kernels("plain", *KERNELS),
     kernels("emulated", *KERNELS, "benchmarks/gpu/run.py", "benchmarks/_table.py"),
     kernels("address,undefined", *KERNELS),
@@ -307,6 +313,7 @@ def main():
     parser.add_argument("--full", action="store_true", help="run every job but soaks")
     parser.add_argument("--soak", action="store_true", help="run the soaks; with --full every job")
     parser.add_argument("--list", action="store_true", help="print the jobs that would run, and run none")
+    parser.add_argument("--brings", metavar="NAME", help="run none; fail if this job would not run")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="run the jobs of these names")
     options = parser.parse_args()
     today, began = datetime.date.today(), time.monotonic() - float(os.environ.get("CI_SECONDS", 0))
@@ -320,6 +327,8 @@ def main():
     else:
         jobs, old = brought(today)
     names = {job.name for job in jobs + old}
+    if options.brings:
+        return int(options.brings not in names)
     print("Not brought by this change:", ", ".join(j.name for j in JOBS if j.name not in names) or "no job")
     print("Only a week old:", ", ".join(job.name for job in old) or "no job", flush=True)
     if options.list:

@@ -127,6 +127,11 @@ class Embedding {
   template <typename T>
   int GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out);
 
+  // The same sums as an array of all rows, for a table that is a tensor of about as many rows as ids: rows_out
+  // [rows, dim], zeros where no id is. A GPU does not wait: all shapes are known.
+  template <typename T, typename Id>
+  int GradOfAllRows(const Bags<Id>& bags, Combiner combiner, int64_t rows, const T* grad, int64_t dim, T* rows_out);
+
   // grad [num_bags, dim] -> weights_grad [num_ids]. bags.weights may be null (the gradient at weights of 1).
   template <typename T, typename Id>
   int WeightsGrad(const T* table, int64_t rows, int64_t dim, const Bags<Id>& bags, Combiner combiner,

@@ -141,6 +141,43 @@ int EmbeddingCpu::GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* r
   return 0;
 }
 
+namespace {
+
+// Copies each row to its place.
+template <typename T>
+class ScatterBlocks : public GradBlocks<T> {
+ public:
+  ScatterBlocks(int64_t dim, T* out) : dim_(dim), out_(out) {}
+  void Take(const int64_t* ids, int64_t n, int64_t, const T* sums) override {
+    for (int64_t i = 0; i < n; ++i) std::copy_n(sums + i * dim_, dim_, out_ + ids[i] * dim_);
+  }
+
+ private:
+  const int64_t dim_;
+  T* const out_;
+};
+
+}  // namespace
+
+template <>
+template <typename T, typename Id>
+int EmbeddingCpu::GradOfAllRows(const Bags<Id>& bags, Combiner combiner, int64_t rows, const T* grad, int64_t dim,
+                                T* rows_out) {
+  PlanEmbeddingGrad(bags, combiner, rows, call_.parallel, &plan_);
+  if (plan_.num_unique == rows) {  // all rows of an exchange occur: each is where its group is
+    const GradSums<T> sums(plan_, grad, dim, call_.parallel);
+    sums.ForRows([&](int64_t first, int64_t last) { sums.Sum(first, last, last, rows_out + first * dim); });
+    sums.ForHotRows([&](int64_t g) { sums.SumHot(g, rows_out + g * dim); });
+    return 0;
+  }
+  call_.parallel->For(rows, std::max<int64_t>(1, dim / 8), [&](int64_t begin, int64_t end) {
+    std::fill(rows_out + begin * dim, rows_out + end * dim, T());
+  });
+  ScatterBlocks<T> scatter(dim, rows_out);
+  EmbeddingGradBlocks<T>(plan_, grad, dim, &scatter, call_.parallel);
+  return 0;
+}
+
 template <typename T>
 void EmbeddingGradBlocks(const EmbeddingGradPlan& plan, const T* grad, int64_t dim, GradBlocks<T>* blocks,
                          Parallel* parallel) {
@@ -175,7 +212,11 @@ template int EmbeddingCpu::GradRows<float>(const float*, int64_t, int64_t*, floa
 template int EmbeddingCpu::GradRows<bfloat16>(const bfloat16*, int64_t, int64_t*, bfloat16*);
 #define LARGEOUT_INSTANTIATE(Id)                                                                          \
   template void PlanEmbeddingGrad<Id>(const Bags<Id>&, Combiner, int64_t, Parallel*, EmbeddingGradPlan*); \
-  template int EmbeddingCpu::PlanGrad<Id>(const Bags<Id>&, Combiner, int64_t);
+  template int EmbeddingCpu::PlanGrad<Id>(const Bags<Id>&, Combiner, int64_t);                            \
+  template int EmbeddingCpu::GradOfAllRows<float>(const Bags<Id>&, Combiner, int64_t, const float*,       \
+                                                  int64_t, float*);                                       \
+  template int EmbeddingCpu::GradOfAllRows<bfloat16>(const Bags<Id>&, Combiner, int64_t, const bfloat16*, \
+                                                     int64_t, bfloat16*);
 LARGEOUT_INSTANTIATE(int32_t)
 LARGEOUT_INSTANTIATE(int64_t)
 #undef LARGEOUT_INSTANTIATE

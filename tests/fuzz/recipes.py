@@ -251,6 +251,7 @@ RECIPES = {
     "EmbeddingGrad": _embedding_grad,
     "EmbeddingWeightsGrad": _embedding(True, True),
     "EmbeddingCombine": _embedding(False, False),
+    "EmbeddingCombineGrad": _embedding_grad,
     "EmbeddingCombineWeightsGrad": _embedding(False, True),
     "PartitionIds": _partition,
     "RowUpdate": _row_update,

@@ -127,13 +127,19 @@ def static_shapes(table_shape, ids_shape, grad_shape):
         grad = tf.compat.v1.placeholder(tf.float32, grad_shape)
         output = ops.largeout_embedding_combine(table, ids, NONE, [], combiner="sum")
         weights = ops.largeout_embedding_combine_weights_grad(table, ids, NONE, [], grad, combiner="sum")
-        return [x.shape if x.shape.rank is None else x.shape.as_list() for x in (output, weights)]
+        num_rows = tf.shape(table, tf.int64)[0] if table_shape is None else table_shape[0] or -1
+        if num_rows == -1:
+            num_rows = tf.compat.v1.placeholder(tf.int64, [])
+        rows = ops.largeout_embedding_combine_grad(ids, NONE, [], grad, num_rows, combiner="sum")
+        return [x.shape if x.shape.rank is None else x.shape.as_list() for x in (output, weights, rows)]
 
 
 def test_shapes():
-    assert static_shapes([None, 17], [3, 4], [3, 17]) == [[3, 17], [3, 4]]
-    assert static_shapes(None, [3, 4], [3, None]) == [[3, None], [3, 4]]
-    assert static_shapes(None, None, None) == [tf.TensorShape(None), tf.TensorShape(None)]
+    assert static_shapes([None, 17], [3, 4], [3, 17]) == [[3, 17], [3, 4], [None, 17]]
+    assert static_shapes([9, 17], [3, 4], [3, 17]) == [[3, 17], [3, 4], [9, 17]]
+    assert static_shapes(None, [3, 4], [3, None]) == [[3, None], [3, 4], [None, None]]
+    unknown = tf.TensorShape(None)
+    assert static_shapes(None, None, None) == [unknown, unknown, [None, None]]
     for wrong, message in (
         (([17], [3, 4], [3, 17]), "`table`|must be rank 2 but is rank 1"),
         (([5, 17], [], [17]), "`ids`|must be at least rank 1 but is rank 0"),
@@ -141,6 +147,39 @@ def test_shapes():
     ):
         with pytest.raises(ValueError, match=message):
             static_shapes(*wrong)
+
+
+@pytest.mark.parametrize("combiner", ["none", "sum", "mean", "sqrtn"])
+def test_gradient_of_the_gradient(rng, combiner):
+    """It is linear in what comes from above and not in the weights: against central differences."""
+    ids = np.array([[0, 2], [2, 4]])
+    shape = (2, 2, 4) if combiner == "none" else (2, 4)
+    arguments = [rng.normal(size=shape).astype("float32"), rng.uniform(0.5, 1.5, (2, 2)).astype("float32")]
+    upstream = rng.normal(size=(5, 4)).astype("float32")
+    kwargs = {"combiner": combiner, "out_of_range": "zero"}
+
+    def f(grad, weights):
+        return ops.largeout_embedding_combine_grad(ids, NONE, weights, grad, 5, **kwargs) * upstream
+
+    theory, numbers = tf.test.compute_gradient(f, arguments, delta=1e-2)
+    np.testing.assert_allclose(theory[0], numbers[0], atol=1e-3)
+    if combiner == "sum":  # of the others the gradient to the weights leaves out the divisor
+        np.testing.assert_allclose(theory[1], numbers[1], atol=1e-3)
+
+
+def test_errors_of_the_gradient_of_rows():
+    grad, errors = tf.zeros([2, 3]), tf.errors.InvalidArgumentError
+    for ids, num_rows, message in [
+        ([0, 5], 5, r"`ids` must lie in \[0, 5\).*ids\[1\] = 5"),
+        ([0, 1], -2, "-2"),
+        ([0, 1, 2], 5, "`grad` must have the shape of the lookup's output"),
+    ]:
+        with pytest.raises(errors, match=message):
+            ops.largeout_embedding_combine_grad(ids, NONE, [], grad, num_rows)
+    empty = ops.largeout_embedding_combine_grad(
+        tf.zeros([1, 0], tf.int32), NONE, [], grad[:1], 2, combiner="sum"
+    )
+    np.testing.assert_array_equal(empty, np.zeros((2, 3)))
 
 
 def test_errors(rng):

@@ -7,7 +7,8 @@
 namespace largeout {
 namespace {
 
-// A team goes through a batch of rows of up to kHot occurrences.
+// A team goes through a batch of rows of up to kHot occurrences. Without unique_ids, out is of all rows: each
+// is at its id.
 template <typename T, int kPack, int kVectors>
 __global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
     SumRows(Occurrences occurrences, int64_t dim, const T* grad, int64_t* unique_ids, T* out, int lane_count,
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 || kVectors > 2 ? 2 : 3)
       tile.Add(lanes.From(own.factor, r), step, left, unit.first);
       SumInOrder<kFlying>(lanes, grad + column, begin + 1, begin + count, 1, dim, step, left, occurrences,
                           &tile);
-      tile.Store(out + (team + r * teams) * dim + column, step, left);
+      const int64_t row = unique_ids != nullptr ? team + r * teams : lanes.From(own.id, r);
+      tile.Store(out + row * dim + column, step, left);
     };
     InTurn<Unit>(rows, load, use);
   }
@@ -59,10 +61,10 @@ __global__ void __launch_bounds__(kThreads, kPack > 4 ? 2 : 3)
                        [=](int64_t column, float sum) { partials[slot * dim + column] = sum; });
 }
 
-// The block of a row's first piece adds up its pieces.
+// The block of a row's first piece adds up its pieces. at_id: out is of all rows.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    AddPieces(EmbeddingGradPlanCuda plan, const float* partials, int64_t dim, T* out, int lanes) {
+__global__ void __launch_bounds__(kThreads) AddPieces(EmbeddingGradPlanCuda plan, const float* partials,
+                                                      int64_t dim, bool at_id, T* out, int lanes) {
   const int32_t slot = blockIdx.x;
   const HotPiece piece = HotPiece::Of(plan, slot);
   if (piece.group < 0 || slot != piece.first) return;
@@ -70,8 +72,9 @@ __global__ void __launch_bounds__(kThreads)
     *row = i;
     *factor = 1.f;
   };
+  const int64_t row = at_id ? plan.unique[piece.group] : piece.group;
   SumByBlock<float, 1>(partials, slot, slot + piece.count, dim, lanes, source,
-                       [=](int64_t column, float sum) { GpuFromFloat(sum, &out[piece.group * dim + column]); });
+                       [=](int64_t column, float sum) { GpuFromFloat(sum, &out[row * dim + column]); });
 }
 
 }  // namespace
@@ -92,24 +95,52 @@ int SumHotPiecesCuda(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t d
                 call.stream, occurrences, dim, grad, partials, TeamLanes(packs ? dim / kFull : dim));
 }
 
+namespace {
+
+// unique_ids: null where rows_out is of all rows.
+template <typename T>
+int SumPlan(const EmbeddingGradPlanCuda& plan, const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out,
+            const GpuCall& call) {
+  if (plan.most_unique == 0) return 0;
+  const Occurrences occurrences{plan};
+  LARGEOUT_RETURN_IF_ERROR(
+      WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
+        const int64_t teams = TeamsOf(plan.most_unique, lanes);
+        return Launch(SumRows<T, decltype(pack)::value, decltype(vectors)::value>, BlocksFor(teams * lanes),
+                      kThreads, 0, call.stream, occurrences, dim, grad, unique_ids, rows_out, lanes, teams);
+      }));
+  HotPieces hot;
+  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan, grad, dim, call, &hot));
+  if (hot.slots == 0) return 0;
+  return Launch(AddPieces<T>, static_cast<unsigned>(hot.slots), kThreads, 0, call.stream, plan, hot.partials,
+                dim, unique_ids == nullptr, rows_out, TeamLanes(dim));
+}
+
+}  // namespace
+
 template <>
 template <typename T>
 int EmbeddingGpu::GradRows(const T* grad, int64_t dim, int64_t* unique_ids, T* rows_out) {
-  if (plan_.most_unique == 0) return 0;
-  const Occurrences occurrences{plan_};
-  LARGEOUT_RETURN_IF_ERROR(
-      WithTile<T>(dim, Packs<T>(dim, grad, rows_out), [&](auto pack, auto vectors, int lanes) {
-        const int64_t teams = TeamsOf(plan_.most_unique, lanes);
-        return Launch(SumRows<T, decltype(pack)::value, decltype(vectors)::value>, BlocksFor(teams * lanes),
-                      kThreads, 0, call_.stream, occurrences, dim, grad, unique_ids, rows_out, lanes, teams);
-      }));
-  HotPieces hot;
-  LARGEOUT_RETURN_IF_ERROR(SumHotPiecesCuda(plan_, grad, dim, call_, &hot));
-  if (hot.slots == 0) return 0;
-  return Launch(AddPieces<T>, static_cast<unsigned>(hot.slots), kThreads, 0, call_.stream, plan_,
-                hot.partials, dim, rows_out, TeamLanes(dim));
+  return SumPlan(plan_, grad, dim, unique_ids, rows_out, call_);
 }
 
+template <>
+template <typename T, typename Id>
+int EmbeddingGpu::GradOfAllRows(const Bags<Id>& bags, Combiner combiner, int64_t rows, const T* grad,
+                                int64_t dim, T* rows_out) {
+  if (rows * dim == 0) return 0;
+  LARGEOUT_CUDA_RETURN(cudaMemsetAsync(rows_out, 0, rows * dim * sizeof(T), call_.stream));
+  LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, combiner, rows, call_, &plan_));
+  return SumPlan(plan_, grad, dim, nullptr, rows_out, call_);
+}
+
+#define LARGEOUT_INSTANTIATE_ALL(T, Id)                                                                      \
+  template int EmbeddingGpu::GradOfAllRows<T, Id>(const Bags<Id>&, Combiner, int64_t, const T*, int64_t, T*);
+LARGEOUT_INSTANTIATE_ALL(float, int32_t)
+LARGEOUT_INSTANTIATE_ALL(float, int64_t)
+LARGEOUT_INSTANTIATE_ALL(bfloat16, int32_t)
+LARGEOUT_INSTANTIATE_ALL(bfloat16, int64_t)
+#undef LARGEOUT_INSTANTIATE_ALL
 #define LARGEOUT_INSTANTIATE(T)                                                                     \
   template int EmbeddingGpu::GradRows<T>(const T*, int64_t, int64_t*, T*);                          \
   template int SumHotPiecesCuda<T>(const EmbeddingGradPlanCuda&, const T*, int64_t, const GpuCall&, \

@@ -13,6 +13,8 @@ LARGEOUT_EMBEDDING("EmbeddingGrad", DEVICE_GPU, EmbeddingGradOp, EmbeddingGpu, L
 LARGEOUT_EMBEDDING("EmbeddingWeightsGrad", DEVICE_GPU, EmbeddingWeightsGradOp, EmbeddingGpu,
                    LARGEOUT_HOST("table"));
 LARGEOUT_EMBEDDING("EmbeddingCombine", DEVICE_GPU, EmbeddingLookupOp, EmbeddingGpu, );
+LARGEOUT_EMBEDDING("EmbeddingCombineGrad", DEVICE_GPU, EmbeddingCombineGradOp, EmbeddingGpu,
+                   LARGEOUT_HOST("num_rows"));
 LARGEOUT_EMBEDDING("EmbeddingCombineWeightsGrad", DEVICE_GPU, EmbeddingWeightsGradOp, EmbeddingGpu, );
 #undef LARGEOUT_HOST
 

@@ -101,6 +101,32 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
   }
 };
 
+// Of EmbeddingCombine: an array of all rows.
+template <typename Device, typename T, typename Id>
+class EmbeddingCombineGradOp : public EmbeddingOpBase<Device> {
+ public:
+  using EmbeddingOpBase<Device>::EmbeddingOpBase;
+
+  void Run(tensorflow::OpKernelContext* context) override {
+    const tensorflow::Tensor& grad = context->input(3);
+    int64_t rows;
+    OP_REQUIRES_OK(context, NumRows(context->input(4), &rows));
+    OpCall<typename Device::Call> call(context);
+    Device device(call.get());
+    Bags<Id> bags;
+    tensorflow::TensorShape leading, shape({rows});
+    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading, true));
+    OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
+    const int64_t dim = grad.dim_size(grad.dims() - 1);
+    tensorflow::Tensor* sums;
+    OP_REQUIRES_OK(context, LookupShape(shape, dim, &shape));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
+    if (sums->NumElements() == 0) return;
+    OP_REQUIRES_OK(context, call.Status(device.GradOfAllRows(bags, this->attributes_.combiner(), rows,
+                                                             Data<T>(grad), dim, Data<T>(sums))));
+  }
+};
+
 template <typename Device, typename T, typename Id>
 class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
  public:

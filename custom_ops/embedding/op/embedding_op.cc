@@ -112,6 +112,29 @@ REGISTER_OP("Largeout>EmbeddingCombine")
 table: [rows, dim].
 )");
 
+REGISTER_OP("Largeout>EmbeddingCombineGrad")
+    .Input("ids: Tids")
+    .Input("row_splits: int64")
+    .Input("weights: float")
+    .Input("grad: dtype")
+    .Input("num_rows: int64")
+    .Output("rows: dtype")
+    .LARGEOUT_EMBEDDING_ATTRIBUTES
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle leading, scalar;
+      TF_RETURN_IF_ERROR(LeadingShape(c, 0, &leading));
+      DimensionHandle dim = c->UnknownDim(), rows;
+      TF_RETURN_IF_ERROR(CheckGrad(c, c->input(3), leading, &dim));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 0, &scalar));
+      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(4, &rows));
+      c->set_output(0, c->Matrix(rows, dim));
+      return absl::OkStatus();
+    })
+    .Doc(R"(The gradient of EmbeddingCombine to its table: EmbeddingGrad as an array. On a GPU nothing waits.
+
+rows: [num_rows, dim], zeros where no id is.
+)");
+
 REGISTER_OP("Largeout>EmbeddingCombineWeightsGrad")
     .Input("table: dtype")
     .Input("ids: Tids")

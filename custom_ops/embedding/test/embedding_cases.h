@@ -3,6 +3,7 @@
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_CASES_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_CASES_H_
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -51,6 +52,20 @@ struct EmbeddingResult {
   }
 };
 
+// The array of all rows has the bits of the rows that the ids touch, and zeros elsewhere.
+template <typename Device, typename T, typename Id>
+void CheckGradOfAllRows(const Bags<Id>& bags, Combiner combiner, int64_t num_rows, int64_t dim,
+                        const std::vector<T>& host_grad, const std::vector<T>& rows,
+                        const std::vector<int64_t>& unique, int threads) {
+  std::vector<T> want(num_rows * dim);
+  for (size_t u = 0; u < unique.size(); ++u) std::copy_n(&rows[u * dim], dim, &want[unique[u] * dim]);
+  Random random(1);
+  const ArrayOf<Device, T> grad(host_grad), got(RandomValues<T>(num_rows * dim, &random));
+  TestCall<typename Device::Call> call(threads);
+  CHECK_TRUE(Device(call.get()).GradOfAllRows(bags, combiner, num_rows, grad.get(), dim, got.get()) == 0);
+  CHECK_TRUE(Same(got.Host(), want));
+}
+
 template <typename Device, typename T, typename Id>
 EmbeddingResult<T> RunEmbedding(const std::vector<T>& host_table, int64_t num_rows, int64_t dim,
                                 Combiner combiner, const Batch<Id>& batch, const std::vector<T>& host_grad,
@@ -72,6 +87,7 @@ EmbeddingResult<T> RunEmbedding(const std::vector<T>& host_table, int64_t num_ro
   const ArrayOf<Device, int64_t> unique(device.num_unique());
   const ArrayOf<Device, T> rows(device.num_unique() * dim);
   CHECK_TRUE(device.GradRows(grad.get(), dim, unique.get(), rows.get()) == 0);
+  CheckGradOfAllRows<Device>(bags, combiner, num_rows, dim, host_grad, rows.Host(), unique.Host(), threads);
   const ArrayOf<Device, float> weights(batch.size());
   CHECK_TRUE(device.WeightsGrad(table.get(), num_rows, dim, bags, combiner, grad.get(), weights.get()) == 0);
   return {out.Host(), rows.Host(), unique.Host(), weights.Host()};

@@ -208,24 +208,19 @@ def as_ids(ids):
 def _embedding_lookup_gradient(op, grad):
     handle = op.inputs[0]
 
-    def of_table(gradient_rows):
+    def of_table(*inputs, **options):
         shape = tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)
-        return _gradients.row_gradient(shape, *gradient_rows(_first(shape)))
+        rows = ops.largeout_embedding_grad(*inputs, _first(shape), **options)
+        return _gradients.row_gradient(shape, *rows)
 
     return _gradient(op, grad, of_table, ops.largeout_embedding_weights_grad)
 
 
 @tf.RegisterGradient("Largeout>EmbeddingCombine")
 def _embedding_combine_gradient(op, grad):
-    def of_table(gradient_rows):
-        table = op.inputs[0]
-        unique_ids, rows = gradient_rows(_first(tf.shape(table, tf.int64)))
-        # Rows of an exchange all occur; any others leave gaps. (Numbers of int32 are in host memory.)
-        return tf.cond(
-            tf.shape(rows)[0] == tf.shape(table)[0],
-            lambda: rows,
-            lambda: tf.scatter_nd(unique_ids[:, None], rows, tf.shape(table, tf.int64)),
-        )
+    def of_table(*inputs, **options):
+        num_rows = _first(tf.shape(op.inputs[0], tf.int64))
+        return ops.largeout_embedding_combine_grad(*inputs, num_rows, **options)
 
     return _gradient(op, grad, of_table, ops.largeout_embedding_combine_weights_grad)
 
@@ -238,13 +233,29 @@ def _first(shape):
 
 @tf.RegisterGradient("Largeout>EmbeddingGrad")
 def _second_gradient(op, _, grad_rows):
-    """Return the rows are linear in the gradient of the lookup: theirs is looked up as the table was."""
-    ids, row_splits, weights, grad, _ = op.inputs
-    unique_ids, wide = op.outputs[0], tf.cast(ids, tf.int64)
+    """Find the rows of `grad_rows` that the ids name: there is one for each distinct id."""
+    ids, unique_ids = op.inputs[0], op.outputs[0]
+    wide = tf.cast(ids, tf.int64)
     places = tf.searchsorted(unique_ids, tf.reshape(wide, [-1]), out_type=tf.int64)
     places = tf.reshape(places, tf.shape(wide))
     known = tf.gather(tf.pad(unique_ids, [[0, 1]], constant_values=-1), places) == wide
-    places = tf.where(known, places, -1)  # of ids outside the table
+    return _gradient_of_gradient(op, tf.where(known, places, -1), grad_rows)  # -1: outside of the table
+
+
+@tf.RegisterGradient("Largeout>EmbeddingCombineGrad")
+def _second_combine_gradient(op, grad_rows):
+    return _gradient_of_gradient(op, op.inputs[0], grad_rows)
+
+
+def _gradient_of_gradient(op, places, grad_rows):
+    """Return the gradients of a gradient of rows, which is linear in that of the lookup: it is a lookup, too.
+
+    Args:
+        op: the gradient of the rows.
+        places: integers of the shape of the ids: the row of `grad_rows` of each id. Others are dropped.
+        grad_rows: float `[n, dim]`.
+    """
+    _, row_splits, weights, grad, _ = op.inputs
     grad_rows = tf.convert_to_tensor(grad_rows)
     combiner = op.get_attr("combiner")
     options = {"combiner": combiner.decode() if isinstance(combiner, bytes) else combiner}
@@ -259,7 +270,15 @@ def _second_gradient(op, _, grad_rows):
 
 
 def _gradient(op, grad, of_table, weights_grad):
-    """Return the gradients of a lookup; `of_table` makes that of the table of the rows that it asks for."""
+    """Return the gradients of a lookup.
+
+    Args:
+        op: the lookup.
+        grad: the gradient of its output.
+        of_table: function that returns the gradient of the table. It takes the inputs `ids`, `row_splits`,
+            `weights` and `grad` of an op, and its attributes.
+        weights_grad: function, the op that returns the gradient of the weights.
+    """
     table, ids, row_splits, weights = op.inputs
     options = {name: op.get_attr(name) for name in ("combiner", "out_of_range", "late_errors")}
     options = {name: v.decode() if isinstance(v, bytes) else v for name, v in options.items()}
@@ -267,9 +286,7 @@ def _gradient(op, grad, of_table, weights_grad):
     skipped = getattr(op, "skip_input_indices", None) or ()
     table_gradient = weights_gradient = None
     if 0 not in skipped:
-        table_gradient = of_table(
-            lambda num_rows: ops.largeout_embedding_grad(ids, row_splits, weights, grad, num_rows, **options)
-        )
+        table_gradient = of_table(ids, row_splits, weights, grad, **options)
     if 3 not in skipped and weights.shape != [0]:
         weights_gradient = weights_grad(table, ids, row_splits, weights, grad, **options)
     return table_gradient, None, None, weights_gradient

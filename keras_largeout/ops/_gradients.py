@@ -23,8 +23,17 @@ def watch(variable):
 
 
 def row_gradient(variable_shape, indices, values):
-    """Return the gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed."""
-    return tf.IndexedSlices(values, indices, tf.cast(variable_shape, indices.dtype))
+    """Return the gradient of a table: `values[i]` belongs to row `indices[i]`, zero for rows not listed.
+
+    Args:
+        variable_shape: list of ints, or an integer tensor.
+        indices: int32 or int64 `[n]`.
+        values: `[n, ...]`.
+    """
+    dtype = indices.dtype
+    if isinstance(variable_shape, list) and max(variable_shape) < 2**31:
+        dtype = tf.int32  # a GPU keeps int32 in host memory, where the number of rows is read
+    return tf.IndexedSlices(values, indices, tf.cast(variable_shape, dtype))
 
 
 def colocated_with(handle):

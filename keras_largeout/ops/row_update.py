@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout.ops import _library
+from keras_largeout.ops.labels import on_the_host
 from keras_largeout.ops.random_bits import fold_key, random_bits, random_key, round_stochastically
 
 # Ops that deliver rows that increase strictly: the output that has their indices.
@@ -89,19 +90,43 @@ def merge_rows(indices, values, num_rows):
     values = tf.cast(values, tf.float32)
 
     def merge():
-        # The sum of duplicate rows is the gradient of a lookup without combiner.
         rows, sums = _library.ops.largeout_embedding_grad(
-            ids=indices,
-            row_splits=tf.zeros([0], tf.int64),
-            weights=tf.zeros([0], tf.float32),
-            grad=tf.reshape(values, [tf.shape(values)[0], math.prod(values.shape[1:])]),
-            num_rows=tf.cast(num_rows, tf.int64),
-            combiner="none",
-            out_of_range="error",
+            **_as_gradient(indices, values), num_rows=tf.cast(num_rows, tf.int64)
         )
         return tf.cast(rows, indices.dtype), tf.reshape(sums, [-1, *values.shape[1:]])
 
     return tf.cond(tf.reduce_all(indices[1:] > indices[:-1]), lambda: (indices, values), merge)
+
+
+def sum_rows(indices, values, num_rows):
+    """Return an array of rows: the values of each index summed in float32, in their order of occurrence.
+
+    Args:
+        indices: `[n]`, int32 or int64, in `[0, num_rows)`.
+        values: `[n, ...]`, any float type.
+        num_rows: an integer or a scalar.
+
+    Returns:
+        `[num_rows, ...]` of the type of `values`. Zeros where no index is.
+    """
+    with on_the_host():
+        num_rows = tf.cast(num_rows, tf.int64)
+    sums = _library.ops.largeout_embedding_combine_grad(
+        **_as_gradient(indices, values), num_rows=num_rows, late_errors=not tf.executing_eagerly()
+    )
+    return tf.cast(tf.reshape(sums, [-1, *values.shape[1:]]), values.dtype)
+
+
+def _as_gradient(indices, values):
+    """Return inputs and attributes of an op: sums of rows are the gradient of a lookup without combiner."""
+    return {
+        "ids": indices,
+        "row_splits": tf.zeros([0], tf.int64),
+        "weights": tf.zeros([0], tf.float32),
+        "grad": tf.reshape(tf.cast(values, tf.float32), [tf.shape(values)[0], math.prod(values.shape[1:])]),
+        "combiner": "none",
+        "out_of_range": "error",
+    }
 
 
 def _hyper(*numbers):

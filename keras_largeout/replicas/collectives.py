@@ -48,8 +48,9 @@ class AllToAll:
     """
 
     def __init__(self, hosts, send):
-        self._hosts, self.send = hosts, tf.ensure_shape(tf.cast(send, tf.int32), [hosts.count])
+        self._hosts = hosts
         with tf.device("CPU:0"):
+            self.send = tf.ensure_shape(tf.cast(send, tf.int32), [hosts.count])
             of_all = all_gather_vector(hosts, self.send)
             sizes = tf.constant(_sizes())
             self.receive = of_all[:, hosts.index]
@@ -81,13 +82,15 @@ class AllToAll:
         return with_gradient(gradient, value, [values])
 
     def _move(self, values, send, receive):
-        slots, inner = tf.range(self._capacity)[None], values.shape[1:]
-        start = tf.cumsum(send, exclusive=True)[:, None]
-        rows = tf.where(slots < send[:, None], start + slots, tf.shape(values)[0])
+        inner, count = values.shape[1:], tf.shape(values)[0]
+        with tf.device("CPU:0"):  # where the sizes are: a GPU would be waited for
+            slots = tf.range(self._capacity)[None]
+            start = tf.cumsum(send, exclusive=True)[:, None]
+            rows = tf.where(slots < send[:, None], start + slots, count)
+            filled = tf.where(tf.reshape(slots < receive[:, None], [-1]))[:, 0]
         padding = tf.zeros([1, *inner], values.dtype)
         blocks = tf.gather(tf.concat([values, padding], axis=0), rows)
         came = _all_to_all(self._hosts, blocks, self._place, send, self._largest)
-        filled = tf.where(tf.reshape(slots < receive[:, None], [-1]))[:, 0]
         return tf.gather(tf.reshape(came, [-1, *inner]), filled)
 
 

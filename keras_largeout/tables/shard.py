@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._keras import LazyTfVariable, move_variable
+from keras_largeout.ops._gradients import row_gradient, with_gradient
 from keras_largeout.ops.embedding.update import embedding_update
 from keras_largeout.ops.row_update import row_update
 from keras_largeout.replicas.devices import device_scope, per_device_variables, replica_copy
@@ -136,8 +137,11 @@ class ShardVariable(LazyTfVariable):
         """
         source = replica_copy(self.value)
         with device_scope(source):
-            rows = tf.gather(source, indices)
-        return rows
+            if self.array.table.is_whole or not self.initialized:
+                return tf.gather(source, indices)
+            # TensorFlow's own gradient reshapes the indices, which then travel a second time.
+            rows, shape = tf.gather(source, indices), source.shape.as_list()
+            return with_gradient(lambda grad: [row_gradient(shape, indices, grad)], rows, [], [source])
 
     def overwrite(self, indices, rows):
         """Overwrites the rows `indices` (a tensor) in a step, in place, in every copy."""

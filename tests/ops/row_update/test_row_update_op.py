@@ -288,6 +288,18 @@ def test_merge_rows(rng, device, shape, indices):
     np.testing.assert_allclose(sums, np.reshape(want, (-1,) + shape[1:]), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_sum_rows(rng, device, dtype):
+    """In float32; zeros where no index is, and any number of axes."""
+    for shape, indices in (((5,), [3, 1, 3, 0, 1]), ((3, 2, 3), [0, 4, 0]), ((0, 2), [])):
+        values = rng.integers(-8, 8, shape).astype(dtype)
+        sums = ru.sum_rows(tf.constant(indices, tf.int64), tf.constant(values), 5)
+        want = np.zeros((5, *shape[1:]))
+        np.add.at(want, np.array(indices, int), values.astype("float64"))
+        assert sums.dtype == dtype
+        np.testing.assert_array_equal(sums.numpy().astype("float64"), want)
+
+
 def test_merge_rows_names_an_index_out_of_range(device):
     with pytest.raises(tf.errors.InvalidArgumentError, match="9"):
         ru.merge_rows(tf.constant([3, 9, 3]), tf.ones((3, 2)), 9)

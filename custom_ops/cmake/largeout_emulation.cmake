@@ -4,6 +4,7 @@
 #   cuda/*.cu                          -> library NAME_emulated
 #   test/*_test.cu, test/*_emulated.cu -> a CTest each, x_test_emulated and x_emulated; the latter run here alone
 #   test/*_bench.cu of two families    -> a CTest each, x_bench_emulated: benchmarks/gpu/run.py runs it on tiny sizes
+#   test/*_tuning.cuh                  -> included in place of cuda/*_tuning.cuh
 set(LARGEOUT_EMULATED "" CACHE INTERNAL "")
 set(LARGEOUT_EMULATES OFF)
 option(LARGEOUT_EMULATE "The tests of the emulated kernels among the others" ON)
@@ -23,7 +24,8 @@ function(largeout_as_cpp target)
     file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
     target_sources(${target} PRIVATE ${wrapper})
   endforeach()
-  target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include)
+  target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include
+                             ${CMAKE_CURRENT_BINARY_DIR}/emulation/include)
   target_compile_definitions(${target} PRIVATE LARGEOUT_EMULATE_CUDA=1)
   target_compile_options(${target} PRIVATE -O1 -g1 -Wno-unknown-pragmas -Wno-psabi -Wno-subobject-linkage)
   if(NOT LARGEOUT_SANITIZE)
@@ -39,6 +41,13 @@ if(LARGEOUT_EMULATES)
   add_library(largeout_emulation STATIC ${sources})
   target_include_directories(largeout_emulation BEFORE PRIVATE
                              ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include)
+  file(GLOB tunings CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+       ${CMAKE_CURRENT_SOURCE_DIR}/*/test/*_tuning.cuh)
+  foreach(tuning IN LISTS tunings)
+    string(REPLACE "/test/" "/cuda/" name ${tuning})
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/emulation/include/${name}
+         CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/${tuning}\"\n")
+  endforeach()
 endif()
 
 function(largeout_emulated_family family)

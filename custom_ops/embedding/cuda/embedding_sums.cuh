@@ -4,6 +4,7 @@
 
 #include "embedding/cuda/embedding_plan.h"
 #include "embedding/cuda/embedding_tile.cuh"
+#include "embedding/cuda/embedding_tuning.cuh"
 
 namespace largeout {
 
@@ -103,8 +104,8 @@ struct OwnRow {
 // would be too few teams. Rows of a team are `teams` apart: where ids are ordered by how often they occur,
 // neighbours would all be long.
 inline int64_t TeamsOf(int64_t rows, int lanes) {
-  constexpr int64_t kThreadsOfGpu = kInEmulation ? 256 : 132 * 1024;
-  const int64_t each = std::clamp<int64_t>(rows * lanes / kThreadsOfGpu, std::min(lanes, 4), lanes);
+  const int64_t each =
+      std::clamp<int64_t>(rows * lanes / EmbeddingTuning::kSumThreads, std::min(lanes, 4), lanes);
   return (rows + each - 1) / each;
 }
 

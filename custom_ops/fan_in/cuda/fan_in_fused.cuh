@@ -24,9 +24,9 @@ inline bool IsFused(int64_t fan_in, const FanInBatch& batch) {
   return fan_in <= kFusedFanIn && batch.blocks <= kFusedBlocks;
 }
 
-// A warp has a range of the classes. As many as 132 multiprocessors have, 24 on each, or fewer.
+// A warp has a range of the classes: FanInTuning::kFusedWarps of them, or fewer.
 inline int FusedRowsOfWarp(int64_t classes) {
-  constexpr int64_t kMost = kInEmulation ? 40 : 132 * 24;
+  constexpr int64_t kMost = FanInTuning::kFusedWarps;
   return static_cast<int>((classes + kMost - 1) / kMost);
 }
 

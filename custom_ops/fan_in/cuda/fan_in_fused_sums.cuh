@@ -10,13 +10,12 @@
 namespace largeout {
 namespace fan_in_gpu {
 
-// With sums in shared memory a thread block has a range. As many as fill two times 132 multiprocessors, or
-// fewer.
+// With sums in shared memory a thread block has a range: FanInTuning::kSumBlocks of them, or fewer.
 constexpr int kSumWarps = 16, kSumThreads = kSumWarps * 32;
 struct FusedRanges {
   explicit FusedRanges(int64_t classes) {
-    constexpr int64_t kMost = kInEmulation ? 5 : 264, kLeastRows = 4 * kSumWarps;
-    count = std::clamp<int64_t>(classes / kLeastRows, 1, kMost);
+    constexpr int64_t kLeastRows = 4 * kSumWarps;
+    count = std::clamp<int64_t>(classes / kLeastRows, 1, FanInTuning::kSumBlocks);
     rows = std::max<int64_t>(1, (classes + count - 1) / count);
     count = (classes + rows - 1) / rows;
   }

@@ -19,7 +19,8 @@
 namespace largeout {
 namespace fan_in_gpu {
 
-constexpr int kPiece = kInEmulation ? 32 : 64;  // connections: a multiple of 8
+constexpr int kPiece = FanInTuning::kPiece;  // connections
+static_assert(kPiece % 8 == 0, "a group of 8 lanes goes through a piece");
 
 // What the gradient of the inputs needs for chunks of up to `rows` classes.
 struct InputSums {

@@ -9,11 +9,13 @@
 #define LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
 
 #include "common/cuda/cuda.h"
+#include "fan_in/cuda/fan_in_tuning.cuh"
 
 namespace largeout {
 namespace fan_in_gpu {
 
-constexpr int64_t kWholeInputs = kInEmulation ? 64 : 0x10000, kWholeRows = 0xfff8;
+constexpr int64_t kWholeRows = 0xfff8;
+static_assert(FanInTuning::kWholeInputs <= 0x10000, "words have 16 bits for an input");
 constexpr uint32_t kNoRow = 0xffffffffu;
 
 class ConnectionWords {
@@ -21,7 +23,7 @@ class ConnectionWords {
   ConnectionWords(int64_t inputs, int64_t fan_in)
       : inputs_(static_cast<uint32_t>(inputs)),
         fan_in_(static_cast<uint32_t>(fan_in)),
-        bit_(inputs <= kWholeInputs ? 48 : 32) {}
+        bit_(inputs <= FanInTuning::kWholeInputs ? 48 : 32) {}
 
   // Whether words have weights and rows.
   __host__ __device__ bool Whole() const { return bit_ == 48; }

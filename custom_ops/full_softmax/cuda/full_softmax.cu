@@ -15,11 +15,7 @@ namespace largeout {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kBlocks =
-    kInEmulation ? 6 : 4096;        // that a launch should have: tens for each multiprocessor
 constexpr int64_t kMostTiles = 64;  // of a range: a thread adds up 16 terms of each in float32
-constexpr int64_t kPartialFloats =
-    kInEmulation ? 1 << 11 : 16 << 20;  // of what the ranges give, for all tokens of a chunk
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(CeilDiv(n, kThreads)); }
 
@@ -56,10 +52,12 @@ int ReadBadTarget(const Id* targets, const unsigned long long* first, BadTarget*
 struct TermsPlan {
   TermsPlan(int64_t classes, int64_t count) {
     tiles = CeilDiv(classes, kTileColumns);
-    const int64_t wanted = std::max<int64_t>(1, kBlocks / std::max<int64_t>(1, CeilDiv(count, kTileRows)));
+    const int64_t wanted =
+        std::max<int64_t>(1, SoftmaxTuning::kTermBlocks / std::max<int64_t>(1, CeilDiv(count, kTileRows)));
     of_range = std::min(kMostTiles, std::max<int64_t>(1, CeilDiv(tiles, wanted)));
     ranges = CeilDiv(tiles, of_range);
-    const int64_t fit = kPartialFloats / (3 * std::max<int64_t>(1, ranges)) / kTileRows * kTileRows;
+    const int64_t fit =
+        SoftmaxTuning::kPartialFloats / (3 * std::max<int64_t>(1, ranges)) / kTileRows * kTileRows;
     tokens = std::min(count, std::max<int64_t>(kTileRows, fit));
   }
   int64_t tiles, of_range, ranges;

@@ -21,9 +21,9 @@ constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows sh
 // How the work is cut.
 struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
-    tokens = EvenPiece(count, kMostTokens, kTileRows);
+    tokens = EvenPiece(count, SoftmaxTuning::kMostTokens, kTileRows);
     const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
-    const int64_t fit = kChunkLogits / (tall * kTileRows) / kTileColumns * kTileColumns;
+    const int64_t fit = SoftmaxTuning::kChunkLogits / (tall * kTileRows) / kTileColumns * kTileColumns;
     width = EvenPiece(classes, fit, kTileColumns);
     const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kTileColumns));
     parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kTileColumns));

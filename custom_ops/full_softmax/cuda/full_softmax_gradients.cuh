@@ -6,12 +6,10 @@
 #include <algorithm>
 
 #include "common/cuda/vectors.cuh"
+#include "full_softmax/cuda/full_softmax_tuning.cuh"
 #include "full_softmax/full_softmax.h"
 
 namespace largeout {
-
-constexpr int64_t kChunkLogits = kInEmulation ? 1 << 18 : 32 << 20;  // that are in memory at once
-constexpr int64_t kMostTokens = kInEmulation ? 512 : 8192;           // of a chunk
 
 // The size of the fewest even pieces of n that have at most `most` elements: a multiple of `unit`, as `most` is.
 inline int64_t EvenPiece(int64_t n, int64_t most, int64_t unit) {

@@ -137,8 +137,8 @@ class LibraryCall {
       : table_(table),
         batch_(batch),
         call_(call),
-        tokens_(EvenPiece(batch.count, kMostTokens, kTokens)),
-        width_(EvenPiece(table.classes, kChunkLogits / tokens_ / kUnit * kUnit, kUnit)) {}
+        tokens_(EvenPiece(batch.count, SoftmaxTuning::kMostTokens, kTokens)),
+        width_(EvenPiece(table.classes, SoftmaxTuning::kChunkLogits / tokens_ / kUnit * kUnit, kUnit)) {}
 
   int Terms(const SoftmaxTerms& terms) {
     if (!Opened()) return kNoProduct;

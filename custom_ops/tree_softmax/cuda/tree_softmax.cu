@@ -4,7 +4,7 @@
 #include "common/cuda/blas.h"
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_plan.cuh"
-#include "tree_softmax/cuda/tree_softmax_root_library.cuh"
+#include "tree_softmax/cuda/tree_softmax_root.cuh"
 
 namespace largeout {
 namespace {

@@ -10,8 +10,7 @@ constexpr int kThreads = 256;
 
 // Groups are cut into runs, one of a block, of whole tiles of kThreads groups. Their number is bounded, so
 // that a block may add up all the runs before its own.
-constexpr int64_t kMostRuns = kInEmulation ? 3 : 512;
-int64_t RunTiles(int64_t groups) { return CeilDiv(CeilDiv(groups, kThreads), kMostRuns); }
+int64_t RunTiles(int64_t groups) { return CeilDiv(CeilDiv(groups, kThreads), TreeTuning::kMostRuns); }
 
 // The words that offsets are made of.
 constexpr int kWords = sizeof(TreeOffsets) / sizeof(int64_t);

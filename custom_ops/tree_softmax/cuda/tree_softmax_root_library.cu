@@ -2,13 +2,10 @@
 // first of the table, its pairs the first of the batch, and nothing else is on its level.
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_library.cuh"
-#include "tree_softmax/cuda/tree_softmax_root_library.cuh"
+#include "tree_softmax/cuda/tree_softmax_root.cuh"
 
 namespace largeout {
 namespace {
-
-// Smaller ones take less time in the kernels of wide nodes, which launch less.
-constexpr int64_t kLeastPairs = kInEmulation ? 16 : 256, kLeastChildren = kInEmulation ? 40 : 1024;
 
 template <typename H>
 __global__ void GatherVectors(const H* hidden, const int32_t* pair_token, int64_t pairs, int64_t dim, H* out) {
@@ -43,7 +40,8 @@ int RootBatch(const TreeBatch<T, H>& batch, const RootPieces& root, int64_t toke
 }
 
 bool IsForLibrary(const RootPieces& root, int64_t dim, const GpuCall& call) {
-  return call.library && dim > 0 && root.pairs >= kLeastPairs && root.children >= kLeastChildren;
+  return call.library && dim > 0 && root.pairs >= TreeTuning::kLeastRootPairs &&
+         root.children >= TreeTuning::kLeastRootChildren;
 }
 
 }  // namespace

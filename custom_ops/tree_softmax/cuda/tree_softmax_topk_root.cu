@@ -47,14 +47,13 @@ __global__ void JoinRootTerms(const float* high, const float* total, int64_t ran
 
 template <typename T>
 int RootPlan<T>::Reserve(int64_t queries, int64_t size, Scratch* scratch) {
-  constexpr int64_t kFloats = kInEmulation ? 100000 : 64 << 20;
   children = size;
-  most = std::min(queries, std::max<int64_t>(1, kFloats / size));
+  most = std::min(queries, std::max<int64_t>(1, TreeTuning::kRootLogits / size));
   if (most > kTileRows) most = most / kTileRows * kTileRows;
   // RangeTiles leaves the longest ranges, or so many that there are no more than kLogitBlocks blocks.
   const int64_t tiles = CeilDiv(size, kTileColumns);
-  const int64_t terms =
-      std::max(std::min(most * tiles, kTileRows * kLogitBlocks), most * CeilDiv(tiles, kMostRangeTiles));
+  const int64_t terms = std::max(std::min(most * tiles, kTileRows * TreeTuning::kLogitBlocks),
+                                 most * CeilDiv(tiles, kMostRangeTiles));
   logits = {scratch->Take<float>(most * size), scratch->Take<float>(most), scratch->Take<float>(most), most,
             size};
   high = scratch->Take<float>(terms), total = scratch->Take<float>(terms);

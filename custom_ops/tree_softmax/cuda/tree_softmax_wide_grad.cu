@@ -277,8 +277,9 @@ int WideHiddenGrad(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t l
                                   work.level_start, level, chunk, out, RowsCopied(dim, batch.table.rows),
                                   RowsAligned(dim, out.d_hidden, nullptr)));
   if (pieces == 0) return 0;
-  return Launch(AddHiddenRanges<T, H>, TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), kHiddenPieces),
-                kAddWarps * 32, 0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
+  return Launch(AddHiddenRanges<T, H>,
+                TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), TreeTuning::kHiddenPieces), kAddWarps * 32,
+                0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
 }
 
 template <typename T, typename H>

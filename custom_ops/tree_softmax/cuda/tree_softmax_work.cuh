@@ -13,6 +13,7 @@
 #include "common/cuda/cuda_warp.cuh"
 #include "common/cuda/gemm/tile_shape.cuh"
 #include "tree_softmax/cuda/tree_softmax_plan.h"
+#include "tree_softmax/cuda/tree_softmax_tuning.cuh"
 
 namespace largeout {
 
@@ -31,12 +32,12 @@ constexpr int64_t LargestSlice(int64_t most) {
 // How many tiles of children a block of the loss goes through, for n pairs of a node of c children, one of
 // `groups`: so many that some thousand blocks are left. Of many small nodes there are blocks enough, and what
 // a block is about hangs on reads that wait for each other: four tiles at the least.
-constexpr int64_t kLogitBlocks = kInEmulation ? 6 : 4096, kMostRangeTiles = 64;
+constexpr int64_t kMostRangeTiles = 64;
 __host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c, int64_t groups) {
   const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
-  const int64_t blocks = slices < kLogitBlocks ? kLogitBlocks / slices : 1,
-                each = (tiles + blocks - 1) / blocks;
-  const int64_t least = n <= kFlatRows && groups > kLogitBlocks / 4 ? 4 : 1;
+  constexpr int64_t kBlocks = TreeTuning::kLogitBlocks;
+  const int64_t blocks = slices < kBlocks ? kBlocks / slices : 1, each = (tiles + blocks - 1) / blocks;
+  const int64_t least = n <= kFlatRows && groups > kBlocks / 4 ? 4 : 1;
   return each < least ? least : each < kMostRangeTiles ? each : kMostRangeTiles;
 }
 
@@ -72,20 +73,20 @@ __host__ __device__ constexpr int64_t RowBlocks(int64_t n, int64_t dim) {
 // d_hidden of wide nodes is made in tiles, of a slice and 128 elements, that are sums over all children.
 // Where a launch has few tiles, each is cut into ranges of children, so that there are pieces for a whole
 // GPU.
-constexpr int64_t kHiddenPieces = kInEmulation ? 12 : 132 * kTileBlocks * 2,
-                  kLeastRange = kInEmulation ? 3 * kTileK : 512;
+static_assert(TreeTuning::kLeastRange % kTileK == 0, "ranges of whole pieces of an operand");
 // Ranges of every tile, for `tiles` of them.
 __host__ __device__ constexpr int64_t HiddenRanges(int64_t tiles) {
-  return 2 * tiles > kHiddenPieces ? 1 : kHiddenPieces / tiles;
+  return 2 * tiles > TreeTuning::kHiddenPieces ? 1 : TreeTuning::kHiddenPieces / tiles;
 }
 // Children of a range of a node of c: there may be fewer ranges than `ranges`.
 __host__ __device__ constexpr int64_t RangeChildren(int64_t c, int64_t ranges) {
   const int64_t each = CeilDiv(CeilDiv(c, ranges), kTileK) * kTileK;
-  return each > kLeastRange ? each : kLeastRange;
+  return each > TreeTuning::kLeastRange ? each : TreeTuning::kLeastRange;
 }
 // Pieces that leave sums of their own, in any launch: up to `tiles`, nodes of up to `most` children.
 constexpr int64_t MostHiddenPieces(int64_t tiles, int64_t most) {
-  return most <= kLeastRange ? 0 : std::min(kHiddenPieces, tiles * CeilDiv(most, kLeastRange));
+  constexpr int64_t kLeast = TreeTuning::kLeastRange;
+  return most <= kLeast ? 0 : std::min(TreeTuning::kHiddenPieces, tiles * CeilDiv(most, kLeast));
 }
 
 // How many slices and tiles of wide nodes come before a chunk.

@@ -280,6 +280,14 @@ def test_kernels_include_no_framework():
             assert not framework.search(path.read_text()), path
 
 
+def test_kernels_do_not_know_the_emulator():
+    """Its headers come first on the include path, so no file but tests chooses between it and a GPU."""
+    kernels = [p for ending in ("h", "cc", "cu", "cuh") for p in OPS.rglob(f"*.{ending}")]
+    for path in kernels:
+        if not {"cuda_emulator", "test"} & set(path.relative_to(OPS).parts):
+            assert "emulat" not in path.read_text().lower(), path
+
+
 def test_every_op_has_a_shape_function():
     for path in OPS.rglob("*_op.cc"):
         text = path.read_text()

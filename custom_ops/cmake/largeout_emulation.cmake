@@ -26,7 +26,7 @@ function(largeout_as_cpp target)
   endforeach()
   target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include
                              ${CMAKE_CURRENT_BINARY_DIR}/emulation/include)
-  target_compile_definitions(${target} PRIVATE LARGEOUT_EMULATE_CUDA=1)
+  target_compile_definitions(${target} PRIVATE LARGEOUT_CUDA_CODE=1 LARGEOUT_EMULATE_CUDA=1)
   target_compile_options(${target} PRIVATE -O1 -g1 -Wno-unknown-pragmas -Wno-psabi -Wno-subobject-linkage)
   if(NOT LARGEOUT_SANITIZE)
     # Calls of functions that accesses.cc has; the libraries of the sanitizers are not linked.

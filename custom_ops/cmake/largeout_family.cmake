@@ -3,6 +3,7 @@
 #   *.cc               contracts' CPU side, compiled once for plain x86-64     -> library NAME_kernels
 #   *_simd.cc          hot loops, compiled once per instruction-set level      -> the same library
 #   cuda/*.cu          CUDA kernels (LARGEOUT_WITH_CUDA)                       -> the same library
+#   cuda/*.cc          what needs a GPU but no nvcc (LARGEOUT_WITH_CUDA)       -> the same library
 #   op/*_op.cc         TensorFlow glue (*_gpu_op.cc: LARGEOUT_WITH_CUDA)       -> the objects largeout_glue
 #   test/*_test.cc     a CTest each;  *_test.cu a CTest each that skips (77) without a GPU; their mains: common/test/*_main.*
 #   the same .cu files as C++, for tests without a GPU: cmake/largeout_emulation.cmake
@@ -48,7 +49,7 @@ function(largeout_family family)
   file(GLOB benches CONFIGURE_DEPENDS ${folder}/test/*_bench.cc)
   list(REMOVE_ITEM sources ${simd} "")
   if(LARGEOUT_WITH_CUDA)
-    file(GLOB cuda CONFIGURE_DEPENDS ${folder}/cuda/*.cu)
+    file(GLOB cuda CONFIGURE_DEPENDS ${folder}/cuda/*.cu ${folder}/cuda/*.cc)
     file(GLOB cuda_programs CONFIGURE_DEPENDS ${folder}/test/*_test.cu ${folder}/test/*_bench.cu)
     list(APPEND sources ${cuda})
   endif()

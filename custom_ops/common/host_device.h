@@ -2,14 +2,11 @@
 #ifndef LARGEOUT_COMMON_HOST_DEVICE_H_
 #define LARGEOUT_COMMON_HOST_DEVICE_H_
 
-// LARGEOUT_CUDA_CODE: this is a .cu file, compiled by nvcc or (in tests) by g++, see cuda_emulator/.
+// LARGEOUT_CUDA_CODE: this is a .cu file. A build by another compiler than nvcc defines it.
 #if defined(__CUDACC__)
 #define LARGEOUT_CUDA_CODE 1
 #define LARGEOUT_HOST_DEVICE __host__ __device__
 #else
-#if defined(LARGEOUT_EMULATE_CUDA)
-#define LARGEOUT_CUDA_CODE 1
-#endif
 #define LARGEOUT_HOST_DEVICE
 #endif
 

@@ -85,7 +85,7 @@ std::string Symbol(const void* code) {
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos && count < 4;
        begin = end + 1) {
     const std::string line = text.substr(begin, end - begin);
-    if (line.find("launch.h:") != std::string::npos) continue;
+    if (line.find("launch.cuh:") != std::string::npos) continue;
     lines += (lines.empty() ? "" : "\n  ") + Short(line);
     ++count;
   }

@@ -49,7 +49,7 @@ struct CublasLt {
 };
 
 // The library of the process: TensorFlow's, which loads it at the first call, or libcublasLt.so. Null: there
-// is none. In the emulation: cuda_emulator/cublas_lt.cc.
+// is none.
 const CublasLt* LoadedCublasLt();
 
 }  // namespace largeout

@@ -60,14 +60,6 @@ int CopyOnDeviceCuda(const void* from, int64_t bytes, void* to, GpuStream stream
 
 namespace largeout {
 
-// Whether the kernels run in cuda_emulator/. There what bounds a piece of work may be small, so that
-// tests of some thousand elements come past it.
-#ifdef LARGEOUT_EMULATE_CUDA
-constexpr bool kInEmulation = true;
-#else
-constexpr bool kInEmulation = false;
-#endif
-
 __device__ __forceinline__ float GpuToFloat(float x) { return x; }
 __device__ __forceinline__ float GpuToFloat(bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 __device__ __forceinline__ void GpuFromFloat(float value, float* out) { *out = value; }

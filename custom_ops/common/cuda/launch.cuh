@@ -1,5 +1,5 @@
 // How every kernel is launched: Launch(kernel, grid, block, shared_bytes, stream, args...). One place, so
-// that each launch is checked, and so that a test may run the kernel by other means (cuda_emulator/).
+// that each launch is checked.
 #ifndef LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 #define LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 
@@ -11,19 +11,10 @@
 
 namespace largeout {
 
-constexpr size_t kSharedBytes = 48 << 10;  // what a kernel has without being asked
-
 // Blocks that take turns with `units` pieces of work: at most `most`.
 inline unsigned TurnBlocks(int64_t units, int64_t most) {
-  return static_cast<unsigned>(std::min(units, kInEmulation ? std::min<int64_t>(most, 2) : most));
+  return static_cast<unsigned>(std::min(units, most));
 }
-
-}  // namespace largeout
-
-#ifdef LARGEOUT_EMULATE_CUDA
-#include "cuda_emulator/launch.h"
-#else
-namespace largeout {
 
 // Arguments are converted to the kernel's parameters. Returns 0 or the error of the launch (an empty grid is
 // one), not of the kernel, which may not have run yet. A template needs all of its arguments:
@@ -31,7 +22,7 @@ namespace largeout {
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, GpuStream stream,
            Arguments&&... arguments) {
-  if (shared_bytes > 0)  // that of the kernel's own counts too: together they may be beyond kSharedBytes
+  if (shared_bytes > 0)  // the kernel's own counts too: together they may be beyond what needs no asking
     LARGEOUT_CUDA_RETURN(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(shared_bytes)));
   // clang-format off
@@ -48,6 +39,5 @@ __device__ __forceinline__ T* DynamicShared() {
 }
 
 }  // namespace largeout
-#endif  // LARGEOUT_EMULATE_CUDA
 
 #endif  // LARGEOUT_COMMON_CUDA_LAUNCH_CUH_

@@ -5,9 +5,6 @@
 
 #include "common/cuda/cuda.h"
 
-#ifdef LARGEOUT_EMULATE_CUDA
-#include "cuda_emulator/warp/tensor_cores.h"
-#else
 namespace largeout {
 
 // Four 8 x 8 blocks of 2 bytes, or 8 x 4 blocks of 4 bytes, from shared memory. Lane l names row l % 8 of
@@ -80,6 +77,5 @@ __device__ __forceinline__ void WaitForCopies() {
 }
 
 }  // namespace largeout
-#endif  // LARGEOUT_EMULATE_CUDA
 
 #endif  // LARGEOUT_COMMON_CUDA_TENSOR_CORES_CUH_

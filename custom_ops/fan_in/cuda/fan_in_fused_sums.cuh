@@ -32,11 +32,12 @@ struct SumStage {
 
 // What a thread block may have at the most.
 inline int64_t SharedBytesOfBlock() {
+  constexpr int64_t kUnasked = 48 << 10;  // that every device gives
   int device = 0, most = 0;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess &&
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
-  return known ? most : static_cast<int64_t>(kSharedBytes);
+  return known ? most : kUnasked;
 }
 
 // Bytes of shared memory for the sums of all inputs, or 0 where they are not made there.

@@ -1,12 +1,13 @@
-// Launch and DynamicShared of common/cuda/launch.cuh, in the emulation.
-#ifndef LARGEOUT_CUDA_EMULATOR_LAUNCH_H_
-#define LARGEOUT_CUDA_EMULATOR_LAUNCH_H_
+// In the place of common/cuda/launch.cuh.
+#ifndef LARGEOUT_CUDA_EMULATOR_INCLUDE_COMMON_CUDA_LAUNCH_CUH_
+#define LARGEOUT_CUDA_EMULATOR_INCLUDE_COMMON_CUDA_LAUNCH_CUH_
 
-#include <cuda_runtime.h>
-
+#include <algorithm>
+#include <cstddef>
 #include <tuple>
 #include <utility>
 
+#include "common/cuda/cuda.h"
 #include "cuda_emulator/block.h"
 
 namespace largeout {
@@ -36,6 +37,11 @@ class JobOf final : public Job {
 
 }  // namespace emulation
 
+// Two at most, so that blocks take turns in small tests.
+inline unsigned TurnBlocks(int64_t units, int64_t most) {
+  return static_cast<unsigned>(std::min({units, most, int64_t{2}}));
+}
+
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* /*stream*/,
            Arguments&&... arguments) {
@@ -54,4 +60,4 @@ T* DynamicShared() {
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_CUDA_EMULATOR_LAUNCH_H_
+#endif  // LARGEOUT_CUDA_EMULATOR_INCLUDE_COMMON_CUDA_LAUNCH_CUH_

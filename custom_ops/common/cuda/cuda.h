@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/bfloat16.h"
 #include "common/host_device.h"
 #include "common/scratch.h"
 
@@ -44,13 +45,14 @@ int CopyToDeviceCuda(const void* host, int64_t bytes, void* device, GpuStream st
 // Copies from device memory to device memory, in the order of the stream.
 int CopyOnDeviceCuda(const void* from, int64_t bytes, void* to, GpuStream stream);
 
+// Rounds n floats in device memory to the nearest bfloat16, in the order of the stream.
+int RoundCuda(const float* from, int64_t n, bfloat16* to, GpuStream stream);
+
 }  // namespace largeout
 
 #ifdef LARGEOUT_CUDA_CODE
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-
-#include "common/bfloat16.h"
 
 #define LARGEOUT_CUDA_RETURN(call)                               \
   do {                                                           \

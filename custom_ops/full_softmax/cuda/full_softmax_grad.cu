@@ -93,6 +93,16 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   chunk.column_sums[token_tile * chunk.stride + first + threadIdx.x] = sum;
 }
 
+// Adds the parts up in their order. out may be the only part.
+template <typename X>
+__global__ void JoinParts(const float* parts, int64_t count, int64_t n, X* out) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= n) return;
+  float sum = 0.f;
+  for (int64_t part = 0; part < count; ++part) sum += parts[part * n + i];
+  GpuFromFloat(sum, out + i);
+}
+
 template <typename X>
 int SetZero(X* data, int64_t n, GpuStream stream) {
   if (data == nullptr || n == 0) return 0;

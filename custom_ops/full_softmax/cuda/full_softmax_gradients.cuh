@@ -72,16 +72,6 @@ __global__ void JoinColumns(SoftmaxChunk<H> chunk, int64_t rows, bool add, float
   d_bias[c] = sum;
 }
 
-// Adds the parts up in their order. out may be the only part.
-template <typename X>
-__global__ void JoinParts(const float* parts, int64_t count, int64_t n, X* out) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= n) return;
-  float sum = 0.f;
-  for (int64_t part = 0; part < count; ++part) sum += parts[part * n + i];
-  GpuFromFloat(sum, out + i);
-}
-
 }  // namespace largeout
 
 #endif  // LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GRADIENTS_CUH_

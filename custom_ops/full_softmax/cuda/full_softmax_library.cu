@@ -181,9 +181,11 @@ class LibraryCall {
       for (int64_t token = 0; token < batch_.count; token += tokens_)
         LARGEOUT_RETURN_IF_ERROR(GradientOf(Chunk(token, first), of, out));
     }
-    if (std::is_same_v<H, float> || out.hidden == nullptr) return 0;
-    const int64_t n = batch_.count * table_.dim;
-    return Launch(JoinParts<H>, ElementBlocks(n), kElementThreads, 0, call_.stream, hidden_, 1, n, out.hidden);
+    if constexpr (!std::is_same_v<H, float>) {
+      if (out.hidden != nullptr)
+        return RoundCuda(hidden_, batch_.count * table_.dim, out.hidden, call_.stream);
+    }
+    return 0;
   }
 
  private:
@@ -239,10 +241,9 @@ class LibraryCall {
   // Without biases. new_rows: other classes than those of the chunk before.
   int Logits(const SoftmaxChunk<H>& chunk, bool new_rows) {
     if constexpr (kRounds) {
-      const int64_t n = chunk.width * table_.dim;
       if (new_rows) {
-        LARGEOUT_RETURN_IF_ERROR(Launch(JoinParts<bfloat16>, ElementBlocks(n), kElementThreads, 0, call_.stream,
-                                        table_.rows + chunk.first * table_.dim, 1, n, rounded_));
+        LARGEOUT_RETURN_IF_ERROR(RoundCuda(table_.rows + chunk.first * table_.dim, chunk.width * table_.dim,
+                                           rounded_, call_.stream));
       }
     }
     return Multiply({chunk.count, chunk.width, table_.dim}, Hidden(chunk), Rows(chunk, true), false, logits_,
@@ -268,10 +269,8 @@ class LibraryCall {
       if constexpr (std::is_same_v<T, float>) sums = d_rows;
       LARGEOUT_RETURN_IF_ERROR(
           Multiply({chunk.width, dim, chunk.count}, turned, Hidden(chunk), !first_tokens, sums, dim));
-      const int64_t n = chunk.width * dim;
-      if (!std::is_same_v<T, float> && last_tokens) {
-        LARGEOUT_RETURN_IF_ERROR(
-            Launch(JoinParts<T>, ElementBlocks(n), kElementThreads, 0, call_.stream, sums, 1, n, d_rows));
+      if constexpr (!std::is_same_v<T, float>) {
+        if (last_tokens) LARGEOUT_RETURN_IF_ERROR(RoundCuda(sums, chunk.width * dim, d_rows, call_.stream));
       }
     }
     if (hidden_ == nullptr) return 0;

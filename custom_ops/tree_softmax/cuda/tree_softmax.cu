@@ -56,11 +56,6 @@ __global__ void Widen(const bfloat16* in, int64_t n, float* out) {
   if (i < n) out[i] = GpuToFloat(in[i]);
 }
 
-__global__ void Round(const float* in, int64_t n, bfloat16* out) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i < n) GpuFromFloat(in[i], out + i);
-}
-
 // How many chunks the gradient computes probabilities in, and how long a chunk is. A chunk takes the slices
 // that begin in it, so its memory is up to a slice longer: scratch_bytes, or two of the largest slices.
 struct Chunks {
@@ -270,7 +265,7 @@ int TreeSoftmaxGpu::Gradient(const TreeArrays& tree, const TreeTable<T>& table, 
     if (floats == nullptr) return kNoMemory;
     LARGEOUT_RETURN_IF_ERROR(GradientOf(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved,
                                         scratch_bytes, floats, rows, row_grads, bias_grads, call_));
-    return n == 0 ? 0 : Launch(Round, Blocks(n), kThreads, 0, call_.stream, floats, n, d_hidden);
+    return RoundCuda(floats, n, d_hidden, call_.stream);
   }
 }
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "fan_in/fan_in_kernels.h"
+#include "fan_in/fan_in_loss_terms.h"
 #include "fan_in/fan_in_ranges.h"
-#include "fan_in/fan_in_terms.h"
 
 namespace largeout {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "fan_in/fan_in_draw.h"
 #include "fan_in/fan_in_kernels.h"
 #include "fan_in/fan_in_ranges.h"
+#include "fan_in/fan_in_sampling.h"
 
 namespace largeout {
 namespace {

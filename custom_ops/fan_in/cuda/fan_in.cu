@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float tile[kTile][33];
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t first = int64_t{blockIdx.x} * kTile, rows = min(int64_t{kTile}, layer.classes - first);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
       const RowStart<T, Id> start = next;
       next = StartRow(layer, first + r + kWarps, first + rows);
       float z = 0.f;
-      if (!RowLogit(layer, first + r, start, inputs, quads, stage[Warp()], &z))
+      if (!RowLogit(layer, first + r, start, inputs, vec4, stage[Warp()], &z))
         Found(&verdict->row, first + r);
       tile[r][lane] = z;
     }

@@ -34,7 +34,7 @@ inline int FusedRowsOfWarp(int64_t classes) {
 template <typename T>
 struct FusedKept {
   GradientChunk chunk;  // `values` null: nothing
-  ConnectionWords kind;
+  PackedKeys kind;
   uint64_t* words;  // [rows of the chunk, fan_in]
   bool written;     // `state` and `words` are there, as of classes without a gradient
   T* weights;       // [rows of the chunk, fan_in], where words are without
@@ -111,22 +111,22 @@ struct FusedStep {
   // labels: where the cursor of each block is. kOne: of one block of examples, which takes fewer registers.
   // Returns whether there is a gradient at all.
   template <bool kOne, typename Keep>
-  __device__ __forceinline__ bool Class(int row, float bias, const Quads& quads,
+  __device__ __forceinline__ bool Class(int row, float bias, const Vec4Lanes& vec4,
                                         const Connection* connections, LabelPlace* labels,
                                         const Keep& keep) const {
     const int lane = Lane(), width = batch.width, fan_in = static_cast<int>(layer.fan_in);
-    float sums[Quads::kLoads] = {}, of_bias = 0.f;
+    float sums[Vec4Lanes::kLoads] = {}, of_bias = 0.f;
     bool found = false;
     for (int block = 0; block < (kOne ? 1 : batch.blocks); ++block) {
       float g = 0.f;
       bool has = false;
       if (Active(row, block)) {
-        float4 x[Quads::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
-        quads.Read(connections, fan_in, inputs + block * batch.inputs * width, x);
-        quads.AddProducts(connections, fan_in, x, &products);
-        g = Gradient(row, block, bias + quads.SumOfExample(products), &labels[block]);
+        float4 x[Vec4Lanes::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
+        vec4.Read(connections, fan_in, inputs + block * batch.inputs * width, x);
+        vec4.AddProducts(connections, fan_in, x, &products);
+        g = Gradient(row, block, bias + vec4.SumOfExample(products), &labels[block]);
         has = __any_sync(kAll, g != 0.f) != 0;
-        if (has) Quads::AddGradients(quads.OfExamples(g), x, sums);
+        if (has) Vec4Lanes::AddGradients(vec4.OfExamples(g), x, sums);
       }
       keep(block, g, has);
       of_bias += g;
@@ -134,7 +134,7 @@ struct FusedStep {
     }
     typename Apply::OnDevice on(apply, found);
     if (on.Skips()) return found;
-    const float sum = found ? quads.SumOfConnection(sums) : 0.f;
+    const float sum = found ? vec4.SumOfConnection(sums) : 0.f;
     if (lane < fan_in) on.Weight(int64_t{row} * fan_in + lane, sum);
     if (!on.HasBias()) return found;
     of_bias = WarpSum(of_bias);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, 3) FusedRows(Step step, FusedKept<T>
   const int64_t from = (int64_t{blockIdx.x} * kWarps + warp) * rows_of_warp;
   if (from >= rows) return;
   const int begin = first + static_cast<int>(from), end = min(begin + rows_of_warp, first + rows);
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   if (lane < step.batch.blocks) labels[warp][lane] = LabelCursor(step.from.positives, lane, begin).Place();
   const bool all = !typename Step::Apply::OnDevice(step.apply, false).Skips();
   RowsToDo<Step> to_do(step, begin, end, all);
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 3) FusedRows(Step step, FusedKept<T>
       if (has && lane < width) chunk.values[at * width + lane] = g;
       if (lane == 0) chunk.state[at] = has ? kHasGradient : kNoGradient;
     };
-    const bool found = step.template Class<kOne>(row, start.bias, quads, stage[warp], labels[warp], keep);
+    const bool found = step.template Class<kOne>(row, start.bias, vec4, stage[warp], labels[warp], keep);
     if (chunk.values != nullptr && lane < fan_in && (found || !kept.written)) {
       const int64_t at = int64_t{r} * fan_in + lane;
       const auto word = kept.kind.Of(start.index, r, lane, GpuToFloat(start.weight));

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRang
   __shared__ SumStage stage;
   float* own_sums = DynamicShared<float>();
   const int lane = Lane(), warp = Warp(), width = step.batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t floats = step.batch.inputs * width;
   const int begin = static_cast<int>(blockIdx.x * ranges.rows),
             end = static_cast<int>(min(begin + ranges.rows, step.layer.classes));
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kSumThreads, 1) FusedSums(Step step, FusedRang
                            GpuToFloat(start.weight)};
       __syncwarp();
       const auto keep = [&](int, float g, bool) { stage.gradients[set][warp][lane] = g; };
-      found = step.template Class<true>(row, start.bias, quads, connections, &stage.labels[warp], keep);
+      found = step.template Class<true>(row, start.bias, vec4, connections, &stage.labels[warp], keep);
     }
     if (lane == 0) stage.found[set][warp] = found;
     __syncthreads();  // the set is written, and the one before it has been taken

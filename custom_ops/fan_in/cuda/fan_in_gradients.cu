@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
            GradientChunk chunk, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t begin = (int64_t{blockIdx.x} * kWarps + Warp()) * kRun, end = min(begin + kRun, chunk.rows);
   if (begin >= end) return;
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
       if (active == nullptr || (active[row / 8] >> (row % 8) & 1) != 0) {
         float z, weight = 0.f;
         if (RowLogit(layer, row, StartRow(layer, row, layer.classes), blocks + block * batch.inputs * width,
-                     quads, stage[Warp()], &z)) {
+                     vec4, stage[Warp()], &z)) {
           const bool label = labels.Find(row, example, &weight);
           const float g = of_loss.At(z, label, weight);
           if (__any_sync(kAll, g != 0.f)) state = kHasGradient;

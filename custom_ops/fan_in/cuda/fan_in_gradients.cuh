@@ -5,7 +5,7 @@
 
 #include "common/arena.h"
 #include "fan_in/cuda/fan_in_labels.cuh"
-#include "fan_in/cuda/fan_in_words.cuh"
+#include "fan_in/cuda/fan_in_packed_keys.cuh"
 
 namespace largeout {
 namespace fan_in_gpu {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                  GradientChunk chunk, Apply apply, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t r = int64_t{blockIdx.x} * kWarps + Warp(), row = chunk.first + r;
   if (r >= chunk.rows) return;
   bool found = false;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (on.Skips()) return;
   for (int64_t first = 0; first < count; first += 32) {
     const int n = static_cast<int>(min(count - first, int64_t{32}));
-    float sums[Quads::kLoads] = {};
+    float sums[Vec4Lanes::kLoads] = {};
     if (found) {
       stage[Warp()][lane].input = lane < n ? static_cast<int32_t>(indices[r * count + first + lane]) : 0;
       __syncwarp();
@@ -105,13 +105,13 @@ __global__ void __launch_bounds__(kThreads, 3)
         const int64_t at = block * chunk.rows + r;
         if (chunk.state[at] != kHasGradient) continue;
         const float g = lane < width ? chunk.values[at * width + lane] : 0.f;
-        float4 x[Quads::kLoads];
-        quads.Read(stage[Warp()], n, blocks + block * batch.inputs * width, x);
-        Quads::AddGradients(quads.OfExamples(g), x, sums);
+        float4 x[Vec4Lanes::kLoads];
+        vec4.Read(stage[Warp()], n, blocks + block * batch.inputs * width, x);
+        Vec4Lanes::AddGradients(vec4.OfExamples(g), x, sums);
       }
       __syncwarp();  // the stage has been read
     }
-    const float sum = found ? quads.SumOfConnection(sums) : 0.f;
+    const float sum = found ? vec4.SumOfConnection(sums) : 0.f;
     if (lane < n) on.Weight(row * count + first + lane, sum);
   }
   if (!on.HasBias()) return;

@@ -33,7 +33,7 @@ struct InputSums {
   }
   static int64_t Pieces(int64_t connections) { return (connections + kPiece - 1) / kPiece; }
 
-  ConnectionWords kind;
+  PackedKeys kind;
   WordSort sort;
   int64_t floats;
   float* sums;   // [blocks, inputs, width]
@@ -42,7 +42,7 @@ struct InputSums {
 
 // The sorted connections of a chunk, as kernels read them.
 struct SortedConnections {
-  ConnectionWords kind;
+  PackedKeys kind;
   const uint64_t* words;  // [count]
   int64_t count, pieces;
 
@@ -65,18 +65,18 @@ struct SortedConnection {
 class InputSum {
  public:
   // sums: [inputs, width]; head: where the sum of `head_input`, the first one, goes.
-  __device__ InputSum(const Quads& quads, float* sums, float4* head, uint32_t head_input, uint32_t none)
-      : quads_(quads), sums_(sums), none_(none), input_(head_input), to_(head) {}
+  __device__ InputSum(const Vec4Lanes& vec4, float* sums, float4* head, uint32_t head_input, uint32_t none)
+      : vec4_(vec4), sums_(sums), none_(none), input_(head_input), to_(head) {}
 
   __device__ __forceinline__ void Add(uint32_t input, float weight, const float4& g) {
     if (input != input_ && input != none_) {
       Leave();
       input_ = input;
-      to_ = &quads_.Row(sums_, input);
+      to_ = &vec4_.Row(sums_, input);
       before_ = *to_;
       sum_ = make_float4(0.f, 0.f, 0.f, 0.f);
     }
-    Quads::AddProduct(weight, g, &sum_);
+    Vec4Lanes::AddProduct(weight, g, &sum_);
   }
   __device__ __forceinline__ void Leave() const {
     if (input_ == none_) return;
@@ -84,7 +84,7 @@ class InputSum {
   }
 
  private:
-  const Quads& quads_;
+  const Vec4Lanes& vec4_;
   float* const sums_;
   const uint32_t none_;
   uint32_t input_;
@@ -100,17 +100,17 @@ __global__ void __launch_bounds__(kThreads, 3)
     SumPieces(SortedConnections sorted, const T* weights, FanInBatch batch, GradientChunk chunk,
               float* all_sums, float* all_heads) {
   const int width = batch.width;
-  const Quads quads(width);
-  const int piece = static_cast<int>(quads.Group()), begin = piece * kPiece,
+  const Vec4Lanes vec4(width);
+  const int piece = static_cast<int>(vec4.Group()), begin = piece * kPiece,
             end = min(begin + kPiece, static_cast<int>(sorted.count));
   const uint32_t head = sorted.HeadOf(piece), none = sorted.kind.Inputs();
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const float* gradients = chunk.values + block * chunk.rows * width;
     const uint8_t* state = chunk.state + block * chunk.rows;
     float* heads = all_heads + block * sorted.pieces * width;
-    InputSum sum(quads, all_sums + block * batch.inputs * width,
-                 &quads.Row(heads, static_cast<uint32_t>(piece)), head, none);
-    for (int i = begin + quads.Part(); i < begin + kPiece; i += quads.Lanes()) {
+    InputSum sum(vec4, all_sums + block * batch.inputs * width,
+                 &vec4.Row(heads, static_cast<uint32_t>(piece)), head, none);
+    for (int i = begin + vec4.Part(); i < begin + kPiece; i += vec4.Lanes()) {
       SortedConnection own{none, kNoRow, 0.f};
       if (i < end) {
         const uint64_t word = sorted.words[i];
@@ -120,18 +120,18 @@ __global__ void __launch_bounds__(kThreads, 3)
           own.row = row, own.weight = sorted.kind.Weight<kWhole>(word, weights);
       }
       if (!__any_sync(kAll, i < end)) break;
-      float4 g[Quads::kLoads];
+      float4 g[Vec4Lanes::kLoads];
 #pragma unroll
-      for (int k = 0; k < Quads::kLoads; ++k) {
+      for (int k = 0; k < Vec4Lanes::kLoads; ++k) {
         g[k] = make_float4(0.f, 0.f, 0.f, 0.f);
-        const uint32_t row = quads.OfLoad(own.row, k);
-        if (k < quads.Lanes() && row != kNoRow) g[k] = quads.Row(gradients, row);
+        const uint32_t row = vec4.OfLoad(own.row, k);
+        if (k < vec4.Lanes() && row != kNoRow) g[k] = vec4.Row(gradients, row);
       }
 #pragma unroll
-      for (int k = 0; k < Quads::kLoads; ++k) {
-        const uint32_t input = quads.OfLoad(own.input, k);
-        const float weight = quads.OfLoad(own.weight, k);
-        if (k < quads.Lanes()) sum.Add(input, weight, g[k]);
+      for (int k = 0; k < Vec4Lanes::kLoads; ++k) {
+        const uint32_t input = vec4.OfLoad(own.input, k);
+        const float weight = vec4.OfLoad(own.weight, k);
+        if (k < vec4.Lanes()) sum.Add(input, weight, g[k]);
       }
     }
     sum.Leave();
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     WriteWords(Indices indices, const T* weights, uint32_t fan_in, int64_t blocks, GradientChunk chunk,
-               ConnectionWords kind, uint64_t* words) {
+               PackedKeys kind, uint64_t* words) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= chunk.rows * fan_in) return;
   const uint32_t row = static_cast<uint32_t>(i) / fan_in, k = static_cast<uint32_t>(i) % fan_in;
@@ -195,7 +195,7 @@ int AddToInputs(const T* weights, int64_t fan_in, const FanInBatch& batch, const
   LARGEOUT_RETURN_IF_ERROR(SortWordsCuda(to.sort, count, stream));
   const SortedConnections sorted{to.kind, to.sort.sorted, count, InputSums::Pieces(count)};
   const dim3 grid = Grid(Blocks(sorted.pieces, kWarps), batch),
-             groups = Grid(Blocks(sorted.pieces, Quads::GroupsOf(kThreads, batch.width)), batch);
+             groups = Grid(Blocks(sorted.pieces, Vec4Lanes::GroupsOf(kThreads, batch.width)), batch);
   const auto kernel = to.kind.Whole() ? SumPieces<true, T> : SumPieces<false, T>;
   LARGEOUT_RETURN_IF_ERROR(
       Launch(kernel, groups, kThreads, 0, stream, sorted, weights, batch, chunk, to.sums, to.heads));

@@ -3,7 +3,7 @@
 #define LARGEOUT_FAN_IN_FAN_IN_LABELS_CUH_
 
 #include "fan_in/cuda/fan_in_row.cuh"
-#include "fan_in/fan_in_terms.h"
+#include "fan_in/fan_in_loss_terms.h"
 
 namespace largeout {
 namespace fan_in_gpu {

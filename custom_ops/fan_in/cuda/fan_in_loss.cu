@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   __shared__ Connection stage[kWarps][32];
   __shared__ LaneSums of_warps[kWarps][32];
   const int lane = Lane(), width = batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t first = (int64_t{blockIdx.x} * kWarps + Warp()) * ranges.rows;
   const int begin = static_cast<int>(min(first, layer.classes)),
             end = static_cast<int>(min(first + ranges.rows, layer.classes));
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       next = StartRow(layer, row + 1, end);
       float z, weight = 0.f;
       bool any = false;
-      if (RowLogit(layer, row, start, inputs, quads, stage[Warp()], &z)) {
+      if (RowLogit(layer, row, start, inputs, vec4, stage[Warp()], &z)) {
         const bool label = labels.Find(row, example, &weight);
         any = own.Add(loss, z, label, weight) && used;
       } else {

@@ -1,6 +1,6 @@
 // Random connections, pruning and regrowth.
 #include "common/cuda/launch.cuh"
-#include "fan_in/cuda/fan_in_draw.cuh"
+#include "fan_in/cuda/fan_in_sampling.cuh"
 #include "fan_in/fan_in_rewire.h"
 
 namespace largeout {

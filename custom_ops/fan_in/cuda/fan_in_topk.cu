@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer
                                                          const float* inputs, Best best, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
-  const Quads quads(width);
+  const Vec4Lanes vec4(width);
   const int64_t range = int64_t{blockIdx.x} * kWarps + Warp();
   if (range >= best.ranges) return;
   const int64_t begin = range * best.rows, end = min(begin + best.rows, layer.classes);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer
     const RowStart<T, Id> start = next;
     next = StartRow(layer, row + 1, end);
     float z;
-    if (!RowLogit(layer, row, start, inputs, quads, stage[Warp()], &z)) {
+    if (!RowLogit(layer, row, start, inputs, vec4, stage[Warp()], &z)) {
       Found(&verdict->row, row);
       continue;
     }

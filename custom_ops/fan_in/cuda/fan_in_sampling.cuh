@@ -1,7 +1,7 @@
-// Private to the .cu files of fan_in: draws different inputs for a class, as fan_in_draw.h does. One thread
-// works on one class; what the threads of a warp read together lies together.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_DRAW_CUH_
-#define LARGEOUT_FAN_IN_FAN_IN_DRAW_CUH_
+// Private to the .cu files of fan_in: draws different inputs for a class, as fan_in_sampling.h does. One
+// thread works on one class; what the threads of a warp read together is adjacent in memory.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_SAMPLING_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_SAMPLING_CUH_
 
 #include "common/arena.h"
 #include "fan_in/fan_in_random.h"
@@ -100,4 +100,4 @@ class InputSetCuda {
 }  // namespace fan_in_gpu
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_DRAW_CUH_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_SAMPLING_CUH_

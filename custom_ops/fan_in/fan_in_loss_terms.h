@@ -1,7 +1,7 @@
 // The terms of labels: the few (class, example) pairs that the vector loops leave to scalar code, and CUDA
 // kernels to branches. Internal to the family.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_TERMS_H_
-#define LARGEOUT_FAN_IN_FAN_IN_TERMS_H_
+#ifndef LARGEOUT_FAN_IN_FAN_IN_LOSS_TERMS_H_
+#define LARGEOUT_FAN_IN_FAN_IN_LOSS_TERMS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -47,4 +47,4 @@ constexpr float kNoTerm = -std::numeric_limits<float>::infinity();  // a logit w
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_TERMS_H_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_LOSS_TERMS_H_

@@ -1,12 +1,11 @@
-// Private to fan_in_backward.cu: the connections of a chunk as words of 64 bits, to be sorted by their
-// inputs.
+// Private to fan_in_backward.cu: the connections of a chunk as words of 64 bits, the keys of a sort by input.
 //
-// Up to 65,536 inputs a word is all that a sum has to know of its connection: from above the input and the
-// row in the chunk, 16 bits each, and the weight as it was. Beyond, it is the input and the place among the
-// chunk's connections, by which the weight is found. Connections of classes without a gradient are among the
-// others, with no row, so that what is added to what hangs on the connections alone.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
-#define LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
+// Up to 65,536 inputs a word holds all that a sum needs of its connection: from the top the input and the row
+// in the chunk, 16 bits each, and the weight before the step. Beyond, it holds the input and the connection's
+// place in the chunk, by which the weight is found. Connections of classes without a gradient are sorted too,
+// with no row, so that the order of every sum depends on the connections alone.
+#ifndef LARGEOUT_FAN_IN_FAN_IN_PACKED_KEYS_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_PACKED_KEYS_CUH_
 
 #include "common/cuda/cuda.h"
 #include "fan_in/cuda/fan_in_tuning.cuh"
@@ -18,9 +17,9 @@ constexpr int64_t kWholeRows = 0xfff8;
 static_assert(FanInTuning::kWholeInputs <= 0x10000, "words have 16 bits for an input");
 constexpr uint32_t kNoRow = 0xffffffffu;
 
-class ConnectionWords {
+class PackedKeys {
  public:
-  ConnectionWords(int64_t inputs, int64_t fan_in)
+  PackedKeys(int64_t inputs, int64_t fan_in)
       : inputs_(static_cast<uint32_t>(inputs)),
         fan_in_(static_cast<uint32_t>(fan_in)),
         bit_(inputs <= FanInTuning::kWholeInputs ? 48 : 32) {}
@@ -65,4 +64,4 @@ class ConnectionWords {
 }  // namespace fan_in_gpu
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_WORDS_CUH_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_PACKED_KEYS_CUH_

@@ -1,6 +1,6 @@
 // Private to the .cu files of fan_in: inputs as a warp reads them, 16 bytes a lane.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_QUADS_CUH_
-#define LARGEOUT_FAN_IN_FAN_IN_QUADS_CUH_
+#ifndef LARGEOUT_FAN_IN_FAN_IN_VEC4_CUH_
+#define LARGEOUT_FAN_IN_FAN_IN_VEC4_CUH_
 
 #include "common/cuda/cuda.h"
 
@@ -18,13 +18,14 @@ struct Connection {
   float weight;
 };
 
-// How a warp reads inputs: the lanes of a group have the examples of one connection among them, 4 each. Of 32
-// connections a group has as many as it has lanes, those whose numbers are these lanes'.
-class Quads {
+// How a warp reads inputs, a float4 for each lane: the lanes of a group have the examples of one connection
+// among them, 4 each. Of 32 connections a group has as many as it has lanes, those whose numbers are these
+// lanes'.
+class Vec4Lanes {
  public:
   static constexpr int kLoads = 8;  // of a group; in blocks of 16 examples 4
 
-  __device__ explicit Quads(int width)
+  __device__ explicit Vec4Lanes(int width)
       : stride_(width * sizeof(float)),
         lanes_(width / 4),
         first_(Lane() & -lanes_),
@@ -135,4 +136,4 @@ class Quads {
 }  // namespace fan_in_gpu
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_QUADS_CUH_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_VEC4_CUH_

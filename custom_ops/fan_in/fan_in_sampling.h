@@ -1,6 +1,6 @@
 // Draws different inputs for a class. Internal to the family.
-#ifndef LARGEOUT_FAN_IN_FAN_IN_DRAW_H_
-#define LARGEOUT_FAN_IN_FAN_IN_DRAW_H_
+#ifndef LARGEOUT_FAN_IN_FAN_IN_SAMPLING_H_
+#define LARGEOUT_FAN_IN_FAN_IN_SAMPLING_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -58,4 +58,4 @@ class InputSet {
 
 }  // namespace largeout
 
-#endif  // LARGEOUT_FAN_IN_FAN_IN_DRAW_H_
+#endif  // LARGEOUT_FAN_IN_FAN_IN_SAMPLING_H_

@@ -3,10 +3,12 @@
 //
 // The reference, for bag b with the ids i, weights w_i (1 where none are given) and rows x_i = table[id_i]:
 //
-//   out[b] = sum w_i x_i / D,   D = 1 (sum), sum w_i (mean), sqrt(sum w_i^2) (sqrtn);   0 where D = 0 or the
-//   bag is empty d table[r] = sum over the i with id_i = r, in the order in which they occur, of  w_i / D_b *
-//   grad[b] d w_i = grad[b] . x_i (sum), (grad[b] . (x_i - out[b])) / D (mean), (grad[b] . (x_i - out[b] w_i
-//   / D)) / D (sqrtn)
+//   out[b]     = sum of w_i x_i / D, or 0 where D = 0 or the bag is empty;
+//                D = 1 (sum), sum of w_i (mean), sqrt(sum of w_i^2) (sqrtn)
+//   d table[r] = sum over all i with id_i = r, in the order in which they occur, of w_i / D_b * grad[b]
+//   d w_i      = grad[b] . x_i                             (sum)
+//                grad[b] . (x_i - out[b]) / D              (mean)
+//                grad[b] . (x_i - out[b] w_i / D) / D      (sqrtn)
 //
 // An id outside [0, rows) is skipped, in the sum and in D; its weight's gradient is 0. To get an error, call
 // Check first. Sums are float32, also for bfloat16 tables. Nothing of the size of the table is read, written

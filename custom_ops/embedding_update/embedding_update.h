@@ -3,8 +3,8 @@
 // here the sum of a row stays in the cache (on a GPU in registers) and goes into row and slots at once. How
 // many rows there are stays on the device.
 //
-//   EmbeddingUpdateCpu(call).Update(bags, combiner, grad, UpdateRule::kAdagrad, table, rows, dim, slots,
-//   hyper);
+//   EmbeddingUpdateCpu device(call);                          // or EmbeddingUpdateGpu
+//   device.Update(bags, combiner, grad, UpdateRule::kAdagrad, table, rows, dim, slots, hyper);
 //
 // Bounds of the speed, for u different rows among n ids: bytes = u x dim x (2 rows + 2 for each slot) + n x
 // dim of `grad`, and u misses of the cache for the row and for each slot. The two passes write and read u x

@@ -51,8 +51,7 @@ struct FanInBatch {
   int64_t blocks;
 };
 
-// ---- Losses
-// ----------------------------------------------------------------------------------------------------------
+// ---- Losses ----
 
 enum class FanInLoss { kSquaredHinge, kBinaryCrossentropy, kSoftmax };
 constexpr int kFanInLosses = 3;
@@ -101,8 +100,7 @@ struct FanInLossOutputs {
                     // else null
 };
 
-// ---- Backward
-// --------------------------------------------------------------------------------------------------------
+// ---- Backward ----
 
 // The gradients of the logits: given, or those of a loss, whose logits are computed anew.
 struct FanInGradients {
@@ -146,8 +144,7 @@ struct FanInStep {
   bool HasNone() const { return rule == FanInRule::kNone && weights == nullptr && bias == nullptr; }
 };
 
-// ---- Calls
-// -----------------------------------------------------------------------------------------------------------
+// ---- Calls ----
 
 // One call of an op on its batch: LayOut, then one of the other methods. C: CpuCall (fan_in*.cc) or GpuCall
 // (cuda/fan_in*.cu). Methods return 0 or an error (common/scratch.h).

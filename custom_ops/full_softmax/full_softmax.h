@@ -5,10 +5,9 @@
 //   ce[t]   lse[t] - z[t, target[t]], the cross-entropy; 0 for a token without a target (-1)
 //   sum[t]  the sum of z[t, :] (label smoothing)
 // Their gradient, given that of each, is that of a GEMM: with p = exp(z - lse)
-//   d z[t, c] = (d_lse[t] + d_ce[t]) * p[t, c] - d_ce[t] * (c == target[t]) + d_sum[t]        (d_ce counts as
-//   0 without a target)
-// so classes can be spread over devices: each has these numbers for its own classes, and the caller joins
-// them.
+//   d z[t, c] = (d_lse[t] + d_ce[t]) * p[t, c] - d_ce[t] * (c == target[t]) + d_sum[t]
+// (d_ce counts as 0 without a target). So classes can be spread over devices: each has these numbers for its
+// own classes, and the caller joins them.
 //
 // With skip_target the class of the target is left out of the softmax instead (the "accidental hit" of a
 // sampled softmax): its p is 0, and ce and sum are 0, whatever their gradients.

@@ -1,4 +1,3 @@
-// clang-format off
 // Hashing: categories, strings or integers of any number, as ids of a table of fixed size.
 //
 // It is for CPUs alone: strings never reach a GPU. So there is no CUDA twin, and the ops are registered for
@@ -18,7 +17,6 @@
 // Speed: bytes = 24 for a short string (it lies in its header) and 8 k for its ids; flops: about 20 multiplications
 // and rotations of 64 bits for each hash of up to 16 bytes, which wait for each other (30 to 50 cycles); those of
 // different values overlap.
-// clang-format on
 #ifndef LARGEOUT_HASHING_HASHING_H_
 #define LARGEOUT_HASHING_HASHING_H_
 

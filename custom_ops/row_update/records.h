@@ -1,13 +1,11 @@
 // Records: a row of a table and its optimizer slots side by side, so that a row that is not in memory is
 // brought by one read of a file. A table of records is float32 [rows, words]. One record, in float32 words:
 //
-// clang-format off
 //   0                       the mark: all bits 0 where the row was never written, else the record's digest
 //   1 .. 1 + RowWords       the row: `dim` values of T (two bfloat16 a word; an unused half is anything)
 //   then the slots          in the order of row_update.h: `dim` float32 each, one where the rule has a slot
 //                           per row
 //   then                    anything
-// clang-format on
 //
 // Words that may hold bfloat16 are copied as bytes: as a float32 they could be a NaN that arithmetic alters.
 //

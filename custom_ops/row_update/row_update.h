@@ -3,8 +3,8 @@
 // through this one entry.
 //
 //   table [rows, dim], slots [rows, dim] float32 (row_wise_adagrad: [rows]), indices [n], values [n, dim]
-//   RowUpdateCpu(call).Update(UpdateRule::kAdagrad, table, rows, dim, slots, indices, n, values, hyper,
-//   &bad);
+//   RowUpdateCpu device(call);                                // or RowUpdateGpu
+//   device.Update(UpdateRule::kAdagrad, table, rows, dim, slots, indices, n, values, hyper, &bad);
 //
 // g is the gradient of a row: the sum, in float32 and in order of occurrence, of the values of its index.
 // Arithmetic is float32 without fused multiply-adds, so every instruction-set level and every number of

@@ -6,23 +6,26 @@
 // of pairs of one node and is one small GEMM, softmax and cross-entropy straight on the table. Nothing is
 // gathered per token, nothing has the size [tokens, classes].
 //
-//   TreeSoftmaxCpu device(call);                                          // or TreeSoftmaxGpu
-//   device.FindPaths(tree, targets, weights, tokens, dim, 0, &lasting, &paths);  // checks targets and the
-//   path's arrays device.Loss(tree, table, hidden, weights, tokens, out, scratch_bytes);       // loss
-//   [tokens], lse [P], probs [S] device.Gradient(...);                                                 //
-//   d_hidden, gradients of the rows of the groups
+//   TreeSoftmaxCpu device(call);    // or TreeSoftmaxGpu
+//   // Checks the targets, and the tree along their paths.
+//   device.FindPaths(tree, targets, weights, tokens, dim, 0, &lasting, &paths);
+//   // loss [tokens], and the saved tensors.
+//   device.Loss(tree, table, hidden, weights, tokens, out, scratch_bytes);
+//   // d_hidden, and the gradients of the rows of the groups.
+//   device.Gradient(...);
 //
-// The saved tensors between loss and gradient (the same on every device; P pairs, G groups, int32 unless
-// stated):
+// The saved tensors between loss and gradient are the same on every device. P pairs, G groups; int32 unless stated:
 //   pair_token  [P]    sorted by node, within a node by token
 //   pair_row    [P]    the row that the path takes at this node
 //   group_node  [G]    ascending, so a parent's group comes before its children's
-//   group_start [G+1]  pairs group_start[g] .. group_start[g+1] belong to node group_node[g]; group_start[G]
-//   = P pair_lse    [P]    float32, logsumexp of the node's logits probs       [S]    float32, pair p of
-//   group g, child j: probs[prob_start(g) + (p - group_start[g]) * size(g) + j], where
-//                      size(g) is the number of children and prob_start(g) the sum of pairs * size over
-//                      earlier groups. S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the
-//                      gradient computes them anew.
+//   group_start [G+1]  pairs group_start[g] .. group_start[g+1] belong to node group_node[g];
+//                      group_start[G] = P
+//   pair_lse    [P]    float32, logsumexp of the node's logits
+//   probs       [S]    float32, pair p of group g, child j:
+//                      probs[prob_start(g) + (p - group_start[g]) * size(g) + j], where size(g) is the number
+//                      of children and prob_start(g) the sum of pairs * size over earlier groups.
+//                      S = prob_start(G), or 0 where that exceeds max_saved_bytes: then the gradient
+//                      recomputes them.
 // Row gradients: group g owns the next size(g) rows of the outputs, in order: rows [U] ascending, U = sum of
 // size(g).
 //

@@ -1,4 +1,3 @@
-// clang-format off
 // Vocabulary: which row of a fixed table an id has, where ids are any 64-bit numbers and more than the table
 // has rows. An id gets a row once it has been seen often enough, and loses it to another one when room is short.
 //
@@ -46,7 +45,6 @@
 // of scores, and 16 bytes of its own: 272 bytes on average. One that is missing reads all 4 lines of keys and one
 // of the sketch: 336 bytes; one that replaces another the 4 lines of scores too: 592. No flops to speak of. Steps
 // 1 and 2 run on all threads, 3 on one. The same bits for every number of threads and instruction-set level.
-// clang-format on
 #ifndef LARGEOUT_VOCABULARY_VOCABULARY_H_
 #define LARGEOUT_VOCABULARY_VOCABULARY_H_
 

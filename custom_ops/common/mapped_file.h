@@ -19,8 +19,8 @@ void* MapFile(const std::string& path, size_t bytes, bool read_only, std::string
 
 void UnmapFile(void* data, size_t bytes);
 
-// Asks for the pages of the rows `rows` [n] of `row_bytes` bytes each, which lie at `data` one after another,
-// and does not wait for them. Rows that follow each other in `rows` and lie in the same or in adjacent pages
+// Asks for the pages of the rows `rows` [n] of `row_bytes` bytes each, which are at `data` one after another,
+// and does not wait for them. Rows that follow each other in `rows` and are in the same or in adjacent pages
 // are one question. This is advice: errors are ignored, and memory that is no file stays as it is.
 template <typename Id>
 void WillNeed(const void* data, int64_t row_bytes, const Id* rows, int64_t n, Parallel* parallel);

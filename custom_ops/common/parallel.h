@@ -1,4 +1,4 @@
-// How kernels use threads: they are handed a Parallel and never start a thread of their own. In TensorFlow it is the pool
+// How kernels use threads: they are handed a Parallel and never start a thread. In TensorFlow it is the pool
 // of the op's context (common/op/tf_op.h); tests and benches use ThreadParallel.
 //
 // Results must not depend on the number of threads: split the *outputs*, or reduce in a fixed order.
@@ -29,7 +29,7 @@ class SerialParallel final : public Parallel {
   }
 };
 
-// A pool of its own, for tests and benches.
+// Owns its threads. For tests and benches.
 class ThreadParallel final : public Parallel {
  public:
   explicit ThreadParallel(int threads);

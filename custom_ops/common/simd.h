@@ -89,7 +89,7 @@ LARGEOUT_INLINE void EndStream() {
 
 // The first n < kLanes elements; the rest of the vector is zero. Reads and writes nothing beyond them.
 #if defined(__AVX512F__)
-// By the narrowest load that holds them: what a mask hides is waited for all the same where it lies in another line.
+// By the narrowest load that holds them: what a mask hides is waited for all the same where it is in another line.
 LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
   const __mmask16 mask = (__mmask16)((1u << n) - 1u);
   if (n <= 4) return (VF)_mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask, p));
@@ -98,7 +98,7 @@ LARGEOUT_INLINE VF LoadPart(const float* p, int n) {
 }
 LARGEOUT_INLINE void StorePart(float* p, VF v, int n) {
   const __mmask16 mask = (__mmask16)((1u << n) - 1u);
-  // In a register of its own: GCC would fold part and store into one vextractf32x4, which faults on what a mask hides.
+  // In its own register: GCC would fold part and store into one vextractf32x4, which faults on what a mask hides.
   if (n <= 4) {
     __m128 part = _mm512_castps512_ps128((__m512)v);
     __asm__("" : "+v"(part));

@@ -12,8 +12,8 @@
 
 namespace largeout {
 
-// Runs body(task, scratch) for every task in [0, n); a worker takes the next task when it is free and has a
-// Scratch of its own. `cost`: cycles of one task.
+// Runs body(task, scratch) for every task in [0, n); a worker takes the next task when it is free and has its
+// own Scratch. `cost`: cycles of one task.
 template <typename Scratch, typename Body>
 void RunTasks(Parallel* parallel, int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;

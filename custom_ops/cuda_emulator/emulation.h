@@ -6,7 +6,7 @@
 // that do not come. With LARGEOUT_EMULATION_SEED=n in the environment blocks, warps and lanes run in another
 // order for every n.
 //
-// In the plain build each access of the .cu files to memory is looked at (accesses.cc): what lies outside of
+// In the plain build each access of the .cu files to memory is looked at (accesses.cc): what is outside of
 // every live allocation, what nobody has written, what is misaligned, and pairs of accesses that nothing
 // orders. In a build with AddressSanitizer that looks instead, at bounds alone.
 //

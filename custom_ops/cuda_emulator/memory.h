@@ -15,7 +15,7 @@ void* AllocateDevice(size_t bytes);  // null: none is left
 void ShareWithHost(void* data);      // such an allocation is for host code too
 bool IsShared(uintptr_t address);
 bool FreeDevice(void* data);         // false: not an allocation
-// Whether [data, data + bytes) lies in one live allocation.
+// Whether [data, data + bytes) is in one live allocation.
 bool OnDevice(const void* data, size_t bytes);
 // "32 bytes after the end of an allocation of 100 bytes"
 std::string Place(uintptr_t address);

@@ -34,7 +34,7 @@ cudaError_t Waited() {
   return Return(error);
 }
 
-// A copy or fill of device memory must lie in one allocation.
+// A copy or fill of device memory must be in one allocation.
 bool Inside(const void* data, size_t bytes, const char* what) {
   if (OnDevice(data, bytes)) return true;
   Report(Format("out of bounds: %s of %zu bytes at ", what, bytes) + Place(reinterpret_cast<uintptr_t>(data)),

@@ -8,7 +8,7 @@ namespace {
 
 template <typename T>
 struct Grad {
-  // The sum of the N * kLanes columns from `grad` over occurrences [begin, end). The occurrences of one row lie anywhere in
+  // The sum of the N * kLanes columns from `grad` over occurrences [begin, end). The occurrences of one row are anywhere in
   // grad: they are prefetched too, over the row's last one into the next row, up to `limit`.
   template <int N>
   LARGEOUT_INLINE void Piece(const SumRowsArgs& a, const T* grad, int64_t begin, int64_t end, int64_t limit, T* out) {

@@ -47,7 +47,7 @@ struct PlacementView {
   int64_t num_hot;
 };
 
-// The first thing wrong with a batch: an element of hot, else an id outside [0, rows), else an id whose position_of lies
+// The first thing wrong with a batch: an element of hot, else an id outside [0, rows), else an id whose position_of is
 // outside [0, offsets[shards]). Its index, the others are -1.
 struct PartitionFault {
   int64_t hot = -1, id = -1, position = -1;

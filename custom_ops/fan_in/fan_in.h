@@ -102,7 +102,7 @@ struct FanInLossOutputs {
 
 // ---- Backward ----
 
-// The gradients of the logits: given, or those of a loss, whose logits are computed anew.
+// The gradients of the logits: given, or those of a loss, whose logits are recomputed.
 struct FanInGradients {
   const float* logits = nullptr;  // [size, classes]; null: of a loss
   FanInLoss loss = FanInLoss::kSquaredHinge;

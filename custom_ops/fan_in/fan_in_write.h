@@ -1,4 +1,4 @@
-// Writing a tile of logits to where its examples lie, each in a run of its own. Internal to the family.
+// Writing a tile of logits to where its examples are, each in its own run. Internal to the family.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_WRITE_H_
 #define LARGEOUT_FAN_IN_FAN_IN_WRITE_H_
 

@@ -145,7 +145,7 @@ class Softmax {
     });
   }
 
-  // The second pass over the open tokens, with what Terms kept, or anew. Pointers are to all
+  // The second pass over the open tokens, with what Terms kept, or computed again. Pointers are to all
   // tokens. `first`: of all chunks.
   void Gradients(const float* lse, const SoftmaxUpstream& upstream, const SoftmaxGradients<T>& out,
                  bool first) {

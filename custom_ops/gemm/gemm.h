@@ -41,11 +41,11 @@ inline void PackTransposed(const GemmKernels& gemm, const bfloat16* x, int64_t l
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// An odd number of cache lines: rows then lie in different sets of the cache, whatever their number of
+// An odd number of cache lines: rows are then in different sets of the cache, whatever their number of
 // elements.
 inline int64_t OddLines(int64_t floats) { return (std::max<int64_t>(floats, 1) + 15) / 16 / 2 * 32 + 16; }
 
-// At least n floats, on a cache line of their own.
+// At least n floats, which share a cache line with nothing else.
 inline float* Aligned(Buffer<float>* buffer, int64_t n) {
   float* data = buffer->Get(n + 16);
   return data + (64 - reinterpret_cast<uintptr_t>(data) % 64) % 64 / sizeof(float);

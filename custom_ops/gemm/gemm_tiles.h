@@ -77,7 +77,7 @@ static void Rows(int64_t depth, const float* a, int64_t a_row, int64_t a_k, cons
   }
 }
 
-// A tile of the transposed matrix, so that its numbers of a step lie in one cache line.
+// A tile of the transposed matrix, so that its numbers of a step are in one cache line.
 constexpr int64_t kTileDepth = 256;
 static_assert(kOuts <= 16, "");
 

@@ -14,7 +14,7 @@
 //                               8 bytes each, the lowest first
 //   ids[i, j] = j * num_bins + first + h_j mod (num_bins - first), unsigned; first is 0, or 1 if bin 0 means padding
 //
-// Speed: bytes = 24 for a short string (it lies in its header) and 8 k for its ids; flops: about 20 multiplications
+// Speed: bytes = 24 for a short string (it is in its header) and 8 k for its ids; flops: about 20 multiplications
 // and rotations of 64 bits for each hash of up to 16 bytes, which wait for each other (30 to 50 cycles); those of
 // different values overlap.
 #ifndef LARGEOUT_HASHING_HASHING_H_

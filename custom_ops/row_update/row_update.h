@@ -112,7 +112,7 @@ class RowUpdate {
 using RowUpdateCpu = RowUpdate<CpuCall>;
 using RowUpdateGpu = RowUpdate<GpuCall>;
 
-// How far one row lies behind the one before it: in elements of the table, and in floats of a slot.
+// The distance from one row to the next: in elements of the table, and in floats of a slot.
 struct RowStrides {
   int64_t table;
   int64_t slot;

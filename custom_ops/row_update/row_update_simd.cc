@@ -1,4 +1,4 @@
-// The loops of the row update. Rows lie far apart in memory: the time goes into waiting for them, so rows and
+// The loops of the row update. Rows are far apart in memory: the time goes into waiting for them, so rows and
 // slots a few indices ahead are always on their way.
 #include "common/simd_random.h"
 #include "row_update/row_rounding.h"

@@ -106,7 +106,7 @@ struct TreeLossOutputs {
 // The saved tensors, as the gradient reads them.
 struct TreeSaved {
   const int32_t *pair_token, *pair_row, *group_node, *group_start;
-  const float *pair_lse, *probs;  // probs: null to compute them anew
+  const float *pair_lse, *probs;  // probs: null to recompute them
   int64_t pairs, groups;
 };
 
@@ -124,7 +124,7 @@ template <typename T>
 class TreeRowTaker {
  public:
   virtual ~TreeRowTaker() = default;
-  // grads [n, dim] are those of the rows [first, first + n) of the table, which are not read any more: they
+  // grads [n, dim] are those of the rows [first, first + n) of the table, which are not read again: they
   // may be changed. On any thread, different rows each time; rows [first + n, first + n + next) come next on
   // it.
   virtual void Take(int64_t first, int64_t n, int64_t next, const T* grads) = 0;
@@ -146,7 +146,7 @@ class TreeSoftmax {
 
   // Finds the paths of the targets, which Loss then follows; their sizes, or what is wrong, in *paths. A
   // token of weight 0 is skipped: no pairs, its target may be anything. weights: [tokens], or null for all 1.
-  // likely_pairs: how many pairs there will be, or a little more; 0 if nobody knows. No result depends on it.
+  // likely_pairs: how many pairs there will be, or a little more; 0 if it is unknown. No result depends on it.
   // What GradientPlan gives is in memory of `lasting`. A GPU waits for the stream once where likely_pairs are
   // enough, otherwise twice (and once more for a bad target).
   template <typename Id>

@@ -7,7 +7,7 @@
 // also ends when those of its large groups fill the scratch memory; their row gradients then follow at once.
 //
 // Who takes the gradients of rows as they are made gets them block by block: of small groups when nothing
-// reads the block any more, of large ones when their wave is over.
+// reads the block again, of large ones when their wave is over.
 #include <algorithm>
 #include <type_traits>
 

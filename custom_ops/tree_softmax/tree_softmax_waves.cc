@@ -46,7 +46,7 @@ TreeWaves::TreeWaves(const TreeArrays& tree, const TreeGroups& groups, const Tre
     }
   }
   if (groups.count > 0) CloseWave(level.back());
-  // Sums that are kept for a wave lie behind those that are carried, of which all are known now.
+  // Sums that are kept for a wave follow those that are carried, all of which are known now.
   for (TreeRange& range : ranges) {
     if (range.first && range.last) range.partial += partial_size;
   }

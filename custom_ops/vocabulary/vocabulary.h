@@ -10,7 +10,7 @@
 //   sketch uint8 [blocks, 64]  counters of ids that have no slot yet; a block is one cache line
 //   clock  int64 [2]           steps taken; additions to the sketch since it was last halved
 //
-// Where an id may lie. mix is the finalizer of SplitMix64 (Steele et al. 2014); h = mix(id), h2 = mix(h), and
+// Where an id may be. mix is the finalizer of SplitMix64 (Steele et al. 2014); h = mix(id), h2 = mix(h), and
 // there are buckets = capacity / 16 buckets of 16 slots:
 //   bucket a = ((h >> 32) * buckets) >> 32
 //   bucket b = ((h & 0xffffffff) * buckets) >> 32; it may be bucket a
@@ -32,8 +32,8 @@
 //         one: of the slots of both that were not touched in this step, that of the lowest score (bucket a
 //         before b, then the lowest slot). If there is none, the id stays out.
 //      c. Its key is written, and its score: step, or (count << 32) | (step & 0xffffffff), where count is `new`,
-//         or c if admit_after is 1. If the slot held another id, it is appended to `replaced`: its row begins
-//         anew.
+//         or c if admit_after is 1. If the slot held another id, it is appended to `replaced`: its row is
+//         initialized again.
 //   4. While clock[1] >= 4 * admit_after * blocks > 0: all counters are halved (rounded down), and so is clock[1].
 //      (An addition raises four of the 64 counters of a block. So at that limit a counter was raised admit_after / 4
 //      times on average, and an id that is new finds four counters of at least 1 in 2.4% of cases; an id that comes

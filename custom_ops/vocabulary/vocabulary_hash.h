@@ -1,4 +1,4 @@
-// Private to vocabulary: where an id may lie. All functions are static: x_simd.cc is compiled once per level,
+// Private to vocabulary: where an id may be. All functions are static: x_simd.cc is compiled once per level,
 // and no level may get another one's code.
 #ifndef LARGEOUT_VOCABULARY_VOCABULARY_HASH_H_
 #define LARGEOUT_VOCABULARY_VOCABULARY_HASH_H_

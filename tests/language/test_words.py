@@ -1,6 +1,6 @@
 """Words that the project does not use: in docstrings, comments, texts of errors, and Markdown.
 
-What a text quotes, in backticks or quotation marks, is free. C++ sources are not looked at.
+What a text quotes, in backticks or quotation marks, is free. Of C++ sources only comments are read.
 """
 
 import pathlib
@@ -10,7 +10,8 @@ import tokenize
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOLDERS = ("keras_largeout", "tests", "examples", "benchmarks", "docs", ".ci")
+FOLDERS = ("keras_largeout", "custom_ops", "tests", "examples", "benchmarks", "docs", ".ci")
+CPP = (".h", ".cc", ".cu", ".cuh")
 #: What not to write, and what to write in its place.
 BANNED = {
     r"(?<!must )lies?(?! in [\\.]*[\[*])": "is, are; an index must lie in [0, n)",
@@ -29,9 +30,12 @@ _QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"", re.DOTALL)
 
 
 def _prose(path):
-    """Return the text of a file that people read: all of Markdown; of Python its comments and strings."""
+    """Return the text of a file that people read: Markdown, comments, and the strings of Python."""
     if path.suffix == ".md":
         return _QUOTED.sub("", path.read_text("utf-8"))
+    if path.suffix in CPP:
+        lines = re.findall("//(.*)", _QUOTED.sub("", path.read_text("utf-8")))
+        return " ".join(" ".join(lines).split())
     with tokenize.open(path) as file:
         tokens = list(tokenize.generate_tokens(file.readline))
     kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
@@ -47,7 +51,7 @@ def faults(text):
 def test_words_that_are_not_used(folder):
     found = []
     for path in sorted((ROOT / folder).rglob("*") if folder else ROOT.glob("*.md")):
-        if path.suffix in (".py", ".md") and path != pathlib.Path(__file__):
+        if path.suffix in (".py", ".md", *CPP) and path != pathlib.Path(__file__):
             found += [f"{path.relative_to(ROOT)}: ...{fault}..." for fault in faults(_prose(path))]
     assert not found, "\n".join(found)
 

@@ -23,7 +23,7 @@
 namespace largeout {
 
 // What Multiply returns where the library has no product of this kind, or refuses it. Nothing is in `out`
-// then that may be used; the caller has kernels of its own.
+// then that may be used; the caller has its own kernels.
 constexpr int kNoProduct = -1;
 
 struct BlasSizes {

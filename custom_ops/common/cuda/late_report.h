@@ -1,5 +1,6 @@
-// What kernels find wrong and nobody waits for. A kernel leaves it in host memory that the GPU writes; the host looks there
-// when it launches the next one. So an error comes late, at a later call of the op, and no call waits for the stream.
+// Asynchronous error reporting from kernels. A kernel writes what it finds to host memory; the host reads that
+// memory when it launches the next kernel. So an error is raised by a later call of the op, and no call waits for
+// the stream.
 //
 //   LateReport report;                         // lives from call to call
 //   LateFinding found;
@@ -29,7 +30,7 @@ class LateReport {
 
   // Where kernels post. The first call allocates it.
   int Open(LateFinding** slot);
-  // Takes the finding that has arrived, if one has. Those that kernels made while it lay there are lost.
+  // Takes the finding that has arrived, if one has. Findings that kernels made before it was taken are lost.
   bool Take(LateFinding* found);
 
  private:

@@ -1,4 +1,4 @@
-// The variables behind an op's resource handles: found, checked, locked, and given memory of their own where
+// The variables behind an op's resource handles: found, checked, locked, and given their own memory where
 // they are written.
 #ifndef LARGEOUT_COMMON_LOCKED_VARIABLES_OP_H_
 #define LARGEOUT_COMMON_LOCKED_VARIABLES_OP_H_
@@ -12,7 +12,7 @@
 
 namespace largeout {
 
-// Gives a locked variable memory of its own if a read still shares it. With copy_on_read every dense read of
+// Gives a locked variable its own memory if a read still shares it. With copy_on_read every dense read of
 // it copies from now on, so that none of them can see an update half done; otherwise reads go on sharing its
 // memory. (TensorFlow's EnsureSparseVariableAccess and PrepareToUpdateVariable do that for CPUs; for GPUs
 // they need kernels that only its own library has.)

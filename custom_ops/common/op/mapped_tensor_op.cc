@@ -72,7 +72,7 @@ absl::Status MappedTensor(const tensorflow::Tensor& path, const tensorflow::Tens
   }
   auto* buffer = new MappedBuffer(data, bytes, read_only ? FileAccess::kRead : FileAccess::kReadAndWrite, name);
   *table = tensorflow::Tensor(dtype, shape, buffer);
-  buffer->Unref();  // the tensor has a reference of its own
+  buffer->Unref();  // the tensor has its own reference
   return absl::OkStatus();
 }
 

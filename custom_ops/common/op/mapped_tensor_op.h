@@ -24,7 +24,7 @@ FileAccess FileAccessOf(const tensorflow::Tensor& tensor);
 std::string FileOf(const tensorflow::Tensor& tensor);
 
 // A bit for each row of a tensor whose memory is a file, all 0 at first, for who checks rows that come from the
-// file; null where the memory is none. They take up memory as they are set.
+// file; null where the memory is not a file's. They take up memory as they are set.
 uint64_t* CheckedRows(const tensorflow::Tensor& tensor);
 
 }  // namespace largeout

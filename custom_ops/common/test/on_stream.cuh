@@ -1,4 +1,4 @@
-// Tests of calls as training makes them: on a stream of their own, without waiting.
+// Tests of calls as training makes them: on another stream than the default one, without waiting.
 #ifndef LARGEOUT_COMMON_ON_STREAM_CUH_
 #define LARGEOUT_COMMON_ON_STREAM_CUH_
 

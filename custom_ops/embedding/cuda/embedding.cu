@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, kVectors == 1 && kShares && !kWeight
   const Lanes team(lanes);
   const uint32_t most = kShares ? lanes : kRows;
   const Positions positions = PositionsOf(bags, bag);
-  // Below 2^31; and a few beyond them are none below 0.
+  // Below 2^31; and a few beyond them are not below 0.
   const uint32_t begin = static_cast<uint32_t>(positions.begin), end = static_cast<uint32_t>(positions.end);
   const int64_t step = int64_t{lanes} * kPack;
   for (int64_t first = 0; first < dim; first += step * kVectors) {

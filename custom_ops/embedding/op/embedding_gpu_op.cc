@@ -1,4 +1,4 @@
-// The GPU kernels of the embedding ops. Handles of variables, and what the kernels read, lie on the host.
+// The GPU kernels of the embedding ops. Handles of variables, and what the kernels read, are on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
 #include "embedding/cuda/embedding_plan.h"

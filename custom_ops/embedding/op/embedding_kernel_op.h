@@ -153,7 +153,7 @@ class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
 };
 
 // Kernel<Facade, T, Id> as the kernel of `name` on DEVICE, for all types. HOST is nothing, or the inputs that
-// lie in host memory.
+// are in host memory.
 #define LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, T, Id, HOST)               \
   REGISTER_KERNEL_BUILDER(Name("Largeout>" name)                                          \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \

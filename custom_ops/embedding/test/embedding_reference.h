@@ -21,7 +21,7 @@ std::vector<T> RandomValues(int64_t n, Random* random) {
   return values;
 }
 
-// A batch that owns its arrays. Ids lie in [-2, rows + 2), half of them below 3 so that some rows are hot.
+// A batch that owns its arrays. Ids are in [-2, rows + 2), half of them below 3 so that some rows are hot.
 template <typename Id>
 struct Batch {
   std::vector<Id> ids;

@@ -1,4 +1,4 @@
-// The GPU kernels of EmbeddingUpdate. Handles of variables lie on the host.
+// The GPU kernels of EmbeddingUpdate. Handles of variables are on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
 #include "embedding/cuda/embedding_plan.h"

@@ -1,4 +1,4 @@
-// The GPU kernels of PartitionIds. offsets and cuts lie on the host.
+// The GPU kernels of PartitionIds. offsets and cuts are on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
 #include "exchange/exchange.h"

@@ -1,5 +1,5 @@
 // The gradients of the logits of some classes: given ones, turned, or those of a loss, whose logits are
-// computed anew.
+// recomputed.
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_gradients.cuh"
 

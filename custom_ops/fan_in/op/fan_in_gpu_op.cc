@@ -1,5 +1,5 @@
 // The GPU kernels of logits, top-k, losses and their gradients. Labels, and what decides on shapes or is read
-// by the glue, lie on the host.
+// by the glue, are on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
 #include "fan_in/fan_in.h"

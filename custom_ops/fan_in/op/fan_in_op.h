@@ -1,5 +1,5 @@
 // What the kernels of fan_in share: finding, locking and checking variables and inputs. Looks at shapes only,
-// never at the memory of tensors that may lie on a GPU.
+// never at the memory of tensors that may be on a GPU.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_OP_H_
 
@@ -110,7 +110,7 @@ inline absl::Status CheckInputs(const tensorflow::Tensor& inputs) {
 }
 
 // The tensors of a loss op, at inputs 0 .. 4: inputs, labels, row_splits, label_weights, classes. All but
-// inputs lie on the host.
+// inputs are on the host.
 struct FanInLossInputs {
   explicit FanInLossInputs(tensorflow::OpKernelContext* context)
       : inputs(context->input(0)),

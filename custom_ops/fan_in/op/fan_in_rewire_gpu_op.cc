@@ -1,4 +1,4 @@
-// The GPU kernels of connections, pruning and regrowth. Numbers and pairs lie on the host.
+// The GPU kernels of connections, pruning and regrowth. Numbers and pairs are on the host.
 #if LARGEOUT_CUDA
 #include "common/op/tf_gpu_op.h"
 #include "fan_in/fan_in_rewire.h"

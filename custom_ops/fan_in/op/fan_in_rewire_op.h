@@ -1,4 +1,4 @@
-// Checks that the CPU and GPU kernels of connections, pruning and regrowth share. Their small inputs lie on
+// Checks that the CPU and GPU kernels of connections, pruning and regrowth share. Their small inputs are on
 // the host.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_REWIRE_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_REWIRE_OP_H_

@@ -6,7 +6,7 @@
 
 namespace largeout {
 
-// A variable's handle lies in the memory of the host, a tensor on the device.
+// A variable's handle is in host memory, a tensor on the device.
 #define LARGEOUT_HANDLES \
   .HostMemory("table").HostMemory("bias").TypeConstraint<tensorflow::ResourceHandle>("Ttable")
 #define LARGEOUT_TENSORS(T) .TypeConstraint<T>("Ttable")

@@ -80,7 +80,7 @@ class RowUpdateOp final : public GuardedOp {
   typename Device::Call::Late late_;
 };
 
-// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs that lie in host memory.
+// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
 #define LARGEOUT_ROW_UPDATE(DEVICE, Facade, T, G, Id, HOST)                               \
   REGISTER_KERNEL_BUILDER(Name("Largeout>RowUpdate")                                      \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \

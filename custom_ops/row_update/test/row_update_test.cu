@@ -62,7 +62,8 @@ LARGEOUT_TEST(ARowThatOccursEverywhere) {
   CHECK_TRUE(RunUpdate<RowUpdateGpu>(p) == got);
 }
 
-// As an op calls it in a graph: on a stream of its own, and without waiting. What a call finds the next one tells.
+// As an op calls it in a graph: on another stream than the default one, and without waiting. A call's findings
+// are told by the next one.
 struct LateUpdate {
   BadIndex bad;
   UpdateState<float> state;

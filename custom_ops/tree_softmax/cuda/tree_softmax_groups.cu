@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// offsets [most + 1], and all sums to totals. They lie in shared memory first, so that neighbouring threads
+// offsets [most + 1], and all sums to totals. They are in shared memory first, so that neighbouring threads
 // write neighbouring words.
 __global__ void __launch_bounds__(kThreads, 4)
     WriteOffsets(Groups groups, int64_t run_tiles, const TreeOffsets* runs, TreeTotals* totals,

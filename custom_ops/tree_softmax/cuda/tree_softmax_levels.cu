@@ -41,7 +41,7 @@ __global__ void FindNextLevels(const int32_t* deepest, int64_t most, const TreeT
   const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   const int64_t groups = CountOf(*totals, most);
   if (begin >= groups) return;
-  // A parent lies before its children.
+  // A parent comes before its children.
   next[begin] =
       static_cast<int32_t>(FirstNot(begin + 1, groups, [&](int64_t g) { return deepest[g] < begin; }));
 }
@@ -89,7 +89,7 @@ int CutTreeLevels(const TreeArrays& tree, const int32_t* group_node, const int32
       Launch(FindParents, blocks, kThreads, 0, stream, tree, group_node, groups, totals, parent_group));
   LARGEOUT_CUDA_RETURN(
       cub::DeviceScan::InclusiveScan(temp, temp_bytes, parent_group, deepest, Maximum(), n, stream));
-  int32_t* next = parent_group;  // which is not needed any more
+  int32_t* next = parent_group;  // which is no longer needed
   LARGEOUT_RETURN_IF_ERROR(Launch(FindNextLevels, blocks, kThreads, 0, stream, deepest, groups, totals, next));
   LARGEOUT_RETURN_IF_ERROR(Launch(CutLevels, 1, 1, 0, stream, next, groups, totals, starts));
   *level_start = starts;

@@ -1,7 +1,7 @@
 // Narrow nodes, forward: softmax by warps that read the node's rows straight from the table.
 //
 // What a pair is about (its node, rows, token) hangs on four or five reads, each of which waits for the one
-// before. So each lane reads that of a pair of its own, and the warp then goes through the pairs: 16
+// before. So each lane reads that of its own pair, and the warp then goes through the pairs: 16
 // consecutive ones, of which up to four of one node share every load of a row.
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   float* probs = chunk.data == nullptr ? nullptr : chunk.data - chunk.begin;
   const unsigned wanted = __ballot_sync(0xffffffffu, own.wanted);
   for (int at = 0; at < n;) {
-    // Those of one group that are wanted lie together.
+    // The needed pairs of one group are adjacent.
     const unsigned same = __ballot_sync(0xffffffffu, own.group == FromLane(own.group, at)) & wanted;
     const int count = min(kTogether, __popc(same & (0xffffffffu << at)));
     if ((wanted >> at & 1) == 0) {

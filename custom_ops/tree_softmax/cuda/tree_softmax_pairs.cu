@@ -183,7 +183,7 @@ int GroupPairs(const TreeArrays& tree, const Id* targets, const int32_t* token_s
   LARGEOUT_SCRATCH(char, sort_temp, temp_bytes);
   LARGEOUT_CUDA_RETURN(cub::DeviceRadixSort::SortPairs(sort_temp, temp_bytes, slot_node, pair_node, slot,
                                                        pair_slot, static_cast<int>(room), 0, bits, stream));
-  int32_t* first = slot_node;  // the keys are not needed any more
+  int32_t* first = slot_node;  // the keys are no longer needed
   LARGEOUT_RETURN_IF_ERROR(Launch(GatherPairs, Blocks(room), kThreads, 0, stream, slots, pair_slot, pair_node,
                                   room, totals, pair_token, pair_row, first));
   LARGEOUT_CUDA_RETURN(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, first, pair_group, room, stream));

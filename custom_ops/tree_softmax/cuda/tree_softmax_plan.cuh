@@ -36,7 +36,7 @@ int CutTreeGroups(const TreeArrays& tree, const int32_t* group_node, const int32
                   int64_t max_groups, TreeTotals* device_totals, int64_t dim, bool keep_partials,
                   Scratch* scratch, GpuStream stream, TreeWork* work, TreeTotals* totals);
 // Lists the pieces of what was cut, for the loss, and for a gradient (tiles: probabilities are computed
-// anew).
+// again).
 int ListLossPieces(Scratch* scratch, GpuStream stream, TreeWork* work);
 int ListGradPieces(const TreeArrays& tree, bool tiles, Scratch* scratch, GpuStream stream, TreeWork* work);
 

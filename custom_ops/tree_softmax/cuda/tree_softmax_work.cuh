@@ -2,7 +2,7 @@
 //
 // A group (one node, n pairs, c children) is *wide* (IsWide) where tiled GEMMs pay, else *narrow*: then a
 // warp holds sums of eight children at a time and reads the node's rows straight from the table (they come
-// from L1 when many tokens share them). Pairs of a group are cut into slices, of 64 or 128. Probabilities lie
+// from L1 when many tokens share them). Pairs of a group are cut into slices, of 64 or 128. Probabilities are
 // in one array in the order of the pairs; when it is too large to be kept, the gradient computes it in chunks
 // of consecutive slices.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_WORK_CUH_
@@ -83,7 +83,7 @@ __host__ __device__ constexpr int64_t RangeChildren(int64_t c, int64_t ranges) {
   const int64_t each = CeilDiv(CeilDiv(c, ranges), kTileK) * kTileK;
   return each > TreeTuning::kLeastRange ? each : TreeTuning::kLeastRange;
 }
-// Pieces that leave sums of their own, in any launch: up to `tiles`, nodes of up to `most` children.
+// Pieces that leave their own sums, in any launch: up to `tiles`, nodes of up to `most` children.
 constexpr int64_t MostHiddenPieces(int64_t tiles, int64_t most) {
   constexpr int64_t kLeast = TreeTuning::kLeastRange;
   return most <= kLeast ? 0 : std::min(TreeTuning::kHiddenPieces, tiles * CeilDiv(most, kLeast));

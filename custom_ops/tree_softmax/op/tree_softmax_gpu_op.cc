@@ -1,4 +1,4 @@
-// The GPU kernels of tree_softmax. The arrays of the tree lie on the host, as TensorFlow keeps int32
+// The GPU kernels of tree_softmax. The arrays of the tree are on the host, as TensorFlow keeps int32
 // variables.
 #if LARGEOUT_CUDA
 #include "tree_softmax/op/tree_softmax_gpu_op.h"
@@ -9,7 +9,7 @@
 
 namespace largeout {
 
-// A variable's handle lies in the memory of the host, a tensor on the device.
+// A variable's handle is in host memory, a tensor on the device.
 #define LARGEOUT_HANDLES \
   .HostMemory("table").HostMemory("bias").TypeConstraint<tensorflow::ResourceHandle>("Ttable")
 #define LARGEOUT_TENSORS(T) .TypeConstraint<T>("Ttable")

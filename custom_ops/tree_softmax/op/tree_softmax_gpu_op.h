@@ -44,7 +44,7 @@ class TreeOnDevice<GpuCall> {
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT32, host.shape(), &device));
       TF_RETURN_IF_ERROR(
           GpuStatus(CopyToDeviceCuda(host.data(), host.TotalBytes(), device.data(), ContextStream(context))));
-      // Trees that nobody else has any more, and the one that was not used for longest.
+      // Trees that nobody else still has, and the one that was not used for longest.
       known.erase(
           std::remove_if(known.begin(), known.end(), [](const Copy& c) { return c.host.RefCountIsOne(); }),
           known.end());

@@ -1,5 +1,5 @@
 // Checks and inputs of the kernels of tree_softmax. Looks at shapes only, never at the memory of tensors that
-// may lie on a GPU.
+// may be on a GPU.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_OP_H_
 
@@ -22,7 +22,7 @@ TreeTable<typename KernelType<T>::type> TreeTableOf(const TableAndBias& variable
   return {Data<T>(table), bias != nullptr ? Data<float>(*bias) : nullptr, table.dim_size(1)};
 }
 
-// The int32 arrays of the tree, which lie in host memory, where the kernels of a device read them.
+// The int32 arrays of the tree, which are in host memory, where the kernels of a device read them.
 template <typename Call>
 class TreeOnDevice;
 template <>

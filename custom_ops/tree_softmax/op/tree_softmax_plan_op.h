@@ -28,7 +28,7 @@ class TreePlans : public tensorflow::ResourceBase {
     TreePlanKey key;
     TreePlanSizes sizes;
     Plan plan;
-    std::vector<tensorflow::Tensor> memory;  // where the plan lies
+    std::vector<tensorflow::Tensor> memory;  // that holds the plan
   };
 
   // Those of the device that `context` is on.
@@ -48,7 +48,7 @@ class TreePlans : public tensorflow::ResourceBase {
   void Keep(Entry entry) {
     constexpr size_t kMost = 64;
     tensorflow::mutex_lock lock(mu_);
-    // Losses whose gradient nobody can ask any more, and the oldest one of very many.
+    // Losses whose gradient can no longer be asked for, and the oldest one of very many.
     entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
                                   [](const Entry& e) { return e.key[kPairToken].RefCountIsOne(); }),
                    entries_.end());
@@ -79,7 +79,7 @@ class TreePlans : public tensorflow::ResourceBase {
   std::vector<Entry> entries_ TF_GUARDED_BY(mu_);  // the oldest first
 };
 
-// After the loss that `device` made, whose plan lies in `memory`. The outputs from pair_token on are set.
+// After the loss that `device` made, whose plan is in `memory`. The outputs from pair_token on are set.
 // T is the table's type; save: probabilities are saved.
 template <typename T, typename Device>
 absl::Status KeepTreePlan(tensorflow::OpKernelContext* context, int node_start, int node_parent,

@@ -83,7 +83,7 @@ StepResult<T, H> Step(const Problem<T, H>& p, int64_t scratch_bytes, const StepW
                         pairs,
                         groups};
   const typename Device::Plan plan = device.GradientPlan();
-  loss_call.reset();  // the plan needs nothing that lies there
+  loss_call.reset();  // the plan needs nothing of it
   Device backward(gradient_call.get());
   const TreeTouched touched = PlanGradient<T>(plan, tree, saved, p.tokens, p.dim, way.resume, &backward);
   CHECK_TRUE(touched.ok && touched.probs == r.paths.probs);
@@ -256,7 +256,7 @@ void CheckAgainstCpu(const StepResult<T, H>& r, const StepResult<T, H>& want) {
 
 // In every way it must leave the same bits: with 1 thread and with 3; where more, fewer or as many pairs are
 // found as were likely; where the gradient goes by the plan of the loss. Probabilities are saved; computed
-// anew in one chunk; in many.
+// again in one chunk; in many.
 template <typename Device, typename T, typename H>
 void CheckProblem(const Problem<T, H>& p) {
   ForEachProduct<Device, H>([&] {

@@ -173,7 +173,7 @@ inline TestTree RandomTree(int64_t classes, int64_t widest, Random* random) {
   return TestTree::From(nodes, classes);
 }
 
-// What is left of a tree without its first `removed` nodes and the classes there, numbered anew: a forest, whose roots
+// What is left of a tree without its first `removed` nodes and the classes there, renumbered: a forest, whose roots
 // need not have one depth in the tree. Its classes keep their order.
 inline TestTree Forest(const TestTree& tree, int32_t removed) {
   TestTree forest;

@@ -109,7 +109,7 @@ void WideRoots() {
   CheckTopK<Device, int32_t>(Problem<float>(FlatTree(100000), 2, 3, 5), 5);
   CheckTopK<Device, int32_t>(Problem<float>(FlatTree(700), 0, 5, 6),
                              700);  // all of them, by the biases alone
-  // All classes tie: the smaller ids win, wherever their rows lie.
+  // All classes tie: the smaller ids win, wherever their rows are.
   Problem<float> ties(HeadTailTree(2500, 2000, 5, 9), 4, 20, 7, false);
   std::fill(ties.table.begin(), ties.table.end(), 0.f);
   ties.hidden[0] = NAN;

@@ -1,4 +1,4 @@
-// The GPU kernels of TreeSoftmaxUpdate. Handles of variables and the arrays of the tree lie on the host.
+// The GPU kernels of TreeSoftmaxUpdate. Handles of variables and the arrays of the tree are on the host.
 #if LARGEOUT_CUDA
 #include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/op/tree_softmax_gpu_op.h"

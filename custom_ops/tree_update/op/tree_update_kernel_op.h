@@ -77,7 +77,7 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
   typename Device::Call::Late late_;
 };
 
-// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs that lie in host memory.
+// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
 #define LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, T, Thidden, HOST)                       \
   REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxUpdate")                              \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \

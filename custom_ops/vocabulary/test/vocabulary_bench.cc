@@ -41,7 +41,7 @@ class Zipf {
   double s_, low_, high_;
 };
 
-// Memory that lies in large pages, as that of a large variable should.
+// Memory in large pages, as that of a large variable should.
 template <typename T>
 T* Large(int64_t n, T value) {
   const size_t bytes = (n * sizeof(T) + (2 << 20)) >> 21 << 21;

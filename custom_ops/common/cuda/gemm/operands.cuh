@@ -1,8 +1,8 @@
-// Operands of a matrix product, and their way to shared memory: copied as they lie and without waiting, 16
+// Operands of a matrix product, and their way to shared memory: copied as they are and without waiting, 16
 // bytes at a time where their rows are aligned, else 4; misaligned bfloat16 go through registers.
 //
 // An operand has
-//   Element                    float or bfloat16, as it lies in shared memory
+//   Element                    float or bfloat16, as it is in shared memory
 //   base                       some address of it
 //   rows, columns              beyond them it is zero
 //   Line(row)                  the address of a row's first element, or null beyond `rows`
@@ -68,7 +68,7 @@ inline bool RowsCopied(int64_t dim, const X*... matrices) {
       ...);
 }
 
-// Which rows of `dim` elements may be copied as they lie.
+// Which rows of `dim` elements may be copied as they are.
 struct CopiedRows {
   bool hidden, table;
   template <typename H, typename T>
@@ -87,7 +87,7 @@ __device__ __forceinline__ RowOperand<X, kRounds> PartOf(const X* matrix, int64_
 }
 
 // A piece of an operand, of kSize rows (or columns) and kTileK steps of the sum. kAlongK: the sum runs along
-// the operand's rows. In shared memory it lies as in global memory; strides keep what a warp reads together,
+// the operand's rows. In shared memory it is laid out as in global memory; strides keep what a warp reads together,
 // of eight or four lines, in different banks.
 template <class Shape, int kSize, bool kAlongK, typename Operand>
 struct Piece {

@@ -24,7 +24,7 @@ class JobOf final : public Job {
   }
 
  private:
-  // By value: each thread has parameters of its own, on its own stack.
+  // By value: each thread has its own parameters, on its own stack.
   static void CallWith(Kernel kernel, Parameters... values) {
     EnterKernel();
     kernel(values...);

@@ -61,7 +61,7 @@ function(largeout_emulated_family family)
   if(family MATCHES "^(embedding|exchange)$")  # others take minutes here
     file(GLOB benches CONFIGURE_DEPENDS ${folder}/test/*_bench.cu)
   endif()
-  if(sources)  # a facade may stand on the kernels of other families alone
+  if(sources)  # a family may stand on the kernels of others alone
     add_library(${family}_emulated STATIC)
     largeout_as_cpp(${family}_emulated ${sources})
     set(LARGEOUT_EMULATED ${family}_emulated ${LARGEOUT_EMULATED} CACHE INTERNAL "")

@@ -1,5 +1,5 @@
 // What a call of a kernel gets from its caller besides its arguments: threads or a stream, and memory.
-// Facades (x_cpu.h, cuda/x_gpu.h) are made of one; ops make theirs of TensorFlow's context
+// Launchers (X<Call> of x.h) are made of one; ops make theirs of TensorFlow's context
 // (common/op/call_op.h), tests of the system's own means (common/test/).
 #ifndef LARGEOUT_COMMON_SCRATCH_H_
 #define LARGEOUT_COMMON_SCRATCH_H_
@@ -25,7 +25,7 @@ class Scratch {
   }
 };
 
-// Methods of facades return 0, kNoMemory, or (on GPUs) an error of CUDA. CUDA calls this one
+// Methods of launchers return 0, kNoMemory, or (on GPUs) an error of CUDA. CUDA calls this one
 // cudaErrorMemoryAllocation.
 constexpr int kNoMemory = 2;
 

@@ -1,6 +1,6 @@
 // Hashing: categories, strings or integers of any number, as ids of a table of fixed size.
 //
-// It is for CPUs alone: strings never reach a GPU. So there is no CUDA twin, and the ops are registered for
+// It is for CPUs alone: strings never reach a GPU. So there is no CUDA code, and the ops are registered for
 // DEVICE_CPU only.
 //
 // The hash is XXH64 (Yann Collet, the specification of xxHash, version 0.1.1): the numbers of any library of that

@@ -1,7 +1,7 @@
 // Vocabulary: which row of a fixed table an id has, where ids are any 64-bit numbers and more than the table
 // has rows. An id gets a row once it has been seen often enough, and loses it to another one when room is short.
 //
-// It is for CPUs alone: ids come from the host, and strings never reach a GPU. So there is no CUDA twin, and the
+// It is for CPUs alone: ids come from the host, and strings never reach a GPU. So there is no CUDA code, and the
 // ops are registered for DEVICE_CPU only.
 //
 // State, all of it in arrays of the caller (capacity is a positive multiple of 16, blocks may be 0):

@@ -1,9 +1,8 @@
-// What the CUDA twins share. The first part may be included anywhere; the second only by .cu files.
+// What the CUDA code of all families shares. The first part may be included anywhere; the second only by .cu files.
 //
-// A launcher takes raw device pointers, sizes and a stream, launches on that stream, and returns the first CUDA error as
-// an int (0: success; CudaErrorName names it). Scratch memory comes from the caller: a function XWorkspaceCuda(sizes) says
-// how many bytes, or the launcher takes a Scratch. A launcher that must know a count on the host says so in its
-// contract; no other one synchronises.
+// A function that launches kernels takes raw device pointers, sizes and a stream, launches on that stream, and
+// returns the first CUDA error as an int (0: success; CudaErrorName names it). Scratch memory comes from the
+// caller's Scratch. A function that needs a number on the host says so in its contract; no other one synchronizes.
 #ifndef LARGEOUT_COMMON_CUDA_H_
 #define LARGEOUT_COMMON_CUDA_H_
 
@@ -22,8 +21,8 @@ using GpuStream = CUstream_st*;
 
 class LateReport;
 
-// The twin of CpuCall. With `late` (late_report.h) nothing waits to learn whether indices are bad: they are dropped, and a
-// later call tells.
+// CpuCall's counterpart. With `late` (late_report.h) nothing waits to learn whether indices are bad: they are
+// dropped, and a later call reports them.
 struct GpuCall {
   using Late = LateReport;
   GpuStream stream;

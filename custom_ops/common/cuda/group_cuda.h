@@ -1,4 +1,4 @@
-// The CUDA twin of GroupIds (common/sort.h): a stable radix sort of (key, position) over the bits that keys
+// GroupIds (common/sort.h) on a GPU: a stable radix sort of (key, position) over the bits that keys
 // have, then the groups of equal keys. The same bits on every run.
 //
 //   Arena arena(workspace);                              // a null workspace only adds up: arena.bytes()

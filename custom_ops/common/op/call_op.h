@@ -1,4 +1,4 @@
-// What the facades get of an op's context: threads, memory, and back the status of an error.
+// What the launchers get of an op's context: threads, memory, and back the status of an error.
 #ifndef LARGEOUT_COMMON_CALL_OP_H_
 #define LARGEOUT_COMMON_CALL_OP_H_
 
@@ -84,7 +84,7 @@ class OpScratch final : public Scratch {
   absl::Status status_;
 };
 
-// One call of a facade from an op. Call is CpuCall, or GpuCall (tf_gpu_op.h):
+// One call of a launcher from an op. Call is CpuCall, or GpuCall (tf_gpu_op.h):
 //
 //   OpCall<typename Device::Call> call(context);
 //   Device device(call.get());
@@ -107,7 +107,7 @@ class OpCall<CpuCall> {
   tensorflow::OpKernelContext* context() const { return context_; }
   CpuCall get() { return {&parallel_, &scratch_}; }
 
-  // `error`: what a method of a facade returned.
+  // `error`: what a method of a launcher returned.
   absl::Status Status(int error) const {
     if (error == 0) return absl::OkStatus();
     if (!scratch_.status().ok()) return scratch_.status();

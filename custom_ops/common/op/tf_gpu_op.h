@@ -1,4 +1,4 @@
-// What the GPU glue shares (only *_gpu_op.cc files include it): the context's stream, errors, and calls of facades.
+// What the GPU glue shares (only *_gpu_op.cc files include it): the context's stream, errors, and calls of launchers.
 #ifndef LARGEOUT_COMMON_TF_GPU_OP_H_
 #define LARGEOUT_COMMON_TF_GPU_OP_H_
 
@@ -26,7 +26,7 @@ inline absl::Status GpuStatus(int error) {
   return absl::InternalError(absl::StrCat("CUDA: ", CudaErrorName(error)));
 }
 
-// One call of a facade for GPUs. TensorFlow keeps memory of the device, so `kept` is not asked for any.
+// One call of a launcher for GPUs. TensorFlow keeps memory of the device, so `kept` is not asked for any.
 template <>
 class OpCall<GpuCall> {
  public:

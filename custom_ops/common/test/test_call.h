@@ -1,4 +1,4 @@
-// Calls of facades from tests: cases that are templates on a facade run on CPUs and GPUs.
+// Calls of launchers from tests: cases that are templates on a launcher run on CPUs and GPUs.
 //
 //   template <typename Device>
 //   void Doubles() {
@@ -25,7 +25,7 @@
 
 namespace largeout {
 
-// What a case needs of a device: an Array<X>, from a vector or of a size, and the call of a facade, which
+// What a case needs of a device: an Array<X>, from a vector or of a size, and the call of a launcher, which
 // owns its scratch memory. For GPUs: cuda_testing.cuh.
 template <typename Call>
 class TestCall;

@@ -152,18 +152,18 @@ class EmbeddingWeightsGradOp : public EmbeddingOpBase<Device> {
   }
 };
 
-// Kernel<Facade, T, Id> as the kernel of `name` on DEVICE, for all types. HOST is nothing, or the inputs that
+// Kernel<Launcher, T, Id> as the kernel of `name` on DEVICE, for all types. HOST is nothing, or the inputs that
 // are in host memory.
-#define LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, T, Id, HOST)               \
+#define LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Launcher, T, Id, HOST)             \
   REGISTER_KERNEL_BUILDER(Name("Largeout>" name)                                          \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \
                               .TypeConstraint<Id>("Tids"),                                \
-                          Kernel<Facade, T, Id>)
-#define LARGEOUT_EMBEDDING(name, DEVICE, Kernel, Facade, HOST)                            \
-  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, float, int32_t, HOST);           \
-  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, float, int64_t, HOST);           \
-  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, Eigen::bfloat16, int32_t, HOST); \
-  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Facade, Eigen::bfloat16, int64_t, HOST)
+                          Kernel<Launcher, T, Id>)
+#define LARGEOUT_EMBEDDING(name, DEVICE, Kernel, Launcher, HOST)                            \
+  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Launcher, float, int32_t, HOST);           \
+  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Launcher, float, int64_t, HOST);           \
+  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Launcher, Eigen::bfloat16, int32_t, HOST); \
+  LARGEOUT_EMBEDDING_TYPES(name, DEVICE, Kernel, Launcher, Eigen::bfloat16, int64_t, HOST)
 
 }  // namespace largeout
 

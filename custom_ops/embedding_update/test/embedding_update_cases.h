@@ -56,7 +56,7 @@ UpdateState<T> InOnePass(const FusedProblem<T, Id>& p, int threads = 1) {
   return {table.Host(), {slot0.Host(), slot1.Host()}};
 }
 
-// The same by Gradient (a facade for lookups) and then Updater (one for row updates).
+// The same by Gradient (a launcher for lookups) and then Updater (one for row updates).
 template <typename Gradient, typename Updater, typename T, typename Id>
 UpdateState<T> InTwoPasses(const FusedProblem<T, Id>& p) {
   const ArrayOf<Gradient, T> grad(p.grad);

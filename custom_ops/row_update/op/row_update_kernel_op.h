@@ -80,21 +80,21 @@ class RowUpdateOp final : public GuardedOp {
   typename Device::Call::Late late_;
 };
 
-// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
-#define LARGEOUT_ROW_UPDATE(DEVICE, Facade, T, G, Id, HOST)                               \
+// Launcher as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
+#define LARGEOUT_ROW_UPDATE(DEVICE, Launcher, T, G, Id, HOST)                             \
   REGISTER_KERNEL_BUILDER(Name("Largeout>RowUpdate")                                      \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \
                               .TypeConstraint<G>("Tvalues")                               \
                               .TypeConstraint<Id>("Tindices"),                            \
-                          RowUpdateOp<Facade, T, G, Id>)
-#define LARGEOUT_ROW_UPDATE_IDS(DEVICE, Facade, T, G, HOST) \
-  LARGEOUT_ROW_UPDATE(DEVICE, Facade, T, G, int32_t, HOST); \
-  LARGEOUT_ROW_UPDATE(DEVICE, Facade, T, G, int64_t, HOST)
-#define LARGEOUT_ROW_UPDATE_TYPES(DEVICE, Facade, HOST)                  \
-  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Facade, float, float, HOST);           \
-  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Facade, float, Eigen::bfloat16, HOST); \
-  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Facade, Eigen::bfloat16, float, HOST); \
-  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Facade, Eigen::bfloat16, Eigen::bfloat16, HOST)
+                          RowUpdateOp<Launcher, T, G, Id>)
+#define LARGEOUT_ROW_UPDATE_IDS(DEVICE, Launcher, T, G, HOST) \
+  LARGEOUT_ROW_UPDATE(DEVICE, Launcher, T, G, int32_t, HOST); \
+  LARGEOUT_ROW_UPDATE(DEVICE, Launcher, T, G, int64_t, HOST)
+#define LARGEOUT_ROW_UPDATE_TYPES(DEVICE, Launcher, HOST)                  \
+  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Launcher, float, float, HOST);           \
+  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Launcher, float, Eigen::bfloat16, HOST); \
+  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Launcher, Eigen::bfloat16, float, HOST); \
+  LARGEOUT_ROW_UPDATE_IDS(DEVICE, Launcher, Eigen::bfloat16, Eigen::bfloat16, HOST)
 
 }  // namespace largeout
 

@@ -1,4 +1,4 @@
-// The two launchers, and what is left over after nodes are done: summing the losses of a path, row ids.
+// Loss and Gradient of TreeSoftmaxGpu, and what is left when nodes are done: the sum of a path's losses, row ids.
 #include <algorithm>
 
 #include "common/cuda/blas.h"

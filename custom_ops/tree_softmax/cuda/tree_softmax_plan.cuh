@@ -1,4 +1,4 @@
-// Launchers that plan a batch: how its groups are cut into pieces (TreeWork), and what the host learns of it.
+// Functions that plan a batch: how its groups are cut into pieces (TreeWork), and what the host learns of it.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_CUH_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_CUH_
 

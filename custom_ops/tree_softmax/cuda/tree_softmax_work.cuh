@@ -226,7 +226,7 @@ __device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t
   }
 }
 
-// ---- Launchers between the files.
+// ---- Functions that launch kernels, for other files.
 
 // Logits and softmax of narrow nodes. With pair_loss: writes pair_lse and pair_loss[slot], and probabilities
 // where chunk.data is not null; without: reads pair_lse and writes probabilities.

@@ -1,4 +1,4 @@
-// One training step through a facade, and what it should leave behind.
+// One training step through a launcher, and what it should leave behind.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_STEP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_STEP_H_
 

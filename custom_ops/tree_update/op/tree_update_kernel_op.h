@@ -77,17 +77,17 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
   typename Device::Call::Late late_;
 };
 
-// Facade as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
-#define LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, T, Thidden, HOST)                       \
+// Launcher as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.
+#define LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Launcher, T, Thidden, HOST)                     \
   REGISTER_KERNEL_BUILDER(Name("Largeout>TreeSoftmaxUpdate")                              \
                               .Device(tensorflow::DEVICE) HOST.TypeConstraint<T>("dtype") \
                               .TypeConstraint<Thidden>("Thidden"),                        \
-                          TreeSoftmaxUpdateOp<Facade, T, Thidden>)
-#define LARGEOUT_TREE_UPDATE_TYPES(DEVICE, Facade, HOST)                   \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, float, HOST);           \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, float, Eigen::bfloat16, HOST); \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, Eigen::bfloat16, float, HOST); \
-  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Facade, Eigen::bfloat16, Eigen::bfloat16, HOST)
+                          TreeSoftmaxUpdateOp<Launcher, T, Thidden>)
+#define LARGEOUT_TREE_UPDATE_TYPES(DEVICE, Launcher, HOST)                   \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Launcher, float, float, HOST);           \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Launcher, float, Eigen::bfloat16, HOST); \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Launcher, Eigen::bfloat16, float, HOST); \
+  LARGEOUT_TREE_UPDATE_TYPE(DEVICE, Launcher, Eigen::bfloat16, Eigen::bfloat16, HOST)
 
 }  // namespace largeout
 

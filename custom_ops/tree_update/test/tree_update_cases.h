@@ -77,7 +77,7 @@ TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_b
   return {{table.Host(), {slot0.Host(), slot1.Host()}}, d_hidden.Host(), bias_grads.Host(), rows.Host()};
 }
 
-// The same by Gradient (a facade for trees) and then Updater (one for row updates).
+// The same by Gradient (a launcher for trees) and then Updater (one for row updates).
 template <typename Gradient, typename Updater, typename T, typename H>
 TreeStepResult<T, H> InTwoPasses(const TreeStepProblem<T, H>& s, int64_t scratch_bytes) {
   const StepResult<T, H> found = Step<Gradient>(s.p, scratch_bytes);

@@ -32,12 +32,12 @@ class PositiveCursor {
 };
 
 // The term of a label of logit z and weight 1, and its gradient.
-LARGEOUT_ANYWHERE double PositiveTerm(FanInLoss loss, double z) {
+LARGEOUT_HOST_DEVICE inline double PositiveTerm(FanInLoss loss, double z) {
   if (loss == FanInLoss::kBinaryCrossentropy) return (z < 0 ? -z : 0.0) + std::log1p(std::exp(-std::fabs(z)));
   const double slack = 1.0 - z;
   return slack < 0 ? 0.0 : slack * slack;
 }
-LARGEOUT_ANYWHERE double PositiveGradient(FanInLoss loss, double z) {
+LARGEOUT_HOST_DEVICE inline double PositiveGradient(FanInLoss loss, double z) {
   if (loss == FanInLoss::kBinaryCrossentropy) return -1.0 / (1.0 + std::exp(z));
   const double slack = 1.0 - z;
   return slack < 0 ? 0.0 : -2.0 * slack;

@@ -11,8 +11,8 @@
 
 namespace largeout {
 
-// Blocks that take turns with `units` pieces of work: at most `most`.
-inline unsigned TurnBlocks(int64_t units, int64_t most) {
+// Blocks of a kernel that goes through `units` pieces of work in a grid-stride loop: at most `most`.
+inline unsigned GridStrideBlocks(int64_t units, int64_t most) {
   return static_cast<unsigned>(std::min(units, most));
 }
 

@@ -50,7 +50,8 @@ int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, 
     return Launch(FusedSums<Fused>, static_cast<unsigned>(ranges.count), kSumThreads, sum_bytes, stream,
                   Fused{FusedLayer<T>(layer), batch, blocks, gradients, apply, verdict}, ranges, sums.sums);
   }));
-  return Launch(AddRangeSums, TurnBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream, sums);
+  return Launch(AddRangeSums, GridStrideBlocks(Blocks(sums.floats, kThreads), 4096), kThreads, 0, stream,
+                sums);
 }
 
 }  // namespace

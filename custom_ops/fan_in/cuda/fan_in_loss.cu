@@ -173,8 +173,8 @@ int FanInGpu::LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const 
         ForwardRanges<T, Id>, Grid(of_ranges, batch_), kThreads, 0, call_.stream, layer, batch_, blocks_,
         loss, on_gpu, loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums, verdict));
   }
-  LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, TurnBlocks(batch_.blocks, 65535), kAddThreads, 0, call_.stream,
-                                  batch_, loss, of_ranges, sums, out));
+  LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, GridStrideBlocks(batch_.blocks, 65535), kAddThreads, 0,
+                                  call_.stream, batch_, loss, of_ranges, sums, out));
   return EndWithVerdict(verdict, layer.inputs, call_.stream, call_.late, bad);
 }
 

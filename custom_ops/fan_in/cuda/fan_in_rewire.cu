@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned Strided(int64_t n) { return TurnBlocks(Blocks(n, kThreads), 4096); }
+unsigned Strided(int64_t n) { return GridStrideBlocks(Blocks(n, kThreads), 4096); }
 
 template <typename Id>
 int Check(const Id* indices, int64_t rows, int64_t count, int64_t inputs, unsigned long long* first,

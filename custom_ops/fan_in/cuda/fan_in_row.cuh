@@ -20,7 +20,9 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 inline unsigned Blocks(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
 // Blocks of examples along y; where there are more, a thread block goes through several.
-inline dim3 Grid(unsigned x, const FanInBatch& batch) { return dim3(x, TurnBlocks(batch.blocks, 65535)); }
+inline dim3 Grid(unsigned x, const FanInBatch& batch) {
+  return dim3(x, GridStrideBlocks(batch.blocks, 65535));
+}
 
 // The first bad row of indices, and of candidates; all ones: none.
 struct Verdict {

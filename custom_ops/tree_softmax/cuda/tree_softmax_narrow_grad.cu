@@ -154,7 +154,7 @@ int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, c
   const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
                        RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
   const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
-  const unsigned blocks = TurnBlocks(CeilDiv(units, kWarps), 132 * 8);
+  const unsigned blocks = GridStrideBlocks(CeilDiv(units, kWarps), 132 * 8);
   return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
                 batch, work.narrow, work.level_start, level, chunk, out);
 }

@@ -87,7 +87,7 @@ int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradO
   const int64_t rows = work.sum_rows - work.skipped.sum_rows;
   if (rows == 0) return 0;
   const int64_t units = rows * CeilDiv(batch.table.dim + 1, kSumWidth);
-  return Launch(SumParts<T>, TurnBlocks(CeilDiv(units, kSumUnits), 132 * 64), kSumWarps * 32, 0, stream,
+  return Launch(SumParts<T>, GridStrideBlocks(CeilDiv(units, kSumUnits), 132 * 64), kSumWarps * 32, 0, stream,
                 batch, work.sum_group, work.skipped.sum_rows, units, out);
 }
 

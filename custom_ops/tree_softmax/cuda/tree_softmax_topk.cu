@@ -240,7 +240,7 @@ int TopKOf(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>&
       LARGEOUT_RETURN_IF_ERROR(root.Compute(table, hidden + task.first * table.dim, task.queries, call));
       task.root = root.logits;
     }
-    LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(task.queries, 0x7fffffff), false));
+    LARGEOUT_RETURN_IF_ERROR(launch(GridStrideBlocks(task.queries, 0x7fffffff), false));
   }
   SearchStatus status;
   LARGEOUT_CUDA_RETURN(cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
@@ -254,7 +254,7 @@ int TopKOf(const TreeArrays& tree, const int32_t* row_child, const TreeTable<T>&
     task.open = static_cast<Entry*>(scratch->Allocate(blocks * each));
     if (task.open == nullptr) return kNoMemory;
     task.root = {};
-    LARGEOUT_RETURN_IF_ERROR(launch(TurnBlocks(blocks, kFallbackBlocks), true));
+    LARGEOUT_RETURN_IF_ERROR(launch(GridStrideBlocks(blocks, kFallbackBlocks), true));
     LARGEOUT_CUDA_RETURN(
         cudaMemcpyAsync(&status, task.status, sizeof(status), cudaMemcpyDeviceToHost, stream));
     LARGEOUT_CUDA_RETURN(cudaStreamSynchronize(stream));

@@ -155,17 +155,17 @@ int WideLoss(const TreeBatch<T, H>& batch, const TreeWork& work, const int32_t* 
                                   kThreads, 0, stream, batch, skipped.pairs, work.pairs, pair_group, pair_slot,
                                   terms, pair_loss));
   if (probs == nullptr) return 0;
-  return Launch(WideExponentials<T, H>, TurnBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads, 0,
-                stream, batch, work.wide_group, work.wide_slices, probs);
+  return Launch(WideExponentials<T, H>, GridStrideBlocks(work.wide_slices * kSlicePieces, 1 << 20), kThreads,
+                0, stream, batch, work.wide_group, work.wide_slices, probs);
 }
 
 template <typename T, typename H>
 int WideProbs(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbChunk& chunk, GpuStream stream) {
   const int64_t tiles = work.tiles - work.skipped.tiles;
   if (tiles == 0) return 0;
-  return Launch(WideProbsOfTiles<T, H>, TurnBlocks(tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24),
-                kTileThreads, kLogitBytes<T, H>, stream, batch, work.tile_group, work.skipped.tiles, work.tiles,
-                chunk,
+  return Launch(WideProbsOfTiles<T, H>,
+                GridStrideBlocks(tiles, chunk.starts == nullptr ? 0x7fffffff : 132 * 24), kTileThreads,
+                kLogitBytes<T, H>, stream, batch, work.tile_group, work.skipped.tiles, work.tiles, chunk,
                 CopiedRows::Of(batch.table.dim, batch.hidden, batch.table.rows));
 }
 

@@ -272,14 +272,14 @@ int WideHiddenGrad(const TreeBatch<T, H>& batch, const TreeWork& work, int64_t l
   if (batch.table.dim == 0) return 0;  // d_hidden has no elements
   const int64_t dim = batch.table.dim, tiles = work.wide_slices * CeilDiv(dim, kTileColumns);
   const int64_t pieces = MostHiddenPieces(tiles, work.max_children);
-  LARGEOUT_RETURN_IF_ERROR(Launch(WideHidden<T, H>, TurnBlocks(std::max(tiles, pieces), 132 * 24),
+  LARGEOUT_RETURN_IF_ERROR(Launch(WideHidden<T, H>, GridStrideBlocks(std::max(tiles, pieces), 132 * 24),
                                   kTileThreads, kHiddenBytes<T, H>, stream, batch, work.wide_group,
                                   work.level_start, level, chunk, out, RowsCopied(dim, batch.table.rows),
                                   RowsAligned(dim, out.d_hidden, nullptr)));
   if (pieces == 0) return 0;
   return Launch(AddHiddenRanges<T, H>,
-                TurnBlocks(CeilDiv(tiles * kTileRows, kAddWarps), TreeTuning::kHiddenPieces), kAddWarps * 32,
-                0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
+                GridStrideBlocks(CeilDiv(tiles * kTileRows, kAddWarps), TreeTuning::kHiddenPieces),
+                kAddWarps * 32, 0, stream, batch, work.wide_group, work.level_start, level, chunk, out);
 }
 
 template <typename T, typename H>

@@ -37,8 +37,8 @@ class JobOf final : public Job {
 
 }  // namespace emulation
 
-// Two at most, so that blocks take turns in small tests.
-inline unsigned TurnBlocks(int64_t units, int64_t most) {
+// Two at most, so that grid-stride loops have several turns in small tests.
+inline unsigned GridStrideBlocks(int64_t units, int64_t most) {
   return static_cast<unsigned>(std::min({units, most, int64_t{2}}));
 }
 

@@ -322,6 +322,13 @@ def test_docstrings_begin_with_a_verb_or_a_noun(folder):
     assert not wrong, "\n".join(wrong)
 
 
+def test_sources_of_ops_begin_with_what_they_are():
+    """The first line of a C++ or CUDA file names a thing or an action, as a docstring does."""
+    files = [p for ending in ("h", "cc", "cu", "cuh") for p in sorted(OPS.rglob(f"*.{ending}"))]
+    wrong = [str(p.relative_to(OPS)) for p in files if re.match(f"// {_CLAUSE.pattern}", p.read_text())]
+    assert not wrong, wrong
+
+
 DOCS = ROOT / "docs"
 MOST_LINES = {"README.md": 120, "docs/concepts": 100}
 

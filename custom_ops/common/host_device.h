@@ -1,4 +1,4 @@
-// How functions are marked that run on the host and on GPUs. For any file.
+// The mark of functions that run on the host and on GPUs. For any file.
 #ifndef LARGEOUT_COMMON_HOST_DEVICE_H_
 #define LARGEOUT_COMMON_HOST_DEVICE_H_
 

@@ -1,4 +1,4 @@
-// How kernels use threads: they are handed a Parallel and never start a thread. In TensorFlow it is the pool
+// The threads of kernels: they are handed a Parallel and never start a thread. In TensorFlow it is the pool
 // of the op's context (common/op/tf_op.h); tests and benches use ThreadParallel.
 //
 // Results must not depend on the number of threads: split the *outputs*, or reduce in a fixed order.

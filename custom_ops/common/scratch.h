@@ -1,6 +1,5 @@
-// What a call of a kernel gets from its caller besides its arguments: threads or a stream, and memory.
-// Launchers (X<Call> of x.h) are made of one; ops make theirs of TensorFlow's context
-// (common/op/call_op.h), tests of the system's own means (common/test/).
+// The resources of a call: threads or a stream, and memory. Launchers (X<Call> of x.h) are made of one. Ops make
+// theirs of TensorFlow's context (common/op/call_op.h), tests of the system's own means (common/test/).
 #ifndef LARGEOUT_COMMON_SCRATCH_H_
 #define LARGEOUT_COMMON_SCRATCH_H_
 

@@ -1,4 +1,4 @@
-// What device code calls: barriers, the functions of a warp, atomics, bits and arithmetic.
+// Functions of device code: barriers, those of a warp, atomics, bits and arithmetic.
 #ifndef LARGEOUT_CUDA_EMULATOR_DEVICE_H_
 #define LARGEOUT_CUDA_EMULATOR_DEVICE_H_
 

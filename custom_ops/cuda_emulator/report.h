@@ -1,4 +1,4 @@
-// How the emulation says what it has found.
+// The reports of the emulation.
 #ifndef LARGEOUT_CUDA_EMULATOR_REPORT_H_
 #define LARGEOUT_CUDA_EMULATOR_REPORT_H_
 

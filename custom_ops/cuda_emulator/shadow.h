@@ -1,4 +1,4 @@
-// What accesses.cc knows of memory: a Line for every 64 bytes, and a Cell for every 1, 2 or 4 bytes of a line
+// The state that accesses.cc keeps of memory: a Line for every 64 bytes, and a Cell for every 1, 2 or 4 bytes of a line
 // that kernels have touched.
 #ifndef LARGEOUT_CUDA_EMULATOR_SHADOW_H_
 #define LARGEOUT_CUDA_EMULATOR_SHADOW_H_

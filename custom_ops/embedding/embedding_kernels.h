@@ -1,4 +1,4 @@
-// What the _simd.cc files give to embedding.cc: the hot loops over a range of outputs, one table a level. Internal.
+// The hot loops of embedding.cc over a range of outputs, one table for each instruction-set level. Internal.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_KERNELS_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_KERNELS_H_
 

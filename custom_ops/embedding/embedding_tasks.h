@@ -1,4 +1,4 @@
-// How the outputs of the embedding kernels are split over threads. Internal.
+// The split of the embedding kernels' outputs over threads. Internal.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_TASKS_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_TASKS_H_
 

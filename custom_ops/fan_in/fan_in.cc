@@ -1,4 +1,4 @@
-// How a batch is laid out, and plain logits.
+// The layout of a batch, and plain logits.
 #include "fan_in/fan_in.h"
 
 #include <cstring>

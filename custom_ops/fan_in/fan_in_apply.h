@@ -1,5 +1,4 @@
-// What becomes of the gradients of a chunk of classes: written, or an update in place. Internal to the
-// family.
+// Applies the gradients of a chunk of classes: writes them, or updates in place. Internal to the family.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_APPLY_H_
 #define LARGEOUT_FAN_IN_FAN_IN_APPLY_H_
 

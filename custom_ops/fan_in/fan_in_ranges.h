@@ -1,4 +1,4 @@
-// How classes are cut into ranges: by the sizes of the problem alone, so that sums over ranges are the same
+// Cuts classes into ranges: by the sizes of the problem alone, so that sums over ranges are the same
 // for any number of threads. Internal to the family.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_RANGES_H_
 #define LARGEOUT_FAN_IN_FAN_IN_RANGES_H_

@@ -1,4 +1,4 @@
-// Which inputs a class is connected to: drawn at random, pruned and regrown.
+// The connections of classes: drawn at random, pruned and regrown.
 //
 // Every random number is a function of (key, class, draw): fan_in_random.h. So connections are the same on
 // any device, for any number of threads, and however the classes are cut into parts: `first_class` is the

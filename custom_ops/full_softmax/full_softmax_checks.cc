@@ -1,4 +1,4 @@
-// Whether gradients are those that were expected.
+// Compares gradients with those that were expected.
 #include <cmath>
 
 #include "full_softmax/full_softmax.h"

@@ -1,4 +1,4 @@
-// What is done to a block of logits: their maximum, the sum of their exponentials, and the gradient.
+// The loops over a block of logits: their maximum, the sum of their exponentials, and the gradient.
 #include <math.h>
 
 #include "common/simd_math.h"

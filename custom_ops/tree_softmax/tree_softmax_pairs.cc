@@ -1,4 +1,4 @@
-// From targets to (token, node) pairs sorted by node, and the checks that make later indexing safe.
+// Makes (token, node) pairs, sorted by node, of targets; and the checks that make later indexing safe.
 #include <algorithm>
 #include <cstdint>
 #include <limits>

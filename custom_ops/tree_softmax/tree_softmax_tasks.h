@@ -1,4 +1,4 @@
-// How the work on groups is cut into tasks: by its cost alone, never by the number of threads. Internal to the family.
+// Cuts the work on groups into tasks: by its cost alone, never by the number of threads. Internal to the family.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TASKS_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_TASKS_H_
 

@@ -1,4 +1,4 @@
-// What the CUDA code of all families shares. The first part may be included anywhere; the second only by .cu files.
+// Types and helpers of all CUDA code. The first part may be included anywhere, the second only by .cu files.
 //
 // A function that launches kernels takes raw device pointers, sizes and a stream, launches on that stream, and
 // returns the first CUDA error as an int (0: success; CudaErrorName names it). Scratch memory comes from the

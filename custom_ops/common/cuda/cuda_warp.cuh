@@ -1,4 +1,4 @@
-// What the lanes of a whole warp do together.
+// Reductions over the lanes of a whole warp.
 #ifndef LARGEOUT_COMMON_CUDA_WARP_CUH_
 #define LARGEOUT_COMMON_CUDA_WARP_CUH_
 

@@ -1,5 +1,5 @@
-// How every kernel is launched: Launch(kernel, grid, block, shared_bytes, stream, args...). One place, so
-// that each launch is checked.
+// The launch of every kernel: Launch(kernel, grid, block, shared_bytes, stream, args...). One place, so that
+// each launch is checked.
 #ifndef LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 #define LARGEOUT_COMMON_CUDA_LAUNCH_CUH_
 

@@ -1,4 +1,4 @@
-// What the launchers get of an op's context: threads, memory, and back the status of an error.
+// An op's context as launchers take it: threads, memory, and the status of an error.
 #ifndef LARGEOUT_COMMON_CALL_OP_H_
 #define LARGEOUT_COMMON_CALL_OP_H_
 

@@ -1,4 +1,4 @@
-// What the shape functions and the kernels of several families check.
+// Checks that the shape functions and the kernels of several families share.
 #ifndef LARGEOUT_COMMON_SHAPES_OP_H_
 #define LARGEOUT_COMMON_SHAPES_OP_H_
 

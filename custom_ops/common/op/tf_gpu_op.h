@@ -1,4 +1,4 @@
-// What the GPU glue shares (only *_gpu_op.cc files include it): the context's stream, errors, and calls of launchers.
+// Helpers of the GPU glue (only *_gpu_op.cc files include it): the context's stream, errors, and calls of launchers.
 #ifndef LARGEOUT_COMMON_TF_GPU_OP_H_
 #define LARGEOUT_COMMON_TF_GPU_OP_H_
 

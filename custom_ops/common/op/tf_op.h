@@ -1,4 +1,4 @@
-// What the TensorFlow glue shares: the context's threads as a Parallel, types, and the shapes of variables.
+// Helpers of the TensorFlow glue: the context's threads as a Parallel, types, and the shapes of variables.
 #ifndef LARGEOUT_COMMON_TF_OP_H_
 #define LARGEOUT_COMMON_TF_OP_H_
 

@@ -1,4 +1,4 @@
-// What the CUDA benches share: the machine's own limits, times by events, a line of JSON per measurement.
+// Helpers of the CUDA benches: the machine's own limits, times by events, a line of JSON per measurement.
 //
 //   if (!Bench::HasGpu()) return 77;
 //   Bench bench("embedding", argc, argv);  // [--quick] [--once] [--only TEXT]

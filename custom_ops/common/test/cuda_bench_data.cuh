@@ -1,4 +1,4 @@
-// What the CUDA benches run on: memory that is taken once, random values, ids of several distributions.
+// Data of the CUDA benches: memory that is taken once, random values, ids of several distributions.
 #ifndef LARGEOUT_COMMON_CUDA_BENCH_DATA_CUH_
 #define LARGEOUT_COMMON_CUDA_BENCH_DATA_CUH_
 

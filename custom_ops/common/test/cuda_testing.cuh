@@ -1,4 +1,4 @@
-// What tests of CUDA kernels share: checked calls, arrays in device memory, and calls of launchers.
+// Helpers of tests of CUDA kernels: checked calls, arrays in device memory, and calls of launchers.
 #ifndef LARGEOUT_COMMON_CUDA_TESTING_CUH_
 #define LARGEOUT_COMMON_CUDA_TESTING_CUH_
 

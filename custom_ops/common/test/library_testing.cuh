@@ -1,4 +1,4 @@
-// What tests of products by cuBLASLt (common/cuda/blas.h) share.
+// Helpers of tests of products by cuBLASLt (common/cuda/blas.h).
 #ifndef LARGEOUT_COMMON_LIBRARY_TESTING_CUH_
 #define LARGEOUT_COMMON_LIBRARY_TESTING_CUH_
 

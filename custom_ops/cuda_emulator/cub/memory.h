@@ -1,4 +1,4 @@
-// What the emulated calls of cub share: the contract of their temporary memory, and arrays to the host and
+// Helpers of the emulated calls of cub: the contract of their temporary memory, and arrays to the host and
 // back.
 #ifndef LARGEOUT_CUDA_EMULATOR_CUB_MEMORY_H_
 #define LARGEOUT_CUDA_EMULATOR_CUB_MEMORY_H_

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together, once all of them are there.
+// Operations of a whole warp, once all of its lanes are there.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// What the gradient of a batch touches, on a GPU: also for the families that take a step by it (row_update,
+// The rows that the gradient of a batch touches, on a GPU: also for the families that take a step by it (row_update,
 // embedding_update).
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_PLAN_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_PLAN_H_

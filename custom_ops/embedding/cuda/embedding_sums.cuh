@@ -1,4 +1,4 @@
-// How kernels sum the occurrences of a row, internally: one team where they are few, thread blocks where they are many.
+// Sums over the occurrences of a row: by one team where they are few, by thread blocks where they are many. Internal.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_SUMS_CUH_
 #define LARGEOUT_EMBEDDING_EMBEDDING_SUMS_CUH_
 

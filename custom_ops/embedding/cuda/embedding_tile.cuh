@@ -1,5 +1,6 @@
-// What the embedding .cu files share, internally. Mostly: how their kernels cut a row among lanes: a team of `lanes` lanes holds kPack * kVectors * lanes columns at a time,
-// lane l the columns (v * lanes + l) * kPack ...: neighbouring lanes read neighbouring 16 bytes.
+// Tiles of a row, as lanes hold them; and other helpers of the embedding .cu files. Internal. A team of `lanes` lanes
+// holds kPack * kVectors * lanes columns at a time, lane l the columns (v * lanes + l) * kPack ...: neighbouring lanes
+// read neighbouring 16 bytes.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_
 #define LARGEOUT_EMBEDDING_EMBEDDING_TILE_CUH_
 

@@ -1,4 +1,4 @@
-// What the kernels of the embedding ops validate on any device: attributes, shapes, and the words of their errors.
+// Checks of the embedding ops' kernels on any device: attributes, shapes, and the words of their errors.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_OP_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_OP_H_
 

@@ -1,4 +1,4 @@
-// What the shape functions of lookups share.
+// Helpers of the shape functions of lookups.
 #ifndef LARGEOUT_EMBEDDING_EMBEDDING_SHAPES_OP_H_
 #define LARGEOUT_EMBEDDING_EMBEDDING_SHAPES_OP_H_
 

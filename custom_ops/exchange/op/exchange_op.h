@@ -1,5 +1,4 @@
-// What the kernels of PartitionIds validate on any device: attributes, shapes, offsets, and the words of their
-// errors.
+// Checks of the kernels of PartitionIds on any device: attributes, shapes, offsets, and the words of their errors.
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_OP_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_OP_H_
 

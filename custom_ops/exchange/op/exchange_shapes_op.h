@@ -1,4 +1,4 @@
-// What the registration of PartitionIds and its kernels check alike.
+// Checks that the registration of PartitionIds and its kernels share.
 #ifndef LARGEOUT_EXCHANGE_EXCHANGE_SHAPES_OP_H_
 #define LARGEOUT_EXCHANGE_EXCHANGE_SHAPES_OP_H_
 

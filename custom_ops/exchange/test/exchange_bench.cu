@@ -1,4 +1,4 @@
-// Which rows of each of 8 shards a batch of 1.05 million ids asks for, out of 16.8 million: the sort, the
+// The rows of each of 8 shards that a batch of 1.05 million ids needs, out of 16.8 million: the sort, the
 // cuts, and the arrays that are sent. Bytes are those of ids and results; what the sort moves counts against
 // it.
 #include "common/test/cuda_bench.cuh"

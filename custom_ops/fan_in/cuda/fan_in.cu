@@ -1,4 +1,4 @@
-// How a batch is laid out, plain logits, and what is told of bad indices.
+// The layout of a batch, plain logits, and the report of bad indices.
 #include "common/cuda/late_report.cuh"
 #include "common/cuda/launch.cuh"
 #include "fan_in/cuda/fan_in_row.cuh"

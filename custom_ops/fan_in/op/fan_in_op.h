@@ -1,4 +1,4 @@
-// What the kernels of fan_in share: finding, locking and checking variables and inputs. Looks at shapes only,
+// Helpers of the kernels of fan_in: finding, locking and checking variables and inputs. Looks at shapes only,
 // never at the memory of tensors that may be on a GPU.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_OP_H_
 #define LARGEOUT_FAN_IN_FAN_IN_OP_H_

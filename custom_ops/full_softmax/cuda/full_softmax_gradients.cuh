@@ -1,5 +1,5 @@
-// What both ways to the gradients share (full_softmax_grad.cu, full_softmax_library.cu): chunks of logits, the
-// gradient of one logit, and the sums at the end.
+// The parts that both implementations of the gradients share (full_softmax_grad.cu, full_softmax_library.cu):
+// chunks of logits, the gradient of one logit, and the sums of bias gradients.
 #ifndef LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GRADIENTS_CUH_
 #define LARGEOUT_FULL_SOFTMAX_FULL_SOFTMAX_GRADIENTS_CUH_
 

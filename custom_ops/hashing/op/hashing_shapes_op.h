@@ -1,4 +1,4 @@
-// What the registration of the hashing ops and their kernels check alike.
+// Checks that the registration of the hashing ops and their kernels share.
 #ifndef LARGEOUT_HASHING_HASHING_SHAPES_OP_H_
 #define LARGEOUT_HASHING_HASHING_SHAPES_OP_H_
 

@@ -1,4 +1,4 @@
-// What the kernels of row_update share, and the step of rows whose gradients are summed first, which
+// Helpers of the kernels of row_update, and the step of rows whose gradients are summed first, which
 // embedding_update calls too.
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_SUMS_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_SUMS_H_

@@ -1,4 +1,4 @@
-// What the shape functions and the kernels of records check.
+// Checks that the shape functions and the kernels of records share.
 #ifndef LARGEOUT_ROW_UPDATE_RECORDS_SHAPES_OP_H_
 #define LARGEOUT_ROW_UPDATE_RECORDS_SHAPES_OP_H_
 

@@ -1,4 +1,4 @@
-// What a call on a GPU keeps from method to method: how the groups of a batch are cut into pieces.
+// The plans that a call on a GPU keeps from method to method: the pieces into which the groups of a batch are cut.
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_H_
 

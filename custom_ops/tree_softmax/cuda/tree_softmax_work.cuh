@@ -1,4 +1,4 @@
-// What the CUDA files of tree_softmax share: how a batch is cut, and small device helpers.
+// The pieces into which a batch is cut, and small device helpers, for the CUDA files of tree_softmax.
 //
 // A group (one node, n pairs, c children) is *wide* (IsWide) where tiled GEMMs pay, else *narrow*: then a
 // warp holds sums of eight children at a time and reads the node's rows straight from the table (they come

@@ -1,5 +1,5 @@
-// What a loss found out about its batch, for the gradient: so that the gradient need not look at the saved tensors
-// again (on a GPU, nor wait for what it finds there).
+// Hands what a loss found out about its batch to the gradient, which so need not look at the saved tensors again
+// (on a GPU, nor wait for what it finds there).
 #ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_OP_H_
 #define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_PLAN_OP_H_
 

@@ -1,4 +1,4 @@
-// What the registration of the vocabulary's ops and their kernels check alike.
+// Checks that the registration of the vocabulary's ops and their kernels share.
 #ifndef LARGEOUT_VOCABULARY_VOCABULARY_SHAPES_OP_H_
 #define LARGEOUT_VOCABULARY_VOCABULARY_SHAPES_OP_H_
 

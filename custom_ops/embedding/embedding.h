@@ -36,7 +36,7 @@ namespace largeout {
 // A lookup without combiner is a kSum over bags of one id.
 enum class Combiner { kSum, kMean, kSqrtn };
 
-// Which ids belong together. Bag b is ids[begin(b) .. begin(b + 1)). Owns nothing.
+// Ids in bags. Bag b is ids[begin(b) .. begin(b + 1)). Owns nothing.
 template <typename Id>
 struct Bags {
   const Id* ids;              // [num_ids], num_ids < 2^31
@@ -65,7 +65,7 @@ struct BadBags {
   int64_t limit = 0;
 };
 
-// What the gradient of a batch touches. Made once a batch, used while the arrays of its Bags live.
+// The rows that the gradient of a batch touches. Made once a batch, used while the arrays of its Bags live.
 struct EmbeddingGradPlan {
   Groups groups;              // the bags of each id; groups from num_unique on are out of range
   int64_t num_unique = 0;     // rows of the gradient

@@ -36,7 +36,7 @@ template <typename T, typename Id>
 struct Lookup {
   using Args = LookupArgs<T, Id>;
 
-  // Where the task's positions end and how far it looks ahead.
+  // The end of the task's positions, and the distance of its prefetches.
   struct Ahead {
     int64_t ids, end, bytes;
     explicit Ahead(const Args& a, int64_t last_bag)

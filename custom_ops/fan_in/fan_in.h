@@ -14,7 +14,7 @@
 //   device.Backward(layer, gradients, step, /*input_gradient=*/true, &bad);  // updates in place
 //   device.LayBack(d_x);
 //
-// What bounds it: per class K (weight + index) bytes from memory, and K gathers of batch floats from the
+// Bounds of the speed: per class K (weight + index) bytes from memory, and K gathers of batch floats from the
 // cache that holds the inputs; the gradient of the inputs is a read-modify-write of as many. T is float or
 // bfloat16 (arithmetic is float32), Id uint16_t or uint32_t. Arrays are in the memory of the device, except
 // labels (FanInPositives), which are sorted on the host. Results do not depend on the number of threads; on a
@@ -126,9 +126,9 @@ constexpr FanInRuleInfo kFanInRuleInfo[kFanInRules] = {
 bool FindFanInRule(const char* name, FanInRule* rule);
 bool FindFanInLoss(const char* name, FanInLoss* loss);
 
-// What becomes of the gradients of weights and bias: written (kNone), or an update in place. Rows without
-// gradient are left alone, except by kAdam and where weights decay (decay: of weights only). bfloat16 weights
-// are rounded stochastically, by fan_in_random.h: random numbers of (key, first_class * K + element).
+// The step that follows the gradients of weights and bias: writes them (kNone), or updates in place. Rows
+// without gradient are left alone, except by kAdam and where weights decay (decay: of weights only). bfloat16
+// weights are rounded stochastically, by fan_in_random.h: random numbers of (key, first_class * K + element).
 template <typename T>
 struct FanInStep {
   FanInRule rule = FanInRule::kNone;

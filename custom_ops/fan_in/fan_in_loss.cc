@@ -17,7 +17,7 @@ struct Found {
   float weight;
 };
 
-// What one range of classes adds, by the lanes of its block. Chunks are summed in float32, ranges in float64.
+// The sums of one range of classes, by the lanes of its block. Chunks are summed in float32, ranges in float64.
 struct RangeSums {
   double loss[kFanInMaxWidth] = {};   // softmax: sum over labels of weight * logit
   double mass[kFanInMaxWidth] = {};   // softmax only, as what follows

@@ -375,7 +375,7 @@ int ToTokens(const SoftmaxBatch<H, Id>& batch, int64_t dim, const CpuCall& call,
   return 0;
 }
 
-// What body(tokens, gradients), which takes float32, returns.
+// Calls body(tokens, gradients), which takes float32, and returns what it does.
 template <typename T, typename H, typename Id, typename Body>
 int WithGradients(const SoftmaxRows<T>& table, const SoftmaxBatch<H, Id>& batch,
                   const SoftmaxBatchGradients<H, T>& out, const CpuCall& call, BadTarget* bad,

@@ -9,7 +9,7 @@
 
 namespace largeout {
 
-// What one thread needs for one block.
+// One thread's memory for one block.
 struct BlockScratch {
   Buffer<float> columns, rows, logits, sums, words, turned;
 };

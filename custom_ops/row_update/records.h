@@ -26,7 +26,7 @@
 
 namespace largeout {
 
-// What a record of rows of `dim` values has, `value_bytes` (4 or 2) bytes each.
+// The layout of a record of a row of `dim` values, `value_bytes` (4 or 2) bytes each.
 struct RecordLayout {
   static constexpr int64_t kMarkWords = 1;
 

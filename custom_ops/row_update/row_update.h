@@ -47,7 +47,7 @@ enum AdagradHyper { kAdagradEpsilon = 2 };   // adagrad, row_wise_adagrad
 enum AdamHyper { kOneMinusBeta1 = 2, kOneMinusBeta2 = 3, kAdamEpsilon = 4 };
 enum FtrlHyper { kPower = 2, kL1 = 3, kL2 = 4, kShrinkage = 5 };  // power <= 0; l2 includes beta / (2 lr)
 
-// What rows of bfloat16 that are rounded stochastically draw their bits from, int64 numbers. Row r and column
+// The int64 numbers of which the bits of stochastic rounding are a function, for rows of bfloat16. Row r and column
 // c of the table count as row (r * multiplier + addend) % modulus (0: no modulo) and column c + first column:
 // where the table is a part of a larger one, those of that one. So bits do not depend on how it is cut.
 enum RoundingNumbers { kSeed, kStep, kRowMultiplier, kRowAddend, kRowModulus, kFirstColumn };

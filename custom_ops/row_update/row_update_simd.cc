@@ -9,7 +9,7 @@ namespace largeout {
 namespace LARGEOUT_ISA {
 namespace {
 
-// How the values of a step are stored: as they are, which `Store` rounds to nearest.
+// Stores the values of a step as they are; `Store` rounds them to nearest.
 struct Nearest {
   explicit Nearest(const RowUpdateTask&) {}
   inline __attribute__((always_inline)) uint32_t OfRow(int64_t) const { return 0; }

@@ -73,7 +73,7 @@ struct TreeTable {
   bool in_bfloat16 = false;
 };
 
-// Whether that is for a node of so many pairs and children.
+// Whether products of a node of so many pairs and children are in bfloat16 then.
 constexpr bool ArePacked(int64_t pairs, int64_t children) { return pairs >= 16 && children >= 32; }
 
 enum class TreeStatus { kOk, kBadTarget, kBadTree, kTooManyPairs };
@@ -95,7 +95,7 @@ struct TreePaths {
   int64_t pairs = 0, groups = 0, probs = 0;
 };
 
-// What the loss leaves behind. Sizes: tokens, and the P, G and S of above.
+// The outputs of the loss. Sizes: tokens, and the P, G and S of above.
 struct TreeLossOutputs {
   float* loss;                                                // [tokens]
   int32_t *pair_token, *pair_row, *group_node, *group_start;  // [P] [P] [G] [G + 1], or all null: not wanted
@@ -110,7 +110,7 @@ struct TreeSaved {
   int64_t pairs, groups;
 };
 
-// What the gradient of saved tensors touches.
+// The rows that the gradient of saved tensors touches.
 struct TreeTouched {
   // Every index that the gradient follows is in range, and groups are ascending, non-empty and cover the
   // pairs.

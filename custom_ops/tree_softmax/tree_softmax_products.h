@@ -11,7 +11,7 @@
 
 namespace largeout {
 
-// What one thread needs for them.
+// One thread's memory for them.
 struct ProductScratch {
   Buffer<float> left, panels, hidden, hidden_panels, words;
 };

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kQueryBlock = 24;
 constexpr int64_t kRootLimit = 1 << 20;  // floats of root logits for one block
 
-// What is compared: NaN counts as -inf, so that order is total and the search ends.
+// The key of comparisons: NaN counts as -inf, so that order is total and the search ends.
 float Key(float log_prob) { return std::isnan(log_prob) ? -std::numeric_limits<float>::infinity() : log_prob; }
 
 struct Word {

@@ -14,7 +14,7 @@
 
 namespace largeout {
 
-// How the rows of the table change, and where they and their slots are.
+// An optimizer step on the table: its rule, the table, the slots and the numbers.
 template <typename T>
 struct TreeStep {
   UpdateRule rule;

@@ -100,7 +100,7 @@ void Find(const int64_t* keys, int64_t buckets, const int64_t* ids, int64_t begi
               [&](int64_t i, int64_t slot) __attribute__((always_inline)) { rows[i] = slot; });
 }
 
-// How a score is made, and how it says that its slot was touched in this step.
+// Makes scores, and tells from a score whether its slot was touched in this step.
 template <Evict kEvict>
 struct Score;
 

@@ -22,7 +22,7 @@
 
 namespace largeout {
 
-// What Multiply returns where the library has no product of this kind, or refuses it. Nothing is in `out`
+// Multiply returns it where the library has no product of this kind, or refuses it. Nothing is in `out`
 // then that may be used; the caller has its own kernels.
 constexpr int kNoProduct = -1;
 
@@ -57,7 +57,7 @@ class Blas {
                int64_t out_stride, void* workspace, GpuStream stream);
 
  private:
-  // What the library is told of a product, as numbers: kinds, sizes, strides, alignments.
+  // The description of a product for the library, as numbers: kinds, sizes, strides, alignments.
   using Key = std::array<int64_t, 13>;
   struct Plan {
     void *desc = nullptr, *a = nullptr, *b = nullptr, *out = nullptr;

@@ -28,7 +28,7 @@ class LateReport {
   LateReport(const LateReport&) = delete;
   ~LateReport();
 
-  // Where kernels post. The first call allocates it.
+  // Returns where kernels post. The first call allocates it.
   int Open(LateFinding** slot);
   // Takes the finding that has arrived, if one has. Findings that kernels made before it was taken are lost.
   bool Take(LateFinding* found);

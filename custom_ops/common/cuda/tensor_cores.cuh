@@ -68,7 +68,7 @@ __device__ __forceinline__ void BeginCopy(void* shared, const void* global, int 
                  : "memory");
   }
 }
-// What this thread began since the last call is one group.
+// Makes one group of the copies that this thread began since the last call.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all groups of this thread but the last kLeft are there.
 template <int kLeft>

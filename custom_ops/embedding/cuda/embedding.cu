@@ -53,7 +53,7 @@ int FindBad(const Bags<Id>& bags, int64_t rows, int64_t* checks, GpuStream strea
   return Launch(CheckIds<Id>, BlocksFor(bags.num_ids), kThreads, 0, stream, bags.ids, bags.num_ids, rows, first + 1);
 }
 
-// Where the row of an id of a bag begins in the table; -1 where it is out of range or there is none. And its weight,
+// The begin of the row of a bag's id in the table; -1 where it is out of range or there is none. And its weight,
 // which then is 0.
 template <bool kWeighted>
 struct BagRow {

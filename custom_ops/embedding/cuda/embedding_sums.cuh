@@ -71,7 +71,7 @@ __device__ __forceinline__ void SumInOrder(const Lanes& lanes, const T* in, int3
   }
 }
 
-// Where occurrence i finds its gradient: its bag, and its factor.
+// The source of an occurrence's gradient: its bag, and its factor.
 struct Occurrences {
   EmbeddingGradPlanCuda plan;
   __device__ __forceinline__ void operator()(int32_t i, int32_t* bag, float* factor) const {
@@ -83,8 +83,8 @@ struct Occurrences {
   }
 };
 
-// What a lane knows of its row, one of a batch that its team goes through: so the team does not wait for the
-// place of each of them. A row of more than kHot occurrences has none here.
+// The row of a lane, one of a batch that its team goes through: each lane reads the place of one row, so the team
+// does not wait for each in turn. A row of more than kHot occurrences has none here.
 struct OwnRow {
   int64_t id = 0;
   int32_t begin = 0, count = 0;  // of its occurrences

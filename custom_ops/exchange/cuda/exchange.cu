@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 
 unsigned BlocksFor(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
-// What the host has to know: this, then cuts [shards + 2].
+// The numbers that the host reads: these, then cuts [shards + 2].
 struct Report {
   unsigned long long bad_hot, bad_id, bad_position;  // the first one; all ones: none
   int64_t unique, valid;

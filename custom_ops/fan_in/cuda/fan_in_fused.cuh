@@ -30,7 +30,7 @@ inline int FusedRowsOfWarp(int64_t classes) {
   return static_cast<int>((classes + kMost - 1) / kMost);
 }
 
-// What the input gradient has to know where it is not summed here.
+// Data for the gradient of the inputs, where it is not summed here.
 template <typename T>
 struct FusedKept {
   GradientChunk chunk;  // `values` null: nothing
@@ -57,7 +57,7 @@ struct FusedLayer {
   int64_t classes, fan_in, inputs;
 };
 
-// What a warp can read of a class before its turn comes: a connection of each lane, and the bias.
+// The part of a class that a warp prefetches: a connection of each lane, and the bias.
 template <typename T>
 struct FusedStart {
   uint32_t index = 0;
@@ -65,7 +65,7 @@ struct FusedStart {
   float bias = 0.f;
 };
 
-// What a fused kernel has to know, and what a warp does by it.
+// The arguments of a fused kernel, and the work of a warp on one class.
 template <typename ApplyT, typename T>
 struct FusedStep {
   using Apply = ApplyT;

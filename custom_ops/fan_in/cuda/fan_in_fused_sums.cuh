@@ -30,7 +30,7 @@ struct SumStage {
   LabelPlace labels[kSumWarps];
 };
 
-// What a thread block may have at the most.
+// The most shared memory that a thread block may have.
 inline int64_t SharedBytesOfBlock() {
   constexpr int64_t kUnasked = 48 << 10;  // that every device gives
   int device = 0, most = 0;

@@ -20,7 +20,7 @@ struct GradientChunk {
 };
 
 // Memory for a chunk, and how many classes it has room for. connections: of a class, that are to be sorted.
-// What their sums read should stay in the L2 cache.
+// The gradients that their sums read should stay in the L2 cache.
 struct ChunkMemory {
   ChunkMemory(int64_t classes, int64_t connections, const FanInBatch& batch, Arena* arena) {
     constexpr int64_t kFloats = int64_t{4} << 20, kConnections = int64_t{2} << 20, kLeastRows = 1024;

@@ -22,7 +22,7 @@ namespace fan_in_gpu {
 constexpr int kPiece = FanInTuning::kPiece;  // connections
 static_assert(kPiece % 8 == 0, "a group of 8 lanes goes through a piece");
 
-// What the gradient of the inputs needs for chunks of up to `rows` classes.
+// Memory of the gradient of the inputs, for chunks of up to `rows` classes.
 struct InputSums {
   InputSums(int64_t rows, int64_t fan_in, const FanInBatch& batch, Arena* arena)
       : kind(batch.inputs, fan_in),
@@ -61,7 +61,7 @@ struct SortedConnection {
   float weight;
 };
 
-// What a group adds up for an input, in the place that it has in the end.
+// The sum of an input's gradient by one group of lanes, which is stored where it belongs in the end.
 class InputSum {
  public:
   // sums: [inputs, width]; head: where the sum of `head_input`, the first one, goes.

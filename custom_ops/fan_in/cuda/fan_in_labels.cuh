@@ -41,7 +41,7 @@ inline int ToGpu(const FanInGradients& from, const GpuCall& call, GradientsOnGpu
   return from.positives == nullptr ? 0 : ToGpu(*from.positives, call, &to->positives);
 }
 
-// Where a cursor is: at a label, whose row is known.
+// The place of a cursor: a label, and its row.
 struct LabelPlace {
   int64_t at, row;  // kNoLabel: there are no more
 };

@@ -21,7 +21,7 @@ struct Ranges {
   int64_t rows, count;
 };
 
-// What some classes add for an example.
+// The sums of some classes for an example.
 struct LaneSums {
   double loss;         // softmax: sum over labels of weight * logit
   double mass, total;  // softmax only: sum of weights; of exp(logit - high)

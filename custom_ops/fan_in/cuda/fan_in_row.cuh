@@ -80,7 +80,7 @@ class Indices {
   bool wide_;
 };
 
-// What a warp can read of a row before its turn comes: the first connection of each lane, and the bias.
+// The part of a row that a warp prefetches: the first connection of each lane, and the bias.
 template <typename T, typename Id>
 struct RowStart {
   Id index;

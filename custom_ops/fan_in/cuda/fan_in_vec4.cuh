@@ -18,7 +18,7 @@ struct Connection {
   float weight;
 };
 
-// How a warp reads inputs, a float4 for each lane: the lanes of a group have the examples of one connection
+// Reads inputs by a warp, a float4 for each lane: the lanes of a group have the examples of one connection
 // among them, 4 each. Of 32 connections a group has as many as it has lanes, those whose numbers are these
 // lanes'.
 class Vec4Lanes {
@@ -31,7 +31,7 @@ class Vec4Lanes {
         first_(Lane() & -lanes_),
         part_(Lane() & (lanes_ - 1)) {}
 
-  // What `count` connections have of a block of inputs: zeros beyond.
+  // Reads the inputs of `count` connections from a block; zeros beyond.
   __device__ __forceinline__ void Read(const Connection* connections, int count, const float* block,
                                        float4 (&x)[kLoads]) const {
     const int own = Own(count);
@@ -69,7 +69,7 @@ class Vec4Lanes {
   }
   static int64_t GroupsOf(int64_t threads, int width) { return threads * 4 / width; }
 
-  // What a row of a block [rows, width] has for this lane.
+  // This lane's part of a row of a block [rows, width].
   __device__ __forceinline__ const float4& Row(const float* block, uint32_t row) const {
     const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
     return *reinterpret_cast<const float4*>(from + uint64_t{row} * stride_);
@@ -126,7 +126,7 @@ class Vec4Lanes {
     }
   }
 
-  // How many of `count` connections this group has.
+  // The number of connections, of `count`, that this group has.
   __device__ __forceinline__ int Own(int count) const { return min(count - first_, lanes_); }
 
   uint32_t stride_;  // bytes of a connection's examples

@@ -173,7 +173,7 @@ struct FanInLossInputs {
   }
 };
 
-// What the backward ops read at inputs at .. at + 3: grad_loss, lse, mass, active, on the op's device.
+// The inputs at .. at + 3 of the backward ops: grad_loss, lse, mass, active, on the op's device.
 struct FanInSaved {
   FanInSaved(tensorflow::OpKernelContext* context, int at)
       : grad_loss(context->input(at)),

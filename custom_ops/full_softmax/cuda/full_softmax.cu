@@ -48,7 +48,7 @@ int ReadBadTarget(const Id* targets, const unsigned long long* first, BadTarget*
   return 0;
 }
 
-// How the work is cut.
+// The ranges and chunks into which the work is cut.
 struct TermsPlan {
   TermsPlan(int64_t classes, int64_t count) {
     tiles = CeilDiv(classes, kTileColumns);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows should have
 
-// How the work is cut.
+// The chunks and parts into which the work is cut.
 struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
     tokens = EvenPiece(count, SoftmaxTuning::kMostTokens, kTileRows);

@@ -30,7 +30,7 @@ struct SoftmaxChunk {
   float* column_sums;  // [tiles of tokens, stride]
 };
 
-// What the gradients of a token's logits depend on besides the logits.
+// The numbers of a token, besides its logits, that their gradients depend on.
 struct TokenGradient {
   float lse, of_p, of_target, of_all;
   int target;

@@ -9,7 +9,7 @@
 
 namespace largeout {
 
-// What ranges of classes give: [ranges, tokens] each; and the logits of the targets [tokens].
+// The terms of ranges of classes: [ranges, tokens] each; and the logits of the targets [tokens].
 struct PartialTerms {
   float *high, *total, *sum, *picked;
 };

@@ -8,7 +8,7 @@
 
 namespace largeout {
 
-// What Terms and Gradient begin with: the batch with targets of int32, -1 in the place of bad ones. Waits for
+// Terms and Gradient begin with it: makes the batch with targets of int32, -1 in the place of bad ones. Waits for
 // the stream to learn *bad; bad null, or with the call's `late`, it does not wait (full_softmax.cu).
 template <typename H, typename Id>
 int CheckBatch(const SoftmaxBatch<H, Id>& batch, int64_t classes, const GpuCall& call,

@@ -19,7 +19,7 @@ struct Rounding {
 template <>
 struct Rounding<bfloat16> {
   __device__ __forceinline__ explicit Rounding(const int64_t* rounding) : rounding(rounding) {}
-  // What Store takes for the columns of a row of the table.
+  // The key of a row of the table, which Store takes for its columns.
   __device__ __forceinline__ uint32_t OfRow(int64_t row) const {
     return rounding == nullptr ? 0 : RowRounding(rounding).OfRow(row);
   }

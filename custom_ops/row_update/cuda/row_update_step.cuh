@@ -10,7 +10,7 @@
 
 namespace largeout {
 
-// What is updated, and how.
+// The table that is updated, its slots, and the numbers of the step.
 template <typename T>
 struct TableStep {
   T* table;  // [rows, dim]

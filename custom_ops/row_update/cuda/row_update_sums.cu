@@ -8,7 +8,7 @@
 namespace largeout {
 namespace {
 
-// What a sum that was written as T would be.
+// Rounds a sum as if it were written as T.
 __device__ __forceinline__ float RoundTo(float x, const float*) { return x; }
 __device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
   bfloat16 rounded;

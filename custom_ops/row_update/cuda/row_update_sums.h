@@ -10,7 +10,7 @@
 
 namespace largeout {
 
-// What kernels found out about indices, on the device.
+// The result of the check of indices, on the device.
 struct IndexCheck {
   unsigned long long bad;  // the first position of an index outside the table; kNoBadIndex: none
   int increasing;          // 0: not strictly

@@ -56,7 +56,7 @@ __global__ void Widen(const bfloat16* in, int64_t n, float* out) {
   if (i < n) out[i] = GpuToFloat(in[i]);
 }
 
-// How many chunks the gradient computes probabilities in, and how long a chunk is. A chunk takes the slices
+// The chunks in which the gradient computes probabilities: their number and length. A chunk takes the slices
 // that begin in it, so its memory is up to a slice longer: scratch_bytes, or two of the largest slices.
 struct Chunks {
   int64_t count, length, bytes;

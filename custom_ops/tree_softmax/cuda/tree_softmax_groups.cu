@@ -47,7 +47,7 @@ __host__ __device__ TreeOffsets SizesOf(int64_t n, int64_t c, int64_t count, int
   return s;
 }
 
-// What the kernels of this file know of the groups.
+// The groups, as the kernels of this file read them.
 struct Groups {
   TreeArrays tree;
   const int32_t *node, *start;

@@ -55,7 +55,7 @@ __global__ void CutLevels(const int32_t* next, int64_t most, TreeTotals* totals,
   totals->levels = levels;
 }
 
-// Which levels have narrow nodes, and which wide ones.
+// Marks the levels that have narrow nodes, and those that have wide ones.
 __global__ void MarkLevels(TreeArrays tree, const int32_t* group_node, const int32_t* group_start,
                            int64_t most, const int32_t* level_start, TreeTotals* totals) {
   const int64_t g = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;

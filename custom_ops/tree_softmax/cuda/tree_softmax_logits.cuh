@@ -43,7 +43,7 @@ struct NodeLogits {
     }
   }
 
-  // What the block keeps of its rows in TermsOfTiles.
+  // Floats of shared memory that TermsOfTiles needs for the rows of the block.
   static constexpr int kTerms = std::max(TileTotals<Tall>::kFloats, TileTotals<Flat>::kFloats);
 
   // Goes through tiles [begin, end) of the children. high, total [count]: of their logits. target(t): a

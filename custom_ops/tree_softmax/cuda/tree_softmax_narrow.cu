@@ -13,7 +13,7 @@ constexpr int kWarps = 8;
 constexpr int kPairs = 16;    // of a warp
 constexpr int kTogether = 4;  // of them, of one node
 
-// What a lane knows of its pair.
+// The pair of a lane.
 struct NarrowPair {
   int group = -1, token = 0, row = 0, children = 0;  // the node's first row
   int target = 0;                                    // the child on the path

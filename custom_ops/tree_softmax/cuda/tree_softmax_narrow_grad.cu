@@ -12,8 +12,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kUnits = 6;  // of a warp at a time
 
-// Where the gradients of `children` rows go: the output, or partial sums where other slices add to the same
-// rows.
+// Stores the gradient of a row: in the output, or in partial sums where other slices add to the same row.
 template <typename T, int kVec>
 __device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool partial, int64_t row,
                                          int64_t dim, int64_t k, const float (&v)[kVec]) {

@@ -68,7 +68,7 @@ __global__ void CountPaths(TreeArrays tree, const Id* targets, const float* weig
   if ((threadIdx.x & 31) == 0 && sum > 0) atomicAdd(&totals->pairs, static_cast<unsigned long long>(sum));
 }
 
-// How many pairs there are; none where there is not room for all of them.
+// Returns the number of pairs, or 0 where there is not room for all of them.
 __device__ __forceinline__ int64_t PairsIn(int64_t room, const TreeTotals* totals) {
   const int64_t pairs = static_cast<int64_t>(totals->pairs);
   return pairs <= room ? pairs : 0;

@@ -10,7 +10,7 @@ namespace largeout {
 int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length, int64_t chunks,
                     ChunkStart* starts, GpuStream stream);
 
-// What is found out on the device and read back.
+// Totals that are computed on the device and copied to the host.
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels;
@@ -24,7 +24,7 @@ struct TreeTotals {
 };
 constexpr long long kNoBadPath = 0x7fffffffffffffffll;
 
-// How many groups there are, of up to `most`.
+// Returns the number of groups, at most `most`; 0 where something is bad.
 __device__ __forceinline__ int64_t CountOf(const TreeTotals& totals, int64_t most) {
   return LoadRelaxed(&totals.bad) != 0 ? 0 : min(totals.groups, most);
 }

@@ -19,12 +19,12 @@ LARGEOUT_HOST_DEVICE constexpr bool IsWide(int64_t n, int64_t c) {
 struct TreeOffsets;  // tree_softmax_work.cuh
 struct NarrowSlice;
 
-// What the root, which is the first group, has of the pairs and pieces of a TreeWork.
+// The pairs and pieces of a TreeWork that belong to the root, the first group.
 struct RootPieces {
   int64_t pairs = 0, children = 0, probs = 0, tiles = 0, loss_tiles = 0, weight_tiles = 0, sum_rows = 0;
 };
 
-// How the groups of a batch are cut into pieces for the GPU. Device pointers, and sizes on the host.
+// The pieces into which the groups of a batch are cut for the GPU. Device pointers, and sizes on the host.
 struct TreeWork {
   int64_t pairs = 0, groups = 0;
   const int32_t *group_node = nullptr, *group_start = nullptr;

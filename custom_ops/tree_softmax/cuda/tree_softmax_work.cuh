@@ -29,9 +29,9 @@ constexpr int64_t LargestSlice(int64_t most) {
   return std::max(WideSlice(most) * most, WideSlice(1 << 20) * std::min<int64_t>(most, 1 << 20));
 }
 
-// How many tiles of children a block of the loss goes through, for n pairs of a node of c children, one of
-// `groups`: so many that some thousand blocks are left. Of many small nodes there are blocks enough, and what
-// a block is about hangs on reads that wait for each other: four tiles at the least.
+// The number of tiles of children that a block of the loss goes through, for n pairs of a node of c children,
+// one of `groups`: so many that some thousand blocks are left. Many small nodes give blocks enough, and the start
+// of a block is a chain of dependent reads: four tiles at least.
 constexpr int64_t kMostRangeTiles = 64;
 __host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c, int64_t groups) {
   const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
@@ -64,8 +64,8 @@ __host__ __device__ constexpr int64_t SplitPairs(int64_t n, int64_t c, int64_t d
   return CeilDiv(CeilDiv(n, splits), WideSlice(c)) * WideSlice(c);
 }
 
-// Blocks that share the elements of 128 rows of a node of n pairs. Of few pairs one makes all: what a block
-// is about hangs on reads that wait for each other.
+// Blocks that share the elements of 128 rows of a node of n pairs. Of few pairs one makes all: the start of a
+// block is a chain of dependent reads.
 __host__ __device__ constexpr int64_t RowBlocks(int64_t n, int64_t dim) {
   return n <= 64 ? 1 : RowPieces(dim, kTileColumns);
 }
@@ -89,7 +89,7 @@ constexpr int64_t MostHiddenPieces(int64_t tiles, int64_t most) {
   return most <= kLeast ? 0 : std::min(TreeTuning::kHiddenPieces, tiles * CeilDiv(most, kLeast));
 }
 
-// How many slices and tiles of wide nodes come before a chunk.
+// The numbers of slices and of tiles of wide nodes before a chunk.
 struct ChunkStart {
   int64_t slices, tiles;
 };
@@ -233,8 +233,8 @@ __device__ __forceinline__ void EightLogits(const T* rows, int children, int64_t
 template <typename T>
 int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_group, const int32_t* pair_slot,
                 const ProbChunk& chunk, float* pair_loss, GpuStream stream);
-// What the tiles of the loss leave of each pair of a wide node, [terms] each, and the logits of the pairs'
-// rows.
+// The terms that the tiles of the loss compute for each pair of a wide node, [terms] each, and the logits of the
+// pairs' rows.
 struct WideTerms {
   float *high, *total;
   float* picked;  // [pairs]

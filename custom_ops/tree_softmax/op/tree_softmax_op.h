@@ -15,7 +15,7 @@
 
 namespace largeout {
 
-// What the kernels take of a table and bias; T is TensorFlow's type.
+// A table and its bias as kernels take them; T is TensorFlow's type.
 template <typename T>
 TreeTable<typename KernelType<T>::type> TreeTableOf(const TableAndBias& variables) {
   const tensorflow::Tensor *bias = variables.bias(), &table = variables.table();

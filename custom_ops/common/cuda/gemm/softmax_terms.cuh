@@ -11,7 +11,7 @@ namespace largeout {
 struct SoftmaxTotal {
   float high = -INFINITY, total = 0.f;
 
-  // What exponents are relative to: without any logit but -inf the total is 0, not NaN.
+  // The number that is subtracted from exponents: without any logit but -inf the total is 0, not NaN.
   __device__ __forceinline__ float Shift() const { return high == -INFINITY ? 0.f : high; }
   __device__ __forceinline__ void Raise(float top) {
     const float before = high;
@@ -20,7 +20,7 @@ struct SoftmaxTotal {
   }
 };
 
-// What the threads of a block keep of its rows, [threads of a row, rows] in shared memory: in registers they
+// The running totals of a block's rows, [threads of a row, rows] in shared memory: in registers they
 // would take those of the product. Each thread has its own; Join needs a barrier before.
 template <class Shape>
 struct TileTotals {

@@ -8,7 +8,8 @@
 
 namespace largeout {
 
-// How float32 and bfloat16 factors become those of a tensor core; kDepth: what one instruction sums over.
+// Conversions of float32 and bfloat16 factors to those of a tensor core. kDepth: the terms that one instruction
+// sums.
 //
 // Tf32: both factors are float32, each the sum of two TF32 numbers, x = big + small, of 11 bits each. The
 // three products but that of the small parts are summed: about 2^-22 of |x y| is lost. Where the call allows
@@ -40,7 +41,7 @@ struct TileShape {
   // The thread's i-th row and j-th column.
   static __device__ int Row(int i) { return FirstRow() + i / 2 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8; }
   static __device__ int Column(int j) { return FirstColumn() + j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
-  // Which of the threads of a row, and of a column, this one is.
+  // The index of this thread among those of a row, and of a column.
   static __device__ int Across() { return threadIdx.x / 32 / WM * 4 + threadIdx.x % 4; }
   static __device__ int Down() { return threadIdx.x / 32 % WM * 8 + threadIdx.x % 32 / 4; }
 };

@@ -85,14 +85,16 @@ void CheckProduct(int m, int n, int k, int pad, int offset, double tolerance, bo
 
 template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B, bool kRounds = false>
 void CheckShapes(double tolerance, bool tf32 = false) {
-  using Tall = typename Tiles<T>::Tall;
-  using Flat = typename Tiles<T>::Flat;
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(17, 130, 48, 0, 0, tolerance, tf32);
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(1, 3, 1, 0, 0, tolerance, tf32);  // one step
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(24, 64, 40, 8, 0, tolerance, tf32);  // columns that are not multiplied
-  CheckProduct<T, Flat, kAAlongK, kBAlongK, kRounds, A, B>(32, 16, 32, 0, 1, tolerance, tf32);  // misaligned
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(40, 72, 21, 3, 0, tolerance, tf32);
-  CheckProduct<T, Tall, kAAlongK, kBAlongK, kRounds, A, B>(136, 128, 36, 4, 0, tolerance, tf32);
+  using LargeM = typename Tiles<T>::LargeM;
+  using SmallM = typename Tiles<T>::SmallM;
+  CheckProduct<T, SmallM, kAAlongK, kBAlongK, kRounds, A, B>(17, 130, 48, 0, 0, tolerance, tf32);
+  CheckProduct<T, SmallM, kAAlongK, kBAlongK, kRounds, A, B>(1, 3, 1, 0, 0, tolerance, tf32);  // one step
+  CheckProduct<T, SmallM, kAAlongK, kBAlongK, kRounds, A, B>(24, 64, 40, 8, 0, tolerance,
+                                                             tf32);  // columns that are not multiplied
+  CheckProduct<T, SmallM, kAAlongK, kBAlongK, kRounds, A, B>(32, 16, 32, 0, 1, tolerance,
+                                                             tf32);  // misaligned
+  CheckProduct<T, LargeM, kAAlongK, kBAlongK, kRounds, A, B>(40, 72, 21, 3, 0, tolerance, tf32);
+  CheckProduct<T, LargeM, kAAlongK, kBAlongK, kRounds, A, B>(136, 128, 36, 4, 0, tolerance, tf32);
 }
 
 template <bool kAAlongK, bool kBAlongK>
@@ -118,7 +120,7 @@ LARGEOUT_TEST(LongSums) {
   for (float& x : a) x = 0.5f + static_cast<float>(random.Unit());
   for (float& x : b) x = 0.5f + static_cast<float>(random.Unit());
   const OnGpu<float> on_a(a), on_b(b), c(m * n);
-  using Shape = Tiles<float>::Flat;
+  using Shape = Tiles<float>::SmallM;
   CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
                  on_b.get(), m, n, k, k, k, true, false, c.get()));
@@ -139,7 +141,7 @@ LARGEOUT_TEST(SpecialNumbers) {
   for (int i = 0; i < m; ++i) a[i * k + 3] = numbers[i];
   for (int j = 0; j < n; ++j) b[j * k + 3] = 1.f;
   const OnGpu<float> on_a(a), on_b(b), c(m * n);
-  using Shape = Tiles<float>::Flat;
+  using Shape = Tiles<float>::SmallM;
   CUDA_OK(Launch(Product<Shape, true, true, false, float, float>, 1, kTileThreads,
                  kTileBytes<Shape, true, true, RowOperand<float>, RowOperand<float>>, nullptr, on_a.get(),
                  on_b.get(), m, n, k, k, k, true, false, c.get()));

@@ -22,10 +22,10 @@ constexpr int64_t kHiddenBlocks = 1024;     // that the product with the rows sh
 struct GradPlan {
   GradPlan(int64_t classes, int64_t count, int64_t dim) {
     tokens = EvenPiece(count, SoftmaxTuning::kMostTokens, kTileRows);
-    const int64_t tall = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
-    const int64_t fit = SoftmaxTuning::kChunkLogits / (tall * kTileRows) / kTileColumns * kTileColumns;
+    const int64_t token_tiles = std::max<int64_t>(1, CeilDiv(tokens, kTileRows));
+    const int64_t fit = SoftmaxTuning::kChunkLogits / (token_tiles * kTileRows) / kTileColumns * kTileColumns;
     width = EvenPiece(classes, fit, kTileColumns);
-    const int64_t tiles = std::max<int64_t>(1, tall * CeilDiv(dim, kTileColumns));
+    const int64_t tiles = std::max<int64_t>(1, token_tiles * CeilDiv(dim, kTileColumns));
     parts = std::max<int64_t>(1, std::min(kHiddenBlocks / tiles, width / kTileColumns));
     of_part = CeilDiv(CeilDiv(width, parts), kTileColumns) * kTileColumns;
     parts = std::max<int64_t>(1, CeilDiv(width, of_part));

@@ -17,7 +17,7 @@ int CheckBatch(const SoftmaxBatch<H, Id>& batch, int64_t classes, const GpuCall&
 // Rows of a tile are tokens, columns classes; or either of them, and elements of a row. Rows of type T,
 // hidden vectors of type H.
 template <typename T, typename H>
-using SoftmaxTile = typename Tiles<FactorType<T, H>>::Tall;
+using SoftmaxTile = typename Tiles<FactorType<T, H>>::LargeM;
 
 template <typename T, typename H>
 constexpr int kLogitBytes = kTileBytes<SoftmaxTile<T, H>, true, true, RowOperand<H>, TableOperand<T, H>>;

@@ -15,8 +15,8 @@ constexpr int kLogitBytes = kTilesBytes<FactorType<T, H>, true, true, RowOperand
 // `count` vectors of hidden, through an index or the first ones, and all children of a node.
 template <typename T, typename H>
 struct NodeLogits {
-  using Tall = typename Tiles<FactorType<T, H>>::Tall;
-  using Flat = typename Tiles<FactorType<T, H>>::Flat;
+  using LargeM = typename Tiles<FactorType<T, H>>::LargeM;
+  using SmallM = typename Tiles<FactorType<T, H>>::SmallM;
   const H* hidden;
   const int32_t* index;  // or null
   const T* rows;         // of the node
@@ -44,7 +44,7 @@ struct NodeLogits {
   }
 
   // Floats of shared memory that TermsOfTiles needs for the rows of the block.
-  static constexpr int kTerms = std::max(TileTotals<Tall>::kFloats, TileTotals<Flat>::kFloats);
+  static constexpr int kTerms = std::max(TileTotals<LargeM>::kFloats, TileTotals<SmallM>::kFloats);
 
   // Goes through tiles [begin, end) of the children. high, total [count]: of their logits. target(t): a
   // child, whose logit goes to picked[t], or -1. logits [count, children]: all of them, unless it is null.

@@ -26,12 +26,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   root.count = static_cast<int>(min(out.count - first, int64_t{kTileRows}));
   const auto no_target = [](int) { return -1; };
   float* logits = out.logits + first * out.children;
-  if (root.count > kFlatRows) {
-    root.template TermsOfTiles<typename Logits::Tall>(begin, end, copied, no_target, nullptr, logits,
-                                                      high + at, total + at, DynamicShared<char>(), terms);
+  if (root.count > kSmallM) {
+    root.template TermsOfTiles<typename Logits::LargeM>(begin, end, copied, no_target, nullptr, logits,
+                                                        high + at, total + at, DynamicShared<char>(), terms);
   } else {
-    root.template TermsOfTiles<typename Logits::Flat>(begin, end, copied, no_target, nullptr, logits,
-                                                      high + at, total + at, DynamicShared<char>(), terms);
+    root.template TermsOfTiles<typename Logits::SmallM>(begin, end, copied, no_target, nullptr, logits,
+                                                        high + at, total + at, DynamicShared<char>(), terms);
   }
 }
 

@@ -51,12 +51,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const auto target = [&](int t) { return static_cast<int>(batch.pair_row[s.first + t] - s.row); };
   float *picked = terms.picked + s.first, *high = terms.high + at, *total = terms.total + at;
   float* out = probs == nullptr ? nullptr : probs + s.prob;
-  if (s.count > kFlatRows) {
-    logits.template TermsOfTiles<typename NodeLogits<T, H>::Tall>(begin, end, copied, target, picked, out,
-                                                                  high, total, shared, totals);
+  if (s.count > kSmallM) {
+    logits.template TermsOfTiles<typename NodeLogits<T, H>::LargeM>(begin, end, copied, target, picked, out,
+                                                                    high, total, shared, totals);
   } else {
-    logits.template TermsOfTiles<typename NodeLogits<T, H>::Flat>(begin, end, copied, target, picked, out,
-                                                                  high, total, shared, totals);
+    logits.template TermsOfTiles<typename NodeLogits<T, H>::SmallM>(begin, end, copied, target, picked, out,
+                                                                    high, total, shared, totals);
   }
 }
 
@@ -130,10 +130,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const TreeSlice s = SliceOf(batch, group, local / wide, 0);
     const int child = static_cast<int>(local % wide) * kTileColumns;
     float* data = chunk.data + (s.prob - chunk.begin);
-    if (s.count > kFlatRows) {
-      ProbsOfTile<T, H, typename NodeLogits<T, H>::Tall>(batch, s, child, data, copied, shared);
+    if (s.count > kSmallM) {
+      ProbsOfTile<T, H, typename NodeLogits<T, H>::LargeM>(batch, s, child, data, copied, shared);
     } else {
-      ProbsOfTile<T, H, typename NodeLogits<T, H>::Flat>(batch, s, child, data, copied, shared);
+      ProbsOfTile<T, H, typename NodeLogits<T, H>::SmallM>(batch, s, child, data, copied, shared);
     }
   }
 }

@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const HiddenTile tile = HiddenTile::Of(batch, wide_group, tiles, piece - range * tiles.count);
     if (range * tile.each >= tile.slice.children) continue;
     float* sums = out.hidden_sums + piece * kTileRows * kTileColumns;
-    if (tile.slice.count > kFlatRows) {
-      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::Tall>(batch, tile, range, level > 0, chunk, out,
-                                                                sums, shared, copied, aligned);
+    if (tile.slice.count > kSmallM) {
+      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::LargeM>(batch, tile, range, level > 0, chunk, out,
+                                                                  sums, shared, copied, aligned);
     } else {
-      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::Flat>(batch, tile, range, level > 0, chunk, out,
-                                                                sums, shared, copied, aligned);
+      HiddenPiece<T, H, typename Tiles<FactorType<T, H>>::SmallM>(batch, tile, range, level > 0, chunk, out,
+                                                                  sums, shared, copied, aligned);
     }
   }
 }
@@ -254,12 +254,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       (piece.partial ? offsets.partial_rows + split * piece.children : offsets.rows) + piece.child;
   for (int64_t column = local / high % blocks * kTileColumns; column == 0 || column < batch.table.dim;
        column += blocks * kTileColumns) {
-    if (piece.children - piece.child > kFlatRows) {
-      RowTile<T, H, typename Tiles<FactorType<T, H>>::Tall>(batch, piece, column, chunk, out, shared, copied,
-                                                            aligned);
+    if (piece.children - piece.child > kSmallM) {
+      RowTile<T, H, typename Tiles<FactorType<T, H>>::LargeM>(batch, piece, column, chunk, out, shared,
+                                                              copied, aligned);
     } else {
-      RowTile<T, H, typename Tiles<FactorType<T, H>>::Flat>(batch, piece, column, chunk, out, shared, copied,
-                                                            aligned);
+      RowTile<T, H, typename Tiles<FactorType<T, H>>::SmallM>(batch, piece, column, chunk, out, shared,
+                                                              copied, aligned);
     }
   }
 }

@@ -37,7 +37,7 @@ __host__ __device__ constexpr int64_t RangeTiles(int64_t n, int64_t c, int64_t g
   const int64_t slices = (n + WideSlice(c) - 1) / WideSlice(c), tiles = (c + kTileColumns - 1) / kTileColumns;
   constexpr int64_t kBlocks = TreeTuning::kLogitBlocks;
   const int64_t blocks = slices < kBlocks ? kBlocks / slices : 1, each = (tiles + blocks - 1) / blocks;
-  const int64_t least = n <= kFlatRows && groups > kBlocks / 4 ? 4 : 1;
+  const int64_t least = n <= kSmallM && groups > kBlocks / 4 ? 4 : 1;
   return each < least ? least : each < kMostRangeTiles ? each : kMostRangeTiles;
 }
 

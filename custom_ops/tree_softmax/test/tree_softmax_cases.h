@@ -24,7 +24,7 @@ void RandomTrees() {
 }
 
 // Many tokens at a node, wide roots and wide leaves. On CPUs every group is split, large ones in several
-// waves where the scratch memory is small; on GPUs there are tall and flat tiles, slices, splits, partial
+// waves where the scratch memory is small; on GPUs there are tiles of many and of few rows, slices, splits, partial
 // sums.
 template <typename Device>
 void LargeGroups() {
@@ -54,7 +54,7 @@ void FlatTrees() {
     CheckAgainstTruth<Device>(wide, Step<Device>(wide, scratch));
 }
 
-// On GPUs they make products of wide nodes those of bfloat16: in flat and tall tiles, with and without narrow
+// On GPUs they make products of wide nodes those of bfloat16: in tiles of few and of many rows, with and without narrow
 // nodes beside them, in row gradients of several splits.
 template <typename Device>
 void HiddenVectorsOfBfloat16() {

@@ -122,8 +122,8 @@ __device__ __forceinline__ void MultiplyPieces(const typename PieceA::Element* a
 
 // Of the larger one of both shapes.
 template <typename T, bool kAAlongK, bool kBAlongK, typename A, typename B>
-constexpr int kTilesBytes = std::max(kTileBytes<typename Tiles<T>::Tall, kAAlongK, kBAlongK, A, B>,
-                                     kTileBytes<typename Tiles<T>::Flat, kAAlongK, kBAlongK, A, B>);
+constexpr int kTilesBytes = std::max(kTileBytes<typename Tiles<T>::LargeM, kAAlongK, kBAlongK, A, B>,
+                                     kTileBytes<typename Tiles<T>::SmallM, kAAlongK, kBAlongK, A, B>);
 
 struct NothingEachK {
   template <typename Get>

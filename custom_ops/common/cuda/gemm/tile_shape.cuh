@@ -46,15 +46,15 @@ struct TileShape {
   static __device__ int Down() { return threadIdx.x / 32 % WM * 8 + threadIdx.x % 32 / 4; }
 };
 
-// For tables of type T: Tall, and Flat for products of up to kFlatRows rows. Flat ones wait for memory rather
-// than for tensor cores: more of their pieces are on the way.
+// For tables of type T: LargeM, and SmallM for products of up to kSmallM rows, which wait for memory rather than
+// for tensor cores: more stages of their copies are in flight.
 constexpr int kTileThreads = 256, kTileBlocks = 2;  // of a block; blocks of a multiprocessor
-constexpr int kTileRows = 128, kTileColumns = 128, kFlatRows = 32;
+constexpr int kTileRows = 128, kTileColumns = 128, kSmallM = 32;
 template <typename T>
 struct Tiles {
   using Mma = std::conditional_t<std::is_same<T, float>::value, Tf32, Bf16>;
-  using Tall = TileShape<Mma, kTileRows, kTileColumns, 4, 2, 3>;
-  using Flat = TileShape<Mma, kFlatRows, kTileColumns, 1, 8, 5>;
+  using LargeM = TileShape<Mma, kTileRows, kTileColumns, 4, 2, 3>;
+  using SmallM = TileShape<Mma, kSmallM, kTileColumns, 1, 8, 5>;
 };
 
 }  // namespace largeout

@@ -1,4 +1,4 @@
-"""`ClassVocabulary`: the ids that a head is trained on, and answers with, in the place of class numbers.
+"""`ClassVocabulary`: the ids that a head is trained on and answers with: of a vocabulary, or class numbers.
 
 A head with a `vocabulary` maps ids itself: targets in its loss and in metrics, the best classes in `TopK`.
 The loss is where the targets are known under every loop and strategy. What it must know of the step comes
@@ -25,10 +25,10 @@ _LOOKUPS = (keras.layers.IntegerLookup, keras.layers.StringLookup)
 
 
 class ClassVocabulary:
-    """The vocabulary of a head.
+    """The vocabulary of a head. Without one ids are class numbers.
 
     Args:
-        layer: a `DynamicVocabulary`, or a Keras `StringLookup` or `IntegerLookup`.
+        layer: None, a `DynamicVocabulary`, or a Keras `StringLookup` or `IntegerLookup`.
         head: `Head` that is being made; its `num_classes` is set.
 
     Attributes:
@@ -43,12 +43,13 @@ class ClassVocabulary:
 
     def __init__(self, layer, head):
         self.changes = hasattr(layer, "on_replaced")
-        if not self.changes and not isinstance(layer, _LOOKUPS):
+        is_lookup = isinstance(layer, _LOOKUPS)
+        if not (layer is None or self.changes or is_lookup):
             raise ValueError(
                 "`vocabulary` of a head must be a DynamicVocabulary, or a keras.layers.StringLookup or "
                 f"IntegerLookup. Received: vocabulary={layer!r} of type {type(layer).__name__}"
             )
-        if not self.changes and (layer.invert or layer.output_mode != "int"):
+        if is_lookup and (layer.invert or layer.output_mode != "int"):
             raise ValueError(
                 "`vocabulary` of a head must be a lookup from ids to integers. Received: "
                 f"invert={layer.invert}, output_mode={layer.output_mode!r}"
@@ -122,6 +123,8 @@ class ClassVocabulary:
             ignored: None, or an int, which is no id either.
             calls: the list of `calls_of_step`, or None.
         """
+        if self.layer is None:
+            return ids
         ids = whole_ids(ids)
         values = values_of(ids)
         if values.dtype == tf.string:
@@ -187,6 +190,8 @@ class ClassVocabulary:
 
     def ids(self, classes):
         """Return the ids of classes, int64 or strings; -1 or "" where they have none."""
+        if self.layer is None:
+            return classes
         if self.changes:
             of_rows = strings_of_rows if self.layer.keep_strings else ids_of_rows
             return of_rows(self.layer, classes)
@@ -198,9 +203,9 @@ class ClassVocabulary:
     def names(self):
         """Return the `tf.lookup.StaticHashTable` from classes to ids, made when it is first needed.
 
-        None where there is none: in a symbolic call, and of a `DynamicVocabulary`.
+        None where there is none: in a symbolic call, of a `DynamicVocabulary`, and without a vocabulary.
         """
-        if self._names is None and not self.changes and not is_symbolic():
+        if self._names is None and isinstance(self.layer, _LOOKUPS) and not is_symbolic():
             self._check_filled()
             strings = isinstance(self.layer, keras.layers.StringLookup)
             with tf.init_scope():
@@ -212,7 +217,12 @@ class ClassVocabulary:
         return self._names
 
     def present(self, num_classes):
-        """Return which classes stand for an id, bool `[num_classes]`: those that may be among the best."""
+        """Return which classes may be among the best, those that stand for an id: bool `[num_classes]`.
+
+        None: all of them, without a vocabulary.
+        """
+        if self.layer is None:
+            return None
         if not self.changes:
             return tf.range(num_classes) >= self.first
         return tf.pad(self.layer.has_id(), [[self.first, 0]])

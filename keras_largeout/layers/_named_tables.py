@@ -26,9 +26,8 @@ def named_tables(layer):
             for name in configs
         }
     if isinstance(layer, TableHead):
-        of_ids = layer.class_vocabulary
-        changes = of_ids is not None and of_ids.changes
-        vocabulary = of_ids.layer if changes else getattr(layer.tied_to(), "vocabulary", None)
+        changes = layer.class_vocabulary.changes
+        vocabulary = layer.vocabulary if changes else getattr(layer.tied_to(), "vocabulary", None)
         kernel = {layer.name: lambda: (RowRange(layer.kernel.array), vocabulary)}
         own = kernel if layer.tied_to() is None else {}
         biases = {f"{layer.name}/bias": lambda: (RowRange(layer.bias.array), vocabulary)}

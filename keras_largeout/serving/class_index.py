@@ -209,7 +209,7 @@ class ClassIndex:
             )
         rows = np.c_[rows, np.float32(bias)]
         self._classes = np.arange(len(rows))
-        if head.class_vocabulary is not None:  # those that stand for no id are never found
+        if head.vocabulary is not None:  # those that stand for no id are never found
             self._classes = np.flatnonzero(head.class_vocabulary.present(len(rows)))
             rows = rows[self._classes]
         self._mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)

@@ -59,7 +59,7 @@ def _class_ids(y_true, hidden):
 def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
     """Return the `ScoredOutput` of a batch: see `Head.score`."""
     mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
-    if head.class_vocabulary is not None:
+    if head.vocabulary is not None:
         y_true = head.class_vocabulary.classes_of_targets(y_true, hidden, ignore_class)
         ignore_class = None
     check_targets(y_true, hidden, head.num_classes)

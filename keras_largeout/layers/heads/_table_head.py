@@ -70,8 +70,7 @@ class TableHead(FusedHeadMixin, Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, vocabulary, **kwargs)
-        if self.class_vocabulary is not None:
-            self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
+        self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
         self.normalize = bool(normalize)
         if self.normalize and use_bias:
             raise ValueError(
@@ -179,12 +178,12 @@ class TableHead(FusedHeadMixin, Head):
         """Have rows begin again for other ids: of the head's own tables, as the embedding has those it
         shares.
         """
-        if self._tied is not None and self.class_vocabulary is not None:
+        if self._tied is not None:
             self.class_vocabulary.adopt(self, self.tied_to())
-        changing = self.class_vocabulary
-        if changing is None and hasattr(getattr(self.tied_to(), "vocabulary", None), "on_replaced"):
-            changing = self._of_embedding = ClassVocabulary(self.tied_to().vocabulary, self)
-        if changing is not None:
+        changing, of_embedding = self.class_vocabulary, getattr(self.tied_to(), "vocabulary", None)
+        if self.vocabulary is None and hasattr(of_embedding, "on_replaced"):
+            changing = self._of_embedding = ClassVocabulary(of_embedding, self)
+        if changing.changes:
             own = dict.fromkeys(self._own_tables(), self.kernel_initializer)
             changing.reset_rows(own | ({} if self.bias is None else {self.bias: self._first_biases()}))
 
@@ -273,8 +272,7 @@ class TableHead(FusedHeadMixin, Head):
         return -tf.reshape(self.softmax_weights.terms(flat, classes).ce, tf.shape(y))
 
     def best_classes(self, hidden, k, excluded=None):
-        of_ids = self.class_vocabulary
-        present = None if of_ids is None else of_ids.present(self.num_classes)
+        present = self.class_vocabulary.present(self.num_classes)
         return self.softmax_weights.top_scores(self.scaled(hidden), k, self.has_log_probs, excluded, present)
 
     def present_classes(self, hidden, k):

@@ -103,7 +103,7 @@ class Head(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_classes = positive_int("num_classes", num_classes)
         self.vocabulary = vocabulary
-        self.class_vocabulary = None if vocabulary is None else ClassVocabulary(vocabulary, self)
+        self.class_vocabulary = ClassVocabulary(vocabulary, self)
         self.supports_masking = True
         self.supports_jit = False  # custom ops
         register(self)
@@ -115,7 +115,7 @@ class Head(keras.layers.Layer):
         hidden = tf.identity(inputs)  # its own tensor: other heads may get the same inputs
         annotate(hidden, self, inputs)
         annotate_training(hidden, training)
-        if training and self.class_vocabulary is not None:
+        if training:
             self.class_vocabulary.annotate_step(hidden)
         return hidden
 
@@ -367,7 +367,7 @@ class Head(keras.layers.Layer):
             hidden: float `[n, dim]`.
             k: int, or an int32 scalar tensor.
         """
-        if self.class_vocabulary is None:
+        if self.vocabulary is None:
             return self.best_classes(hidden, k)
         return _search.best_present(self, hidden, k)
 
@@ -462,15 +462,13 @@ class Head(keras.layers.Layer):
         number_of_classes(k, self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        own = None if self.class_vocabulary is None else self.class_vocabulary.config()
+        own = self.class_vocabulary.config()
         vocabulary = {} if own is None else {"vocabulary": own}  # a head of one's own may not know it
         return {**super().get_config(), "num_classes": self.num_classes, **vocabulary}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Head":
-        if config.get("vocabulary") is None:
-            return super().from_config(config)
-        vocabulary = keras.saving.deserialize_keras_object(config["vocabulary"])
-        head = super().from_config({**config, "vocabulary": vocabulary})
+        own = keras.saving.deserialize_keras_object(config.get("vocabulary"))
+        head = super().from_config(config if own is None else {**config, "vocabulary": own})
         head.class_vocabulary.is_copy = True
         return head

@@ -124,10 +124,9 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, vocabulary, **kwargs)
-        if self.class_vocabulary is not None:
-            self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
-            if self.class_vocabulary.changes and tree is None:
-                tree = head_tail(np.ones(self.num_classes))
+        self.class_vocabulary.check_arguments(counts=counts, class_weight=class_weight)
+        if self.class_vocabulary.changes and tree is None:
+            tree = head_tail(np.ones(self.num_classes))
         self._set_optimizer(optimizer)
         self._class_weight = None
         if class_weight is not None:
@@ -191,7 +190,7 @@ class HierarchicalSoftmax(FusedHeadMixin, Head):
             if self.tree is not None:
                 self._sharded.set_tree(self.tree)
         self._tree.build(self, one_copy=self._sharded is not None)
-        if self.class_vocabulary is not None:
+        if self.class_vocabulary.changes:
             first = self.kernel_initializer, self._first_biases()
             self.class_vocabulary.reset_rows(dict(zip(self._tables(), first)), self._rows_of)
         self.built = True

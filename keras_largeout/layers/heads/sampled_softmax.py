@@ -160,8 +160,7 @@ class SampledSoftmax(TableHead):
         )
         if distribution is None and counts is None:
             # The rows of a vocabulary that changes are in no order.
-            changes = self.class_vocabulary is not None and self.class_vocabulary.changes
-            distribution = "uniform" if changes else "log_uniform"
+            distribution = "uniform" if self.class_vocabulary.changes else "log_uniform"
         distribution = distribution or "counts"
         if distribution not in DISTRIBUTIONS:
             raise ValueError(

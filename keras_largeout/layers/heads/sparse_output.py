@@ -127,8 +127,7 @@ class SparseOutput(FusedHeadMixin, Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, vocabulary, **kwargs)
-        if self.class_vocabulary is not None:
-            self.class_vocabulary.check_arguments(label_weights=label_weights)
+        self.class_vocabulary.check_arguments(label_weights=label_weights)
         self.fan_in = positive_int("fan_in", fan_in)
         if loss not in LOSSES:
             raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
@@ -168,9 +167,8 @@ class SparseOutput(FusedHeadMixin, Head):
         if self._label_weights is not None:
             self._label_weights.build(self)
         self.build_optimizer(self.fan_in_weights.tables)
-        if self.class_vocabulary is not None:
-            first = self.fan_in_weights.kernel_initializer, self.bias_initializer
-            self.class_vocabulary.reset_rows(dict(zip(self.fan_in_weights.tables, first)))
+        first = self.fan_in_weights.kernel_initializer, self.bias_initializer
+        self.class_vocabulary.reset_rows(dict(zip(self.fan_in_weights.tables, first)))
         self.built = True
         self.track_state()
 

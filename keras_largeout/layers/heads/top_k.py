@@ -111,16 +111,14 @@ class TopK(keras.layers.Layer):
                 last = tf.reduce_max(tf.where(tf.cast(mask, tf.bool), tf.range(time)[None, :], 0), axis=1)
             hidden = tf.gather(hidden, last, axis=1, batch_dims=1)
         vocabulary = self.head.class_vocabulary
-        if exclude is not None and vocabulary is not None:
+        if exclude is not None:
             exclude = vocabulary.classes(exclude)
         more = {} if exclude is None else {"exclude": exclude}  # a head of one's own may not know it
         if self.k is None:
             return all_scores(self.head, hidden, **more)
         scores, ids = self.head.top_k(hidden, self.k, **more)
-        if vocabulary is not None:
-            self._names = vocabulary.names()  # an export looks for it in the layer that needs it
-            ids = vocabulary.ids(ids)
-        return {"ids": ids, "scores": scores}
+        self._names = vocabulary.names()  # an export looks for it in the layer that needs it
+        return {"ids": vocabulary.ids(ids), "scores": scores}
 
     def count_params(self) -> int:
         """Return 0: the weights belong to the head, and a summary counts them there."""

@@ -1,4 +1,9 @@
-"""The tree of a head: from its arguments, from a layer that it is a clone of, or from a weights file."""
+"""The tree of a head: from its arguments, from a layer that it is a clone of, or from a weights file.
+
+It is saved with the weights, as three of its six int32 variables; the others follow from them. A config has
+its sizes, so that a loaded layer has the right shapes, and a digest, by which a clone in the same process
+finds it.
+"""
 
 import hashlib
 import warnings

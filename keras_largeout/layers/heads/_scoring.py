@@ -1,27 +1,108 @@
-"""Targets, the losses of tokens, and which tokens count: the beginning of a head's losses and metrics."""
+"""`Scoring`: targets, the losses of tokens, and which tokens count. Losses and metrics begin here."""
 
 import contextlib
 import functools
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_largeout._head_annotations import ScoredOutput, annotate_training, in_training
 from keras_largeout._keras import mask_of
-from keras_largeout.layers._inputs import check_exact, hidden_vectors
+from keras_largeout.layers._inputs import check_exact
+from keras_largeout.layers.heads._listed_targets import shares_of_labels
 from keras_largeout.ops.labels import LabelLists, are_lists, as_ids, label_lists, on_the_host
 
 
-def targets(head, y_true, hidden, ignore_class=None):
-    """Return `(targets, like, present)`: see `Head.targets`."""
-    lead = hidden.shape[:-1]
-    if are_lists(y_true, lead):
-        lists = label_lists(y_true, (lead, tf.shape(hidden)[:-1]), head.num_classes, ignore_class)
-        return lists, hidden[..., 0], lists.present(hidden[..., 0])
-    ids = _class_ids(y_true, hidden)
-    if ignore_class is not None:
-        ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
-    return ids, ids, ids != -1
+class Scoring:
+    """A base of `Head`: what its loss and metrics make of targets."""
+
+    scores_lists = False  # whether `token_losses` takes `LabelLists`
+
+    def targets(self, y_true, hidden, ignore_class=None):
+        """Return what the loss makes of Keras's `y_true`.
+
+        Args:
+            y_true: as it came: a tensor, a `tf.RaggedTensor`, a `tf.SparseTensor` or an array.
+            hidden: float `[..., dim]`.
+            ignore_class: int or None, a class id that stands for no target.
+
+        Returns:
+            `(targets, like, present)`: class ids `[...]`, or `LabelLists` where tokens have several; a tensor
+            that has the shape of the tokens, `[...]`, which masks and sample weights are for; and where a
+            token has a target, bool `[...]`, or None for everywhere.
+        """
+        lead = hidden.shape[:-1]
+        if are_lists(y_true, lead):
+            lists = label_lists(y_true, (lead, tf.shape(hidden)[:-1]), self.num_classes, ignore_class)
+            return lists, hidden[..., 0], lists.present(hidden[..., 0])
+        ids = _class_ids(y_true, hidden)
+        if ignore_class is not None:
+            ids = tf.where(tf.cast(ids, tf.int64) == ignore_class, tf.constant(-1, ids.dtype), ids)
+        return ids, ids, ids != -1
+
+    def score(self, y_true, hidden, sample_weight=None, ignore_class=None):
+        """Return the `ScoredOutput` of a batch: what losses and metrics begin with.
+
+        Args:
+            y_true: as it came to the loss or metric.
+            hidden: float `[..., dim]`; its mask counts.
+            sample_weight: of the shape of the tokens, or of its first axes; of that of lists of targets; or
+                None.
+            ignore_class: int or None, a class id that stands for no target.
+        """
+        mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
+        if self.vocabulary is not None:
+            y_true = self.class_vocabulary.classes_of_targets(y_true, hidden, ignore_class)
+            ignore_class = None
+        check_targets(y_true, hidden, self.num_classes)
+        found, like, present = self.targets(y_true, hidden, ignore_class)
+        are_labels = isinstance(found, LabelLists)
+        shape = None if sample_weight is None else tf.shape(like)  # where `like` is: a GPU need not send it
+        with on_the_host() if are_labels else contextlib.nullcontext():  # where labels are
+            of_targets = _weights_of_targets(y_true, sample_weight, like)
+            if of_targets is not None:
+                found, sample_weight = _weighed_lists(self, found, of_targets, shape)
+            weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
+            used = None if weight is None else tf.broadcast_to(weight != 0, shape)
+            active = _all_of(counted, used)
+        of_lists = are_labels and not self.scores_lists
+        losses_of = self.losses_of_lists if of_lists else self.weighed_losses
+        losses, cross_entropy = losses_of(found, hidden, active, weight)
+        return ScoredOutput(losses, counted, active, weight, cross_entropy)
+
+    def weighed_losses(self, y_true, hidden, active, weight):
+        """Return `token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
+
+        A head that computes gradients along with the losses can make use of it.
+
+        Returns:
+            The losses, and -log p of the targets, which metrics want: float32 `[...]` each.
+        """
+        losses = self.token_losses(y_true, hidden, active)
+        return losses, losses
+
+    def losses_of_lists(self, lists, hidden, active, weight):
+        """Return what `weighed_losses` does for tokens with several targets: the mean over each list.
+
+        Args:
+            lists: `LabelLists`, the targets of the tokens.
+            hidden: float `[..., dim]`.
+            active: bool `[...]`, tokens that count, or None for all.
+            weight: float `[...]`, or None.
+        """
+        lead = tf.shape(hidden)[:-1]
+        with on_the_host():
+            tokens = tf.reduce_prod(lead)
+        token, label, share = shares_of_labels(lists, active, tokens)
+        vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
+        annotate_training(vectors, in_training(hidden))
+        weights = share
+        if weight is not None:
+            weight = tf.broadcast_to(tf.cast(weight, tf.float32), lead)
+            weights = share * tf.gather(tf.reshape(weight, [-1]), token)
+        found = self.weighed_losses(label, vectors, None, weights)
+        return tuple(
+            tf.reshape(tf.math.unsorted_segment_sum(losses * share, token, tokens), lead) for losses in found
+        )
 
 
 def check_targets(y_true, hidden, num_classes):
@@ -54,126 +135,6 @@ def _class_ids(y_true, hidden):
     y_true, rank = as_ids(tf.convert_to_tensor(y_true)), hidden.shape.rank
     trailing = rank is not None and y_true.shape.rank == rank and y_true.shape[-1] == 1
     return tf.squeeze(y_true, -1) if trailing else y_true
-
-
-def score(head, y_true, hidden, sample_weight=None, ignore_class=None):
-    """Return the `ScoredOutput` of a batch: see `Head.score`."""
-    mask, hidden = mask_of(hidden), tf.convert_to_tensor(hidden)
-    if head.vocabulary is not None:
-        y_true = head.class_vocabulary.classes_of_targets(y_true, hidden, ignore_class)
-        ignore_class = None
-    check_targets(y_true, hidden, head.num_classes)
-    found, like, present = head.targets(y_true, hidden, ignore_class)
-    are_labels = isinstance(found, LabelLists)
-    shape = None if sample_weight is None else tf.shape(like)  # where `like` is: a GPU need not send it
-    with on_the_host() if are_labels else contextlib.nullcontext():  # where labels are
-        of_targets = _weights_of_targets(y_true, sample_weight, like)
-        if of_targets is not None:
-            found, sample_weight = _weighed_lists(head, found, of_targets, shape)
-        weight, counted = _weights_like(like, sample_weight), _all_of(mask, present)
-        used = None if weight is None else tf.broadcast_to(weight != 0, shape)
-        active = _all_of(counted, used)
-    of_lists = are_labels and not head.scores_lists
-    losses_of = head.losses_of_lists if of_lists else head.weighed_losses
-    losses, cross_entropy = losses_of(found, hidden, active, weight)
-    return ScoredOutput(losses, counted, active, weight, cross_entropy)
-
-
-def shares_of_labels(lists, active, tokens):
-    """Return the labels of tokens with the share that each has in the loss of its token.
-
-    Args:
-        lists: `LabelLists` of the tokens.
-        active: bool `[...]`, tokens that count, or None for all.
-        tokens: int, how many there are.
-
-    Returns:
-        `(token, label, share)`: int64 `[pairs]` both, ordered by token, and float32 `[pairs]`, which add up
-        to 1 for each token.
-    """
-    token, label, share = (lists if active is None else lists.of_tokens(active)).pairs()
-    share = tf.ones(tf.shape(token)) if share is None else share
-    return token, label, share / tf.gather(tf.math.unsorted_segment_sum(share, token, tokens), token)
-
-
-def losses_of_lists(head, lists, hidden, active, weight):
-    """Return the mean loss of each token's labels, weighed where the labels are; as `Head.weighed_losses`.
-
-    Args:
-        head: `Head`.
-        lists: `LabelLists` of the tokens.
-        hidden: float `[..., dim]`.
-        active: bool `[...]` or None for all.
-        weight: float `[...]` or None for ones.
-    """
-    lead = tf.shape(hidden)[:-1]
-    with on_the_host():
-        tokens = tf.reduce_prod(lead)
-    token, label, share = shares_of_labels(lists, active, tokens)
-    vectors = tf.gather(tf.reshape(hidden, [-1, hidden.shape[-1]]), token)
-    annotate_training(vectors, in_training(hidden))
-    weights = share
-    if weight is not None:
-        weight = tf.broadcast_to(tf.cast(weight, tf.float32), lead)
-        weights = share * tf.gather(tf.reshape(weight, [-1]), token)
-    found = head.weighed_losses(label, vectors, None, weights)
-    return tuple(
-        tf.reshape(tf.math.unsorted_segment_sum(losses * share, token, tokens), lead) for losses in found
-    )
-
-
-class ListedTargets(NamedTuple):
-    """The targets of tokens that have at least one, in the order of the tokens.
-
-    Attributes:
-        label: int64 `[pairs]`, classes.
-        share: float32 `[pairs]`, the share of each target in the loss of its token; the sum is 1 per token.
-        place: int32 `[pairs]`, the token of each target.
-        first: int32 `[tokens]`, the first target of each token.
-        weight: float32 `[tokens]`, by which the losses are going to be multiplied.
-    """
-
-    label: tf.Tensor
-    share: tf.Tensor
-    place: tf.Tensor
-    first: tf.Tensor
-    weight: tf.Tensor
-
-    def per_target(self, of_tokens):
-        """Return numbers or vectors of tokens, repeated for each target."""
-        return tf.gather(of_tokens, self.place)
-
-    def mean(self, of_targets):
-        """Return the mean over the targets of each token, float32 `[tokens]`, of float32 `[pairs]`."""
-        return tf.math.unsorted_segment_sum(self.share * of_targets, self.place, tf.size(self.first))
-
-
-def losses_by_token(head, lists, hidden, active, weight, losses_of):
-    """Return what `Head.losses_of_lists` does.
-
-    Args:
-        head: `TableHead`.
-        lists, hidden, active, weight: as in `Head.losses_of_lists`.
-        losses_of: function of scaled hidden vectors, float `[tokens, dim]`, and their `ListedTargets`, that
-            returns the losses of the tokens, and -log p of their targets: float32 `[tokens]` each.
-    """
-    vectors, lead = hidden_vectors(head, hidden), tf.shape(hidden)[:-1]
-    if not head.initialized:  # Keras builds the model symbolically
-        return (tf.zeros(lead),) * 2
-    with on_the_host():
-        tokens = tf.reduce_prod(lead)
-    token, label, share = shares_of_labels(lists, active, tokens)
-    with on_the_host():
-        present, place = tf.unique(token)  # ordered, as `token` is
-        first = tf.searchsorted(token, present)
-    label = head.softmax_weights.checked(label, least=0)
-    weight = tf.ones(lead) if weight is None else tf.broadcast_to(tf.cast(weight, tf.float32), lead)
-    weight, vectors = (
-        tf.gather(x, present) for x in (tf.reshape(weight, [-1]), tf.reshape(vectors, [-1, head.dim]))
-    )
-    targets = ListedTargets(label, share, place, first, weight)
-    found = head.losses_with_fused_update(vectors, lambda vectors: losses_of(head.scaled(vectors), targets))
-    return tuple(tf.reshape(tf.math.unsorted_segment_sum(losses, present, tokens), lead) for losses in found)
 
 
 def _weights_of_targets(y_true, sample_weight, like):

@@ -7,8 +7,8 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_largeout._head_annotations import in_training
+from keras_largeout.layers.heads._listed_targets import losses_by_token
 from keras_largeout.layers.heads._per_class import counts_per_class
-from keras_largeout.layers.heads._scoring import losses_by_token
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.full_softmax.wrapper import Expected
 from keras_largeout.ops.labels import LabelLists

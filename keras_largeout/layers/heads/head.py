@@ -9,9 +9,8 @@ leaves them out; `SparseOutput` computes them without their labels and drops the
 What `compile` was given in the place of `head.loss` is checked in `_compile_check.py`: to Keras's own losses
 and metrics hidden vectors look like scores of classes.
 
-State is saved with the weights: the tree of a `HierarchicalSoftmax` is six int32 variables, of which a file
-has three; the others follow from them. The config has only the sizes of the tree, so that a loaded layer has
-the right shapes, and a digest, by which a clone in the same process finds the tree.
+What a head makes of targets is in `_scoring.py`, how the best classes are found in `_search.py`. The ids that
+stand for classes are in `layers/_class_vocabulary.py`.
 """
 
 from collections.abc import Sequence
@@ -22,20 +21,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import number_of_classes, positive_int
-from keras_largeout._head_annotations import ScoredOutput, annotate, annotate_training
+from keras_largeout._head_annotations import annotate, annotate_training
 from keras_largeout.layers._class_vocabulary import ClassVocabulary
 from keras_largeout.layers._inputs import check_keras_3
-from keras_largeout.layers.heads import _scoring, _search
 from keras_largeout.layers.heads._compile_check import check_call, check_outputs
-from keras_largeout.layers.heads._penalties import Penalties
+from keras_largeout.layers.heads._scoring import Scoring
+from keras_largeout.layers.heads._search import Search
 from keras_largeout.layers.heads.head_loss import HeadLoss, register
 from keras_largeout.layers.heads.predictor import predictor
-from keras_largeout.layers.heads.sampling import log_probs, sample
-from keras_largeout.ops.labels import LabelLists
+from keras_largeout.layers.heads.sampling import Penalties, log_probs, sample
 from keras_largeout.replicas.optimizer_check import check_optimizer
 
 
-class Head(keras.layers.Layer):
+class Head(Scoring, Search, keras.layers.Layer):
     """Base class of the output heads.
 
     `head(x)` returns `x`, the hidden vectors, so that a Keras model can end in it. One such vector, a time
@@ -95,9 +93,7 @@ class Head(keras.layers.Layer):
     """
 
     dim: Any = None  # before the layer is built
-    scores_lists = False  # whether `token_losses` takes `LabelLists`
     has_log_probs = True  # whether the loss of a token is -log p(y | hidden)
-    searches = False  # whether `best_classes` are found by ops that have no gradient themselves
 
     def __init__(self, num_classes: int, vocabulary: keras.Layer | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -149,44 +145,6 @@ class Head(keras.layers.Layer):
         """
         return HeadLoss(self.name, head=self, **kwargs)
 
-    def targets(
-        self, y_true: Any, hidden: tf.Tensor | np.ndarray, ignore_class: int | None = None
-    ) -> tuple[tf.Tensor | LabelLists, tf.Tensor, tf.Tensor | None]:
-        """Return what the loss makes of Keras's `y_true`.
-
-        Args:
-            y_true: as it came: a tensor, a `tf.RaggedTensor`, a `tf.SparseTensor` or an array.
-            hidden: float `[..., dim]`.
-            ignore_class: int or None, a class id that stands for no target.
-
-        Returns:
-            `(targets, like, present)`: class ids `[...]`, or `LabelLists` where tokens have several; a tensor
-            that has the shape of the tokens, `[...]`, which masks and sample weights are for; and where a
-            token has a target, bool `[...]`, or None for everywhere.
-        """
-        return _scoring.targets(self, y_true, hidden, ignore_class)
-
-    def score(
-        self,
-        y_true: Any,
-        hidden: tf.Tensor | np.ndarray,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-    ) -> ScoredOutput:
-        """Return the losses of a batch: what losses and metrics begin with.
-
-        Args:
-            y_true: as it came to the loss or metric.
-            hidden: float `[..., dim]`; its mask counts.
-            sample_weight: of the shape of the tokens, or of its first axes; of that of lists of targets; or
-                None.
-            ignore_class: int or None, a class id that stands for no target.
-
-        Returns:
-            A `ScoredOutput`.
-        """
-        return _scoring.score(self, y_true, hidden, sample_weight, ignore_class)
-
     def check_compiled(self, model: keras.Model, outputs: Sequence) -> None:
         """Checks what `model.compile` was given for `outputs`, of which one at least is this head's.
 
@@ -201,31 +159,17 @@ class Head(keras.layers.Layer):
         """Return the losses of all tokens, float32 `[...]`; 0 where `active` (bool `[...]`) is False."""
         raise NotImplementedError
 
-    def weighed_losses(
-        self, y_true: Any, hidden: tf.Tensor | np.ndarray, active: tf.Tensor | None, weight: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return `token_losses`, which are then multiplied by `weight` (float `[...]` or None) and added up.
+    @property
+    def initialized(self) -> bool:
+        """False only while Keras builds a model symbolically and has not created its variables yet."""
+        raise NotImplementedError
 
-        A head that computes gradients along with the losses can make use of it.
+    def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return what `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
 
-        Returns:
-            The losses, and -log p of the targets, which metrics want: float32 `[...]` each.
+        k: int, or an int32 scalar tensor.
         """
-        losses = self.token_losses(y_true, hidden, active)
-        return losses, losses
-
-    def losses_of_lists(
-        self, lists: LabelLists, hidden: tf.Tensor, active: tf.Tensor | None, weight: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what `weighed_losses` does for tokens with several targets: the mean over each list.
-
-        Args:
-            lists: `LabelLists`, the targets of the tokens.
-            hidden: float `[..., dim]`.
-            active: bool `[...]`, tokens that count, or None for all.
-            weight: float `[...]`, or None.
-        """
-        return _scoring.losses_of_lists(self, lists, hidden, active, weight)
+        raise NotImplementedError
 
     def log_prob(self, hidden: tf.Tensor | np.ndarray, y: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p(y | hidden).
@@ -271,7 +215,7 @@ class Head(keras.layers.Layer):
         scores, items = head.top_k(model(history), k=10, exclude=history)  # [users, 10] each
         ```
         """
-        return _search.top_k(self, hidden, k, exclude)
+        return self._top_k(hidden, k, exclude)
 
     def log_probs(self, hidden: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Return log p of all classes, for outputs so small that `[..., num_classes]` numbers fit into
@@ -345,63 +289,6 @@ class Head(keras.layers.Layer):
         """
         penalties = Penalties(repetition_penalty, frequency_penalty, presence_penalty)
         return sample(self, hidden, temperature, top_k, top_p, seed, exclude, previous, penalties)
-
-    @property
-    def initialized(self) -> bool:
-        """False only while Keras builds a model symbolically and has not created its variables yet."""
-        raise NotImplementedError
-
-    def best_classes(self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what `top_k` gives, of float `[n, dim]`: `(scores, ids)`, `[n, k]` each.
-
-        k: int, or an int32 scalar tensor.
-        """
-        raise NotImplementedError
-
-    def present_classes(
-        self, hidden: tf.Tensor | np.ndarray, k: int | tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return `best_classes` of those that stand for an id; all do where there is no `vocabulary`.
-
-        Args:
-            hidden: float `[n, dim]`.
-            k: int, or an int32 scalar tensor.
-        """
-        if self.vocabulary is None:
-            return self.best_classes(hidden, k)
-        return _search.best_present(self, hidden, k)
-
-    def scores_of(self, hidden: tf.Tensor | np.ndarray, ids: tf.Tensor) -> tf.Tensor:
-        """Return the scores that `best_classes` has found, computed again where their gradient is asked for.
-
-        Args:
-            hidden: float `[n, dim]`.
-            ids: int32 `[n, k]`, class ids.
-
-        Returns:
-            float32 `[n, k]`, with gradients.
-        """
-        every = tf.repeat(hidden, tf.shape(ids)[1], axis=0)
-        return tf.reshape(self.log_prob(every, tf.reshape(ids, [-1])), tf.shape(ids))
-
-    def score_variables(self) -> list[tf.Variable]:
-        """Return the plain `tf.Variable`s of one device that scores have a gradient to, in addition
-        to hidden vectors.
-        """
-        return []
-
-    def best_without(
-        self, hidden: tf.Tensor | np.ndarray, k: int, excluded: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what `top_k` gives without some classes: `(scores, ids)`, `[n, k]` each; -inf and -1 if too
-        few.
-
-        Args:
-            hidden: float `[n, dim]`.
-            k: int.
-            excluded: int32 `[n, m]`, class ids of each token, -1 being none.
-        """
-        return _search.best_without(self.present_classes, hidden, k, excluded, self.num_classes)
 
     def predictor(
         self,

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from keras_largeout._checks import positive_int
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers._saved_state import SavedVariables
+from keras_largeout.layers.heads._listed_targets import losses_by_token
 from keras_largeout.layers.heads._per_class import PerClass, counts_per_class
 from keras_largeout.layers.heads._ranking import RankingLoss
-from keras_largeout.layers.heads._scoring import losses_by_token
 from keras_largeout.layers.heads._table_head import TableHead, row_scores
 from keras_largeout.ops.candidate_sampling import DISTRIBUTIONS, CandidateSampler
 from keras_largeout.ops.full_softmax.wrapper import Expected, full_softmax_terms

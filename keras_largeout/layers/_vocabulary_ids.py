@@ -1,15 +1,12 @@
-"""The ids that the rows of a vocabulary belong to, and ids that did not come for long."""
+"""Ids as a vocabulary keeps them, as numbers and bytes, and the ids that its rows belong to."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_largeout.layers._id_mapper import vocabulary_config
 from keras_largeout.ops.vocabulary.reference import EMPTY
-from keras_largeout.ops.vocabulary.wrapper import find
 
 _CHARACTERS = [b""] + [bytes([code]) for code in range(1, 256)]  # zeros are padding
-_STEP_BITS = 0xFFFFFFFF  # of a score: the step in which the id came last
 
 
 def as_numbers(values):
@@ -17,27 +14,6 @@ def as_numbers(values):
     if values.dtype == tf.string:
         values = tf.strings.to_hash_bucket_fast(values, 2**63 - 1)
     return tf.cast(values, tf.int64)
-
-
-def slots_to_clear(vocabulary, state, numbers, unused_for):
-    """Return the slots of ids that are to be removed, int64 `[n]` in ascending order.
-
-    Args:
-        vocabulary: str, its name, for errors.
-        state: dict of the vocabulary's variables.
-        numbers: None, or int64 ids `[m]`. Those without a slot are ignored.
-        unused_for: None, or int, a number of steps.
-    """
-    if (numbers is None) == (unused_for is None):
-        raise ValueError(
-            f"One of `ids` and `unused_for` must be given to remove ids of {vocabulary!r}. "
-            f"Received: ids={numbers!r}, unused_for={unused_for!r}"
-        )
-    if numbers is not None:
-        slots = np.unique(find(state["keys"], numbers).numpy())
-        return slots[slots >= 0]
-    last = state["scores"].numpy() & _STEP_BITS
-    return np.flatnonzero((state["keys"].numpy() != EMPTY) & (state["clock"].numpy()[0] - last >= unused_for))
 
 
 def ids_of_rows(vocabulary, rows):

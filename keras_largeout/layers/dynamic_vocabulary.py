@@ -1,7 +1,5 @@
 """`DynamicVocabulary`: the rows of a fixed table for ids of which new ones come every day."""
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,39 +7,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_largeout._checks import positive_int
-from keras_largeout.files.verified_loading import may_have_other_rows, verify
 from keras_largeout.layers._inputs import check_categories, whole_ids
-from keras_largeout.layers._saved_state import LayerState, NotSaved, SavedVariables
 from keras_largeout.layers._steps import calls_of_step
-from keras_largeout.layers._vocabulary_ids import (
-    IdsOfRows,
-    as_bytes,
-    as_numbers,
-    as_strings,
-    slots_to_clear,
-)
-from keras_largeout.layers._vocabulary_placing import place_anew
-from keras_largeout.ops._gradients import colocated_with
+from keras_largeout.layers._vocabulary_ids import IdsOfRows, as_bytes, as_numbers, as_strings
+from keras_largeout.layers._vocabulary_slots import VocabularySlots
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
 from keras_largeout.ops.mixing import mixed
 from keras_largeout.ops.vocabulary.reference import EMPTY, EVICT, SLOTS
-from keras_largeout.ops.vocabulary.stock import stock_find
-from keras_largeout.ops.vocabulary.wrapper import find, update
-from keras_largeout.replicas.collectives import AllGather
-from keras_largeout.replicas.cross_replica import several_replicas
-from keras_largeout.replicas.devices import (
-    least_loaded_server,
-    on_servers,
-    replica_index,
-)
-from keras_largeout.replicas.hosts import hosts_of
-from keras_largeout.replicas.plain_weight import PlainWeight
-from keras_largeout.tables.storage.places import check_loaded_size
 
 _MOST_COUNTED = 255  # by the counters of ids that have no row yet
-# A block of the sketch has 64 counters of a byte, 16 for each row of this many.
-_ROWS_PER_BLOCK = 4
 
 
 def whole_buckets(capacity):
@@ -50,7 +25,7 @@ def whole_buckets(capacity):
 
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
-class DynamicVocabulary(LayerState, keras.layers.Layer):
+class DynamicVocabulary(VocabularySlots, keras.layers.Layer):
     """Gives ids of any number, integers or strings, the rows of a table of fixed size.
 
     In training an id gets a row when it has come `admit_after` times. Where its places are taken, the id that
@@ -153,7 +128,6 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         self.keep_strings = positive_int("keep_strings", keep_strings, minimum=0)
         self.supports_jit = False  # custom ops
         self.autocast = False
-        self._resets, self._state, self._placed = [], {}, None
 
     def vocabulary_size(self) -> int:
         """Return the number of rows: of padding, of unknown ids, and of `capacity` others."""
@@ -168,40 +142,6 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         """The first row after the rows of padding and of unknown ids."""
         return self._first_oov + self.num_oov_indices
 
-    def build(self, input_shape: Any = None) -> None:
-        if self.built:
-            return
-        blocks = -(-self.capacity // _ROWS_PER_BLOCK) if self.admit_after > 1 else 0
-        nbytes = (16 + self.keep_strings) * self.capacity + 64 * blocks
-        check_loaded_size(self.name, nbytes)
-        device = least_loaded_server(nbytes) if on_servers() else "CPU:0"
-        made = {
-            "keys": (EMPTY, (self.capacity,), "int64"),
-            "scores": (0, (self.capacity,), "int64"),
-            "sketch": (0, (blocks, 64), "uint8"),
-            "clock": (0, (2,), "int64"),
-        }
-        if self.keep_strings:
-            made["strings"] = (0, (self.capacity, self.keep_strings), "uint8")
-        self._state = {
-            name: PlainWeight(self.name, first, shape, dtype, name, device)
-            for name, (first, shape, dtype) in made.items()
-        }
-        self.built = True
-        self.track_state()
-
-    @property
-    def initialized(self) -> bool:
-        """False only while Keras builds a model symbolically and has not created its variables yet."""
-        return self.built and all(weight.initialized for weight in self._state.values())
-
-    def on_replaced(self, reset: Callable[[tf.Tensor], None]) -> None:
-        """Register `reset(rows)`, called in the graph of a step for rows that are given to other ids.
-
-        The vocabulary does not keep `reset` alive: it goes with the embedding that it belongs to.
-        """
-        self._resets.append(weakref.ref(reset))
-
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         given = [whole_ids(ids) for ids in (inputs if isinstance(inputs, tuple) else (inputs,))]
         rows = self._rows([values_of(ids) for ids in given], training)
@@ -214,7 +154,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         # Free slots have this key: what is searched under it is found nowhere.
         empty = tf.constant(EMPTY, tf.int64)
         sought = [i if pad is None else tf.where(pad, empty, i) for i, pad in zip(ids, padding)]
-        slots = self._slots(given, sought, training)
+        slots = self._slots_of(given, sought, training)
         return [self._rows_of(*each) for each in zip(ids, slots, padding)]
 
     def classes_of(
@@ -232,7 +172,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         padding = self._is_padding(ids)
         nothing = nothing if padding is None else nothing | padding
         sought = tf.where(nothing, tf.constant(EMPTY, tf.int64), as_numbers(ids))
-        (slots,) = self._slots([ids], [sought], training, calls)
+        (slots,) = self._slots_of([ids], [sought], training, calls)
         return tf.where(slots >= 0, slots + self.first_row, tf.constant(-1, tf.int64))
 
     def has_id(self) -> tf.Tensor:
@@ -249,14 +189,10 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         rows = tf.where(slots >= 0, slots + self.first_row, unknown)
         return rows if padding is None else tf.where(padding, tf.zeros([], tf.int64), rows)
 
-    def _slots(self, given, sought, training, calls=None):
+    def _slots_of(self, given, sought, training, calls=None):
         """Return the slots of the ids of each tensor, those after the update in training; -1: none."""
-        if is_exporting():
-            return [stock_find(self._state["keys"].value, ids) for ids in sought]
-        if not self.initialized:
-            return [tf.fill(tf.shape(ids), tf.constant(-1, tf.int64)) for ids in sought]
-        if not (training and self.trainable):
-            return [find(self._state["keys"].value, ids) for ids in sought]
+        if is_exporting() or not (training and self.trainable and self.initialized):
+            return [self._find(ids) for ids in sought]
         calls = calls_of_step(self) if calls is None else calls
         for seen, slots in calls:
             if len(seen) == len(given) and all(a is b for a, b in zip(seen, given)):
@@ -265,44 +201,9 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         if self.keep_strings:
             strings = tf.concat([tf.reshape(values, [-1]) for values in given], 0)
             flat.append(as_bytes(strings, self.keep_strings))
-        slots = tf.split(self._updated(flat, begins_step=not calls), [tf.size(ids) for ids in sought])
+        slots = tf.split(self._update_all(flat, begins_step=not calls), [tf.size(ids) for ids in sought])
         slots = [tf.ensure_shape(tf.reshape(s, tf.shape(i)), i.shape) for s, i in zip(slots, sought)]
         calls.append((given, slots))
-        return slots
-
-    def _updated(self, flat, begins_step):
-        """Return the slots of flat ids, which are counted over all replicas together; -1: none.
-
-        Args:
-            flat: list of the ids, int64 `[n]`, and of their bytes, uint8 `[n, keep_strings]`, if they are
-                kept.
-        """
-        replica = several_replicas()
-        if replica is None:
-            return self._update(flat, begins_step)
-
-        def of_all(strategy, *flat):
-            parts, hosts = [strategy.experimental_local_results(each) for each in flat], hosts_of(strategy)
-            here = [tf.concat(each, 0) for each in parts]
-            # Every host has a copy of the vocabulary, and does the same to it.
-            route = AllGather(hosts, here[0])
-            slots = self._update([_of_all_hosts(route, hosts, each) for each in here], begins_step)
-            return tuple(tf.split(route.local(slots), [tf.size(part) for part in parts[0]]))
-
-        return replica.merge_call(of_all, args=tuple(flat))[replica_index()]
-
-    def _update(self, flat, begins_step):
-        state = {name: weight.value for name, weight in self._state.items()}
-        strings = state.pop("strings", None)
-        slots, replaced = update(
-            **state, ids=flat[0], admit_after=self.admit_after, evict=self.evict, begins_step=begins_step
-        )
-        if strings is not None:
-            with colocated_with(strings.handle):
-                kept = tf.squeeze(tf.where(slots >= 0), 1)
-                strings.scatter_update(tf.IndexedSlices(tf.gather(flat[1], kept), tf.gather(slots, kept)))
-        for reset in filter(None, [reset() for reset in self._resets]):
-            reset(replaced + self.first_row)
         return slots
 
     # Symbolically.
@@ -328,10 +229,8 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         slots = np.flatnonzero(keys != EMPTY)
         ids = keys[slots].tolist()
         if self.keep_strings and ids:
-            ids = [
-                text.decode(errors="replace")
-                for text in as_strings(tf.gather(self.strings, slots)).numpy().tolist()
-            ]
+            texts = as_strings(tf.gather(self.strings, slots)).numpy()
+            ids = [text.decode(errors="replace") for text in texts.tolist()]
         return dict(zip((slots + self.first_row).tolist(), ids))
 
     def ids_of(self, rows: Any) -> Any:
@@ -405,66 +304,7 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
         """
         self.build()
         numbers = None if ids is None else as_numbers(tf.reshape(whole_ids(tf.convert_to_tensor(ids)), [-1]))
-        state = {name: weight.value for name, weight in self._state.items()}
-        slots = slots_to_clear(self.name, state, numbers, unused_for)
-        keys, scores = state["keys"].numpy(), state["scores"].numpy()
-        removed = keys[slots]
-        keys[slots], scores[slots] = EMPTY, 0
-        self._state["keys"].assign(keys)
-        self._state["scores"].assign(scores)
-        if self.keep_strings and len(slots):
-            nothing = tf.zeros([len(slots), self.keep_strings], tf.uint8)
-            self.strings.scatter_update(tf.IndexedSlices(nothing, tf.constant(slots, tf.int64)))
-        for reset in filter(None, [reset() for reset in self._resets]):
-            reset(tf.constant(slots + self.first_row, tf.int64))
-        return removed
-
-    @property
-    def keys(self) -> tf.Variable:
-        """The ids by the order of their slots, int64 `[capacity]`."""
-        return self._state["keys"].value
-
-    @property
-    def strings(self) -> tf.Variable:
-        """The bytes of the strings by the order of their slots, uint8 `[capacity, keep_strings]`."""
-        return self._state["strings"].value
-
-    def saved_parts(self) -> list[Any]:
-        nothing = [] if self.keep_strings else [NotSaved("strings", "keep_strings")]
-        return [SavedVariables(self._state), *nothing]
-
-    def load_own_variables(self, store: Any) -> None:
-        if may_have_other_rows() and "keys" in store and len(store["keys"]) != self.capacity:
-            verify(store)
-            return self._take_anew(store)
-        super().load_own_variables(store)
-
-    def _take_anew(self, store):
-        """Takes the ids of a file of another capacity. Ids without a row are counted again."""
-        placed = place_anew(np.asarray(store["keys"]), np.asarray(store["scores"]), self.capacity)
-        self._state["keys"].assign(placed.keys)
-        self._state["scores"].assign(placed.scores)
-        self._state["clock"].assign([np.asarray(store["clock"])[0], 0])
-        if self.keep_strings:
-            strings = np.zeros((self.capacity, self.keep_strings), np.uint8)
-            strings[placed.target] = np.asarray(store["strings"])[placed.source]
-            self._state["strings"].assign(strings)
-        self._placed = placed
-
-    def move_rows(self, capacity: int | None = None) -> None:
-        """Move the rows of all tables to where the ids are that they belong to: see `kl.resize`.
-
-        Args:
-            capacity: None: in this vocabulary, which took the ids of another capacity. An int: where the ids
-                will be in one of this capacity, which is smaller.
-        """
-        if capacity is not None:
-            placed = place_anew(self._state["keys"].numpy(), self._state["scores"].numpy(), capacity)
-        else:
-            placed, self._placed = self._placed, None
-        if placed is not None:
-            for reset in filter(None, [reset() for reset in self._resets]):
-                reset.move(placed.source + self.first_row, placed.target + self.first_row)
+        return self._remove(numbers, unused_for)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -476,10 +316,3 @@ class DynamicVocabulary(LayerState, keras.layers.Layer):
             "mask_value": self.mask_value,
             **({"keep_strings": self.keep_strings} if self.keep_strings else {}),
         }
-
-
-def _of_all_hosts(route, hosts, values):
-    """Return the rows of all hosts. Bytes travel as int32, which all collectives have."""
-    if values.dtype != tf.uint8 or hosts.is_alone:
-        return route.forward(values)
-    return tf.cast(route.forward(tf.cast(values, tf.int32)), tf.uint8)

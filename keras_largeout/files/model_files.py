@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 
+from keras_largeout._context import setting
 from keras_largeout.files.atomic_write import is_local, put, scratch_in, scratches, whole_file
 from keras_largeout.files.checksum import add_checksum
 from keras_largeout.files.verified_loading import MAP_DIGEST, digest_of_map, files_of_groups
@@ -15,14 +16,9 @@ from keras_largeout.files.verified_loading import MAP_DIGEST, digest_of_map, fil
 _note = contextvars.ContextVar("keras_largeout_note", default=None)
 
 
-@contextlib.contextmanager
 def noted(note):
-    """Weights files that are saved inside have `note`, a dict, beside their checksum."""
-    token = _note.set(note)
-    try:
-        yield
-    finally:
-        _note.reset(token)
+    """Return a context in which weights files are saved with `note`, a dict, beside their checksum."""
+    return setting(_note, note)
 
 
 @contextlib.contextmanager

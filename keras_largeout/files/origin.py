@@ -6,6 +6,7 @@ import os
 import zipfile
 from typing import NamedTuple
 
+from keras_largeout._context import setting
 from keras_largeout.files.atomic_write import is_local
 
 #: How many times its size on the disk a member of an archive counts at most, as in Keras.
@@ -39,13 +40,9 @@ def loading_from(path, bounded=True):
     if _origin.get() is not None or not is_local(path) or not os.path.exists(path):
         yield
         return
-    token = _origin.set(
-        Origin(os.path.dirname(os.path.abspath(path)), _content_bytes(path) if bounded else None)
-    )
-    try:
+    folder = os.path.dirname(os.path.abspath(path))
+    with setting(_origin, Origin(folder, _content_bytes(path) if bounded else None)):
         yield
-    finally:
-        _origin.reset(token)
 
 
 def current_origin():
@@ -53,18 +50,13 @@ def current_origin():
     return _origin.get()
 
 
-@contextlib.contextmanager
 def saving_to(path):
-    """A context in which a model is saved to a file.
+    """Return a context in which a model is saved to a file.
 
     Args:
         path: str or path, or an address such as "gs://...".
     """
-    token = _target.set(os.path.dirname(os.path.abspath(path)) if is_local(path) else None)
-    try:
-        yield
-    finally:
-        _target.reset(token)
+    return setting(_target, os.path.dirname(os.path.abspath(path)) if is_local(path) else None)
 
 
 def path_in_file(path):

@@ -16,6 +16,7 @@ import weakref
 import zipfile
 import zlib
 
+from keras_largeout._context import setting
 from keras_largeout.files.array_digests import KEY, check_arrays
 from keras_largeout.files.atomic_write import is_local
 from keras_largeout.files.checksum import verify_checksum
@@ -30,14 +31,9 @@ _other_rows = contextvars.ContextVar("keras_largeout_other_rows", default=False)
 _verified = weakref.WeakKeyDictionary()
 
 
-@contextlib.contextmanager
 def load_pass(only_checks):
-    """A pass over a file that was verified: `only_checking()` inside is `only_checks`."""
-    token = _only_checks.set(only_checks)
-    try:
-        yield
-    finally:
-        _only_checks.reset(token)
+    """Return a context for a pass over a verified file: `only_checking()` inside is `only_checks`."""
+    return setting(_only_checks, only_checks)
 
 
 def only_checking():
@@ -45,14 +41,9 @@ def only_checking():
     return bool(_only_checks.get())
 
 
-@contextlib.contextmanager
 def other_rows():
-    """A context in which a table loads its rows from a file with fewer or more rows."""
-    token = _other_rows.set(True)
-    try:
-        yield
-    finally:
-        _other_rows.reset(token)
+    """Return a context in which a table loads its rows from a file with fewer or more rows."""
+    return setting(_other_rows, True)
 
 
 def may_have_other_rows():

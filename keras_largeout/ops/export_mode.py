@@ -1,9 +1,10 @@
 """The state of an export: layers use TensorFlow's own ops while a model is traced for one."""
 
-import contextlib
-import threading
+import contextvars
 
-_state = threading.local()
+from keras_largeout._context import setting
+
+_export = contextvars.ContextVar("keras_largeout_export", default=None)
 
 
 class _Export:
@@ -14,25 +15,19 @@ class _Export:
         self.int8, self.quantized = int8, {}
 
 
-@contextlib.contextmanager
 def stock_ops(stand_ins=True, int8=False):
-    """A context in which `is_exporting()` is true, in this thread.
+    """Return a context in which `is_exporting()` is true, in this thread.
 
     Args:
         stand_ins: bool, whether somebody writes the tables in parts that others stand for.
         int8: bool, whether tables of two axes are exported in int8.
     """
-    before = getattr(_state, "export", None)
-    _state.export = _Export(stand_ins, int8)
-    try:
-        yield
-    finally:
-        _state.export = before
+    return setting(_export, _Export(stand_ins, int8))
 
 
 def is_exporting():
     """Return True while a serving function is traced: layers then take their path of stock ops."""
-    return getattr(_state, "export", None) is not None
+    return _export.get() is not None
 
 
 def stand_ins():
@@ -40,14 +35,14 @@ def stand_ins():
 
     None where the export is not ours, and nobody would write them.
     """
-    return _state.export.stand_ins
+    return _export.get().stand_ins
 
 
 def in_int8():
     """Return whether tables of two axes are exported in int8."""
-    return _state.export.int8
+    return _export.get().int8
 
 
 def quantized():
     """Return a dict that lives as long as the export: the tables in int8."""
-    return _state.export.quantized
+    return _export.get().quantized

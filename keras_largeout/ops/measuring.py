@@ -2,23 +2,18 @@
 optimizer.
 """
 
-import contextlib
-import threading
+import contextvars
 
-_state = threading.local()
+from keras_largeout._context import setting
+
+_measuring = contextvars.ContextVar("keras_largeout_measuring", default=False)
 
 
-@contextlib.contextmanager
 def measuring():
-    """A context in which `is_measuring()` is true, in this thread."""
-    before = is_measuring()
-    _state.measuring = True
-    try:
-        yield
-    finally:
-        _state.measuring = before
+    """Return a context in which `is_measuring()` is true, in this thread."""
+    return setting(_measuring, True)
 
 
 def is_measuring():
     """Return True while `parallelize` measures the layers of a model, which it must not change."""
-    return getattr(_state, "measuring", False)
+    return _measuring.get()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout._context import setting
 from keras_largeout.files.origin import path_from_file, path_in_file
 from keras_largeout.replicas.devices import device_scope
 from keras_largeout.tables.shard import ShardVariable, outside_tables
@@ -52,14 +53,12 @@ def server_files(folder: str | os.PathLike, keep: int = 1) -> Iterator[None]:
         raise ValueError(f"`keep` must be positive. Received: keep={keep}")
     folder = os.path.abspath(folder) if "://" not in os.fspath(folder) else os.fspath(folder)
     files = _Files(f"{folder}/{_FOLDER}{1 + max(_numbers(folder), default=0)}")
-    token = _active.set(files)
     try:
-        yield
+        with setting(_active, files):
+            yield
     except BaseException:
         files.remove()
         raise
-    finally:
-        _active.reset(token)
     if files.count:
         for number in sorted(_numbers(folder))[:-keep]:
             tf.io.gfile.rmtree(f"{folder}/{_FOLDER}{number}")

@@ -1,36 +1,25 @@
 """The rows of tables that a batch uses: the model's own layers find them, without any dense computation."""
 
-import contextlib
-import threading
+import contextvars
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-_state = threading.local()
+from keras_largeout._context import setting
+
+_notes = contextvars.ContextVar("keras_largeout_batch_rows", default=None)
 
 
 def record_rows(part, indices):
     """Record that these rows (int64 tensor) of a part will be gathered."""
-    notes = getattr(_state, "notes", None)
-    if notes is not None:
-        notes.append((part, indices))
+    if is_recording():
+        _notes.get().append((part, indices))
 
 
 def is_recording():
     """Return whether the rows that lookups gather are recorded."""
-    return getattr(_state, "notes", None) is not None
-
-
-@contextlib.contextmanager
-def _recording():
-    """A context in which lookups of this thread report what they gather: a list of `(part, tensor)`."""
-    before = getattr(_state, "notes", None)
-    _state.notes = []
-    try:
-        yield _state.notes
-    finally:
-        _state.notes = before
+    return _notes.get() is not None
 
 
 class BatchRows:
@@ -55,7 +44,7 @@ class BatchRows:
         def call(*flat):
             batch = tf.nest.pack_sequence_as(spec, flat, expand_composites=True)
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            with keras.StatelessScope(collect_losses=True), _recording() as notes:
+            with keras.StatelessScope(collect_losses=True), setting(_notes, []) as notes:
                 model(x)
             here = [tf.is_symbolic_tensor(rows) and rows.graph is flat[0].graph for _, rows in notes]
             found.extend(n for n, in_graph in zip(notes, here) if in_graph and n[0].can_prefetch)

@@ -4,10 +4,10 @@ import contextlib
 import contextvars
 import os
 import secrets
-from collections.abc import Iterator
 
 import tensorflow as tf
 
+from keras_largeout._context import setting
 from keras_largeout._keras import in_safe_mode, while_loading
 from keras_largeout.files.origin import current_origin, loading_from
 from keras_largeout.planning.specs import STORAGES
@@ -29,9 +29,10 @@ _CHOSEN: contextvars.ContextVar[tuple[str | None, bool]] = contextvars.ContextVa
 )
 
 
-@contextlib.contextmanager
-def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) -> Iterator[None]:
-    """A context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or again.
+def storage(
+    folder: str | os.PathLike | None = None, overwrite: bool = False
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which tables in files (`storage="file:<folder>"`) are made elsewhere, or again.
 
     `keras.models.load_model`, `clone_model` and `kl.resize` never change files that are there. Where the
     folder of a table exists, the table of their model gets a new one beside it: `<folder>/<name>-2`, `-3`,
@@ -64,11 +65,7 @@ def storage(folder: str | os.PathLike | None = None, overwrite: bool = False) ->
     ```
     """
     chosen = None if folder is None else os.path.abspath(os.fspath(folder))
-    token = _CHOSEN.set((chosen, bool(overwrite)))
-    try:
-        yield
-    finally:
-        _CHOSEN.reset(token)
+    return setting(_CHOSEN, (chosen, bool(overwrite)))
 
 
 def check_storage(storage):
@@ -141,14 +138,9 @@ def _allowed(storage, number):
     )
 
 
-@contextlib.contextmanager
 def as_safe_as_here():
-    """A context in which configs inside another config are deserialized: they are trusted where that is."""
-    token = _VOUCHED.set(_is_vouched())
-    try:
-        yield
-    finally:
-        _VOUCHED.reset(token)
+    """Return a context in which configs inside another config are deserialized, and trusted where that is."""
+    return setting(_VOUCHED, _is_vouched())
 
 
 def _is_vouched():

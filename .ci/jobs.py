@@ -108,7 +108,7 @@ def kernels(kind, *paths):
 
 
 def versions(which):
-    private = ("keras_largeout/_keras.py", "keras_largeout/_private.py")
+    private = ("keras_largeout/_keras", "keras_largeout/_private.py")
     private += ("keras_largeout/replicas/_tensorflow.py",)
     command = f'.ci/versions --only {which} --library "$LIBRARY"'
     return Job(f"versions: {which}", command, ("pyproject.toml", ".ci/versions", *private))

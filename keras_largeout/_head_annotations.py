@@ -5,7 +5,7 @@ which heads it went through, and whether in training; the losses of its tokens, 
 its best classes, once a metric has asked for them; the item vectors that a `Retrieval` was called with, and
 the items that a search leaves out. The layer `GroupBy` attaches the groups of the rows to any output. The
 notes hold in graphs and outside, in every replica and on every worker, and nothing of them is saved. (While
-Keras builds a model symbolically it copies tensors, and the notes get lost: `is_symbolic` in `_keras.py`.)
+Keras builds a model symbolically it copies tensors, and the notes get lost: `is_symbolic` in `_keras`.)
 """
 
 import contextlib

@@ -7,7 +7,7 @@ import sys
 def private(owner, name, library, version, known):
     """Return `owner.name`, a private name of another library.
 
-    Private names come and go without a notice. Their users are `_keras.py` and
+    Private names come and go without a notice. Their users are `_keras/` and
     `replicas/_tensorflow.py`, which say why each is needed.
 
     Args:

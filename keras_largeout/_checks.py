@@ -34,3 +34,17 @@ def number_of_classes(k, num_classes):
     if isinstance(k, bool) or not 1 <= number <= num_classes:
         raise ValueError(f"`k` must be an integer in 1 .. num_classes={num_classes}. Received: k={k!r}")
     return number
+
+
+def check_one_of(name, value, known, of=None):
+    """Raise ValueError where the argument `name` has a value that is not in `known`.
+
+    Args:
+        name: str.
+        value: what was given.
+        known: tuple or list.
+        of: None, or str: what the argument belongs to.
+    """
+    if value not in known:
+        whose = "" if of is None else f" of {of}"
+        raise ValueError(f"`{name}`{whose} must be one of {known}. Received: {name}={value!r}")

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout._keras import all_layers
 from keras_largeout.layers.heads.sparse_output import SparseOutput
 
@@ -83,8 +83,7 @@ class Rewire(keras.callbacks.Callback):
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: fraction={fraction}")
         for name, value, known in (("prune", prune, PRUNE), ("grow", grow, GROW)):
-            if value not in known:
-                raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
+            check_one_of(name, value, known)
         if prune == "magnitude" and int(fraction * head.fan_in + 0.5) == 0:
             raise ValueError(
                 "`fraction` must be at least half a connection of each label. "

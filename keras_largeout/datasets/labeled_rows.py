@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 
 LAYOUTS = ("ragged", "padded")
 
@@ -182,8 +182,7 @@ def in_layout(layout):
     Raises:
         ValueError: there is no such layout.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+    check_one_of("layout", layout, LAYOUTS)
 
     def padded(inputs, labels):
         return {key: part.to_tensor(0) for key, part in inputs.items()}, labels.to_tensor(-1)

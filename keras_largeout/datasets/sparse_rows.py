@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 
 LAYOUTS = ("sparse", "ragged")
 
@@ -107,8 +107,7 @@ class SparseRows:
             ValueError: another layout, or a `batch_size` that is no positive integer.
         """
         batch_size = positive_int("batch_size", batch_size)
-        if layout not in LAYOUTS:
-            raise ValueError(f"`layout` must be one of {LAYOUTS}. Received: layout={layout!r}")
+        check_one_of("layout", layout, LAYOUTS)
         splits, width = tf.constant(self.splits), self.shape[1]
         with tf.device("CPU:0"):
             ids, values = tf.constant(self.ids), tf.constant(self.values)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.datasets import _passes, _table_readers
 from keras_largeout.datasets._batch_tensors import batches_of, counted_passes
 from keras_largeout.datasets._row_reader import ROW
@@ -90,10 +90,7 @@ class TabularFiles:
         lists: Sequence[str] = (),
     ) -> None:
         _table_readers.check_pyarrow()
-        if on_malformed not in _WAYS:
-            raise ValueError(
-                f"`on_malformed` must be one of {_WAYS}. Received: on_malformed={on_malformed!r}"
-            )
+        check_one_of("on_malformed", on_malformed, _WAYS)
         if not isinstance(delimiter, str) or len(delimiter) != 1:
             raise ValueError(f"`delimiter` must be a single character. Received: delimiter={delimiter!r}")
         self.files = _table_readers.found(files)
@@ -278,8 +275,7 @@ class TabularFiles:
             )
 
     def _check_shard(self, shard, by):
-        if by not in _passes.SHARD_BY:
-            raise ValueError(f"`shard_by` must be one of {_passes.SHARD_BY}. Received: shard_by={by!r}")
+        check_one_of("shard_by", by, _passes.SHARD_BY)
         if shard is None:
             return
         index, count = shard

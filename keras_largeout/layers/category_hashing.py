@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.layers._inputs import categories, check_categories
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.export_mode import is_exporting
@@ -107,10 +107,8 @@ class CategoryHashing(keras.layers.Layer):
         crosses: Sequence[Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
-        if rule not in RULES:
-            raise ValueError(f"`rule` must be one of {RULES}. Received: rule={rule!r}")
-        if hash not in HASHES:
-            raise ValueError(f"`hash` must be one of {HASHES}. Received: hash={hash!r}")
+        check_one_of("rule", rule, RULES)
+        check_one_of("hash", hash, HASHES)
         if (rule is None) != (vocabulary_size is None):
             raise ValueError(
                 "`vocabulary_size` must be given with rule='sqrt', and None otherwise. "

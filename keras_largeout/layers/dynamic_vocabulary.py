@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.layers._inputs import check_categories, whole_ids
 from keras_largeout.layers._steps import calls_of_step
 from keras_largeout.layers._vocabulary_ids import IdsOfRows, as_bytes, as_numbers, as_strings
@@ -116,8 +116,7 @@ class DynamicVocabulary(VocabularySlots, keras.layers.Layer):
                 f"`admit_after` must be an integer from 1 to {_MOST_COUNTED}. "
                 f"Received: admit_after={admit_after!r}"
             )
-        if evict not in EVICT:
-            raise ValueError(f"`evict` must be one of {EVICT}. Received: evict={evict!r}")
+        check_one_of("evict", evict, EVICT)
         if num_oov_indices < 0 or num_oov_indices != int(num_oov_indices):
             raise ValueError(
                 "`num_oov_indices` must be an integer, not negative. "

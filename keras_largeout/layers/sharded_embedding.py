@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.layers._feature_use import FeatureUse
 from keras_largeout.layers._id_mapper import IdMapper, vocabulary_config
 from keras_largeout.layers._inputs import as_ids, check_exact, check_keras_3
@@ -139,8 +139,7 @@ class ShardedEmbedding(SingleTableMixin, keras.layers.Layer):
     ) -> None:
         input_dim = positive_int("input_dim", input_dim)
         output_dim = positive_int("output_dim", output_dim)
-        if combiner not in COMBINERS:
-            raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
+        check_one_of("combiner", combiner, COMBINERS)
         ids = IdMapper(input_dim, out_of_range, mask_zero, vocabulary)
         kwargs.pop("input_length", None)  # Keras ignores it as well
         super().__init__(**kwargs)

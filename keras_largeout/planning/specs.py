@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.trees import Tree
 from keras_largeout.trees.cost import FLOAT32_BYTES
 
@@ -57,16 +58,8 @@ class TableSpec:
     storage: str = "device"
 
     def __post_init__(self):
-        if self.dtype not in _ITEMSIZE:
-            raise ValueError(
-                f"`dtype` of table {self.name!r} must be one of {tuple(_ITEMSIZE)}. "
-                f"Received: dtype={self.dtype!r}"
-            )
-        if self.storage not in STORAGES:
-            raise ValueError(
-                f"`storage` of table {self.name!r} must be one of {STORAGES}. "
-                f"Received: storage={self.storage!r}"
-            )
+        check_one_of("dtype", self.dtype, tuple(_ITEMSIZE), f"table {self.name!r}")
+        check_one_of("storage", self.storage, STORAGES, f"table {self.name!r}")
         limits = {"rows": 1, "dim": 1, "slots": 0, "row_slots": 0}
         for field, low in limits.items():
             value = getattr(self, field)

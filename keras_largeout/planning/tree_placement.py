@@ -10,6 +10,7 @@ In the code, a *unit* is the root of such a subtree.
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.planning.partitioner import pack
 from keras_largeout.planning.placement import REPLICATED, Placement
 from keras_largeout.planning.tree_estimator import (
@@ -100,8 +101,7 @@ def place_tree(
     kl.layers.HierarchicalSoftmax(len(counts), counts=counts, tree=tree, placement=placement)
     ```
     """
-    if how not in HOW:
-        raise ValueError(f"`how` must be one of {HOW}. Received: how={how!r}")
+    check_one_of("how", how, HOW)
     if not (unit > 0 and extra_work >= 0 and sizes_slack >= 0):
         raise ValueError(
             "`unit` must be positive, `extra_work` and `sizes_slack` at least 0. "

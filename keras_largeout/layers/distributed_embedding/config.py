@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.layers._id_mapper import IdMapper, vocabulary_config
 from keras_largeout.layers.dynamic_vocabulary import DynamicVocabulary
 from keras_largeout.ops.embedding.wrapper import COMBINERS
@@ -122,11 +122,7 @@ class TableConfig:
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
             raise ValueError(f"`name` of a table must be a string without '/'. Received: name={self.name!r}")
-        if self.combiner not in COMBINERS:
-            raise ValueError(
-                f"`combiner` of table {self.name!r} must be one of {COMBINERS}. "
-                f"Received: combiner={self.combiner!r}"
-            )
+        check_one_of("combiner", self.combiner, COMBINERS, f"table {self.name!r}")
         own, argument = self.optimizer, f"`optimizer` of table {self.name!r}"
         settle = {
             "optimizer": None if own is None else to_row_sparse(own, argument),
@@ -235,12 +231,7 @@ class FeatureConfig:
             raise ValueError(
                 f"`table` of feature {self.name!r} must be a TableConfig. Received: {self.table!r}"
             )
-        allowed = (OF_TABLE, *COMBINERS)
-        if self.combiner not in allowed:
-            raise ValueError(
-                f"`combiner` of feature {self.name!r} must be one of {allowed}. "
-                f"Received: combiner={self.combiner!r}"
-            )
+        check_one_of("combiner", self.combiner, (OF_TABLE, *COMBINERS), f"feature {self.name!r}")
         for field in ("input_shape", "output_shape"):
             shape = getattr(self, field)
             object.__setattr__(self, field, None if shape is None else tuple(shape))

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
+
 KINDS = ("bpr", "binary_crossentropy", "cosine_contrastive")
 
 
@@ -20,8 +22,7 @@ class RankingLoss:
     """
 
     def __init__(self, kind, calibration, negative_margin, negative_weight, normalize, temperature):
-        if kind not in ("softmax", *KINDS):
-            raise ValueError(f"`loss` must be one of {('softmax', *KINDS)}. Received: loss={kind!r}")
+        check_one_of("loss", kind, ("softmax", *KINDS))
         if not 0 <= calibration <= 1:
             raise ValueError(f"`calibration` must be in [0, 1]. Received: calibration={calibration}")
         if not -1 <= negative_margin < 1:

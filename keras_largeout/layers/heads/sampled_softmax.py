@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout._head_annotations import in_training
 from keras_largeout.layers._saved_state import SavedVariables
 from keras_largeout.layers.heads._listed_targets import losses_by_token
@@ -162,10 +162,7 @@ class SampledSoftmax(TableHead):
             # The rows of a vocabulary that changes are in no order.
             distribution = "uniform" if self.class_vocabulary.changes else "log_uniform"
         distribution = distribution or "counts"
-        if distribution not in DISTRIBUTIONS:
-            raise ValueError(
-                f"`distribution` must be one of {DISTRIBUTIONS}. Received: distribution={distribution!r}"
-            )
+        check_one_of("distribution", distribution, DISTRIBUTIONS)
         if label_smoothing and loss != "softmax":
             raise ValueError(
                 '`label_smoothing` must be 0 where `loss` is not "softmax". '

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.distribute.outputs.fan_in_losses import fan_in_losses
 from keras_largeout.distribute.outputs.fan_in_scores import log_probs, scores_of, top_scores
 from keras_largeout.distribute.outputs.fan_in_weights import FanInWeights
@@ -129,8 +129,7 @@ class SparseOutput(FusedHeadMixin, Head):
         super().__init__(num_classes, vocabulary, **kwargs)
         self.class_vocabulary.check_arguments(label_weights=label_weights)
         self.fan_in = positive_int("fan_in", fan_in)
-        if loss not in LOSSES:
-            raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+        check_one_of("loss", loss, LOSSES)
         self.loss_kind = loss
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

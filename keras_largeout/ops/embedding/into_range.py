@@ -5,6 +5,7 @@ By TensorFlow's own ops, so that an exported model does the same.
 
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import OUT_OF_RANGE
 from keras_largeout.ops.mixing import mixed
@@ -15,10 +16,7 @@ OUT_OF_RANGE_MODES = (*OUT_OF_RANGE, "modulo", "hash", "default_row")
 
 def check_out_of_range(out_of_range):
     """Raise ValueError where `out_of_range` is not one of `OUT_OF_RANGE_MODES`."""
-    if out_of_range not in OUT_OF_RANGE_MODES:
-        raise ValueError(
-            f"`out_of_range` must be one of {OUT_OF_RANGE_MODES}. Received: out_of_range={out_of_range!r}"
-        )
+    check_one_of("out_of_range", out_of_range, OUT_OF_RANGE_MODES)
 
 
 def in_op(out_of_range):

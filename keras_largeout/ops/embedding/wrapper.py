@@ -5,6 +5,7 @@ import copy
 import keras
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.ops import _gradients
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.embedding.bags import bags_of, concat_bags
@@ -105,12 +106,8 @@ def check_unweighted(combiner, weights, argument="`weights`"):
 
 
 def _check(name, table, ids, row_splits, weights, combiner, out_of_range):
-    if combiner not in COMBINERS:
-        raise ValueError(f"`combiner` must be one of {COMBINERS}. Received: combiner={combiner!r}")
-    if out_of_range not in OUT_OF_RANGE:
-        raise ValueError(
-            f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
-        )
+    check_one_of("combiner", combiner, COMBINERS)
+    check_one_of("out_of_range", out_of_range, OUT_OF_RANGE)
     if table.dtype not in (tf.float32, tf.bfloat16):
         raise ValueError(f"`{name}` must be of dtype float32 or bfloat16. Received: dtype={table.dtype.name}")
     kind = next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(ids, k)), None)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.ops import _gradients, _library
 from keras_largeout.ops.labels import on_the_host
 
@@ -58,8 +59,7 @@ def loss_arguments(
     inputs, labels, row_splits, weights, indices, bias, label_weights, loss, first_class, num_classes
 ):
     """Return what the ops of the loss share, checked: tensors and `tf.Variable`s by name."""
-    if loss not in LOSSES:
-        raise ValueError(f"`loss` must be one of {LOSSES}. Received: loss={loss!r}")
+    check_one_of("loss", loss, LOSSES)
     inputs, weights, indices, bias = operands(inputs, weights, indices, bias)
     rows = tf.raw_ops.VariableShape(input=weights.handle, out_type=tf.int64)
     with on_the_host():

@@ -5,7 +5,7 @@ Kernels and the rules of an id: `custom_ops/hashing/hashing.h`. They run on CPUs
 
 import tensorflow as tf
 
-from keras_largeout._checks import positive_int
+from keras_largeout._checks import check_one_of, positive_int
 from keras_largeout.ops import _library
 from keras_largeout.ops.hashing.reference import category_hash_reference, xxhash64_reference
 from keras_largeout.ops.hashing.stock import stock_category_hash
@@ -71,8 +71,7 @@ def category_hash(values, num_bins, seeds, hash="xxhash64", first=0):
     >>> category_hash([tf.constant(["red", "blue"])], num_bins=100, seeds=[0, 1]).shape
     TensorShape([2, 2])
     """
-    if hash not in HASHES:
-        raise ValueError(f"`hash` must be one of {HASHES}. Received: hash={hash!r}")
+    check_one_of("hash", hash, HASHES)
     num_bins = positive_int("num_bins", num_bins, minimum=2)
     if not seeds or (None in seeds and (hash != "farmhash64" or len(values) > 1)):
         raise ValueError(

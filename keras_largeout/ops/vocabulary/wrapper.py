@@ -8,6 +8,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.ops import _library
 from keras_largeout.ops._gradients import colocated_with
 from keras_largeout.ops.vocabulary.reference import (
@@ -86,8 +87,7 @@ def update(keys, scores, sketch, clock, ids, admit_after, evict, begins_step=Tru
         tf.errors.InvalidArgumentError: variables of wrong shapes, or `admit_after` out of range. Nothing is
             changed then. (In a graph, ValueError.)
     """
-    if evict not in EVICT:
-        raise ValueError(f"`evict` must be one of {EVICT}. Received: evict={evict!r}")
+    check_one_of("evict", evict, EVICT)
     keys, scores = _variable("keys", keys, tf.int64), _variable("scores", scores, tf.int64)
     sketch, clock = _variable("sketch", sketch, tf.uint8), _variable("clock", clock, tf.int64)
     ids = vocabulary_ids(ids)

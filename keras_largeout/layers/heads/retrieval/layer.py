@@ -31,6 +31,21 @@ from keras_largeout.layers.heads.retrieval.item_index import ItemIndex
 from keras_largeout.ops.labels import LabelLists
 from keras_largeout.ops.top_k_in_chunks import marked_missing
 
+#: Arguments of a `TableHead` that a `Retrieval` does not have.
+_FIXED = {
+    "num_classes",
+    "use_bias",
+    "optimizer",
+    "kernel_initializer",
+    "bias_initializer",
+    "kernel_constraint",
+    "kernel",
+    "margin",
+    "label_smoothing",
+    "class_weight",
+    "vocabulary",
+}
+
 
 @keras.saving.register_keras_serializable(package="keras_largeout")
 class Retrieval(TableHead):
@@ -326,19 +341,3 @@ class Retrieval(TableHead):
             "remove_accidental_hits": self.remove_accidental_hits,
             "cache": self.cache,
         }
-
-
-#: Arguments of a `TableHead` that a `Retrieval` does not have.
-_FIXED = {
-    "num_classes",
-    "use_bias",
-    "optimizer",
-    "kernel_initializer",
-    "bias_initializer",
-    "kernel_constraint",
-    "kernel",
-    "margin",
-    "label_smoothing",
-    "class_weight",
-    "vocabulary",
-}

@@ -195,6 +195,7 @@ JOBS = [
     quality("collaborative_filtering"),
     quality("gowalla", example="collaborative_filtering"),
     quality("language_model"),
+    quality("penn_treebank", example="language_model"),
     example("towers"),
     example("daily"),
     example("compact_tables"),

@@ -4,8 +4,10 @@ import gzip
 import importlib
 import types
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from _pictures import check_legible
 
 from benchmarks.quality import __main__ as command
@@ -46,9 +48,20 @@ def test_the_picture_is_legible(figures, tmp_path):
 
 
 @pytest.fixture
-def gowalla(monkeypatch):
+def table(monkeypatch):
+    """The module of a table."""
     monkeypatch.syspath_prepend(str(command.EXAMPLES))
-    return importlib.import_module("benchmarks.quality.gowalla")
+    return lambda name: importlib.import_module(f"benchmarks.quality.{name}")
+
+
+@pytest.fixture
+def gowalla(table):
+    return table("gowalla")
+
+
+@pytest.fixture
+def penn_treebank(table):
+    return table("penn_treebank")
 
 
 @pytest.mark.parametrize(("row", "users_are"), [("softmax", "means"), ("contrastive", "rows")])
@@ -112,3 +125,51 @@ def test_batches_of_gowalla_have_all_items_as_targets(gowalla):
     assert set(seen) == {tuple(items.tolist()) for items in users if len(items)}
     assert len(seen) == len(set(seen)) == 40 and dropped > 0
     np.testing.assert_allclose(weights, weights[0], rtol=1e-5)
+
+
+def test_lstm_of_penn_treebank_is_that_of_keras(penn_treebank):
+    """Three windows that follow one another: hidden vectors, and the gradients of inputs and weights."""
+    options = {"return_sequences": True, "stateful": True, "bias_initializer": "random_normal"}
+    layers = [kind(7, **options) for kind in (penn_treebank.LSTM, keras.layers.LSTM)]
+    windows, weights = tf.random.normal([3, 4, 6, 5], seed=0), tf.random.normal([4, 6, 7], seed=1)
+    for layer in layers:
+        layer.build((4, 6, 5))
+        layer.set_weights(layers[0].get_weights())
+    for window in windows:
+        results = []
+        for layer in layers:
+            variables = [variable.value for variable in layer.trainable_variables]
+            with tf.GradientTape() as tape:
+                tape.watch(window)
+                hidden = layer(window)
+                total = tf.reduce_sum(weights * hidden)
+            results.append([hidden, *tape.gradient(total, [window, *variables])])
+        for ours, theirs in zip(*results):
+            np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+def test_windows_of_penn_treebank_go_on_where_the_last_ended(penn_treebank):
+    args = penn_treebank.arguments(["--batch", "3", "--steps", "4"])
+    text = np.arange(10, 41, dtype=np.int32)  # 31 words: 2 windows of 4 words of 3 streams
+    read, wanted = (np.concatenate(side, axis=1) for side in zip(*penn_treebank.windows(args, text)))
+    assert wanted.tolist() == [list(range(begin, begin + 8)) for begin in (10, 18, 26)]
+    assert read[:, 1:].tolist() == wanted[:, :-1].tolist()
+    assert read[:, 0].tolist() == [penn_treebank.example.END - 1, 17, 25]
+
+
+def test_training_of_penn_treebank(penn_treebank):
+    """The learning rate of each epoch, states that end with a text, and a loss that is summed."""
+    args = penn_treebank.arguments(["--batch", "2", "--steps", "3", "--units", "4"])
+    text = np.arange(24, dtype=np.int32) % 5
+    data, rates = penn_treebank.windows(args, text), []
+    model = penn_treebank.build(args, "full", np.ones(5), text)
+    course = penn_treebank.Course(args)
+    course.set_model(model)
+    for epoch in range(7):
+        course.on_epoch_begin(epoch)
+        rates.append(float(model.optimizer.learning_rate))
+    assert rates == [1, 1, 1, 1, 1 / 2, 1 / 4, 1 / 8]
+    first, again = (model.evaluate(data, callbacks=[course], verbose=0) for _ in range(2))
+    assert first == again == pytest.approx(3 * np.log(5), rel=0.02)
+    assert model.evaluate(data, verbose=0) != again  # with the states of the end
+    assert course.perplexity(first) == pytest.approx(np.exp(first / 3))

@@ -42,6 +42,19 @@ class EmbeddingOpBase : public GuardedOp {
     return absl::OkStatus();
   }
 
+  // What a gradient of rows has: bags at inputs 0 .. 2, grad [leading..., dim] and the number of rows.
+  template <typename Id>
+  absl::Status GradInputs(const OpCall<typename Device::Call>& call, Device* device, Bags<Id>* bags,
+                          int64_t* rows, int64_t* dim) const {
+    const tensorflow::TensorShape& grad = call.context()->input(3).shape();
+    tensorflow::TensorShape leading;
+    TF_RETURN_IF_ERROR(NumRows(call.context()->input(4), rows));
+    TF_RETURN_IF_ERROR(CheckedBags(call, device, 0, *rows, bags, &leading, true));
+    TF_RETURN_IF_ERROR(CheckGradShape(grad, leading, -1));
+    *dim = grad.dim_size(grad.dims() - 1);
+    return absl::OkStatus();
+  }
+
   const EmbeddingAttributes attributes_;
 };
 
@@ -77,16 +90,11 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
   using EmbeddingOpBase<Device>::EmbeddingOpBase;
 
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor& grad = context->input(3);
-    int64_t rows;
-    OP_REQUIRES_OK(context, NumRows(context->input(4), &rows));
     OpCall<typename Device::Call> call(context);
     Device device(call.get());
     Bags<Id> bags;
-    tensorflow::TensorShape leading;
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading, true));
-    OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
-    const int64_t dim = grad.dim_size(grad.dims() - 1);
+    int64_t rows, dim;
+    OP_REQUIRES_OK(context, this->GradInputs(call, &device, &bags, &rows, &dim));
     tensorflow::Tensor *unique_ids, *sums;
     if (bags.num_ids == 0) {  // however many bags
       OP_REQUIRES_OK(context, context->allocate_output(0, {0}, &unique_ids));
@@ -96,8 +104,8 @@ class EmbeddingGradOp : public EmbeddingOpBase<Device> {
     OP_REQUIRES_OK(context, call.Status(device.PlanGrad(bags, this->attributes_.combiner(), rows)));
     OP_REQUIRES_OK(context, context->allocate_output(0, {device.num_unique()}, &unique_ids));
     OP_REQUIRES_OK(context, context->allocate_output(1, {device.num_unique(), dim}, &sums));
-    OP_REQUIRES_OK(
-        context, call.Status(device.GradRows(Data<T>(grad), dim, Data<int64_t>(unique_ids), Data<T>(sums))));
+    OP_REQUIRES_OK(context, call.Status(device.GradRows(Data<T>(context->input(3)), dim,
+                                                        Data<int64_t>(unique_ids), Data<T>(sums))));
   }
 };
 
@@ -108,22 +116,19 @@ class EmbeddingCombineGradOp : public EmbeddingOpBase<Device> {
   using EmbeddingOpBase<Device>::EmbeddingOpBase;
 
   void Run(tensorflow::OpKernelContext* context) override {
-    const tensorflow::Tensor& grad = context->input(3);
-    int64_t rows;
-    OP_REQUIRES_OK(context, NumRows(context->input(4), &rows));
     OpCall<typename Device::Call> call(context);
     Device device(call.get());
     Bags<Id> bags;
-    tensorflow::TensorShape leading, shape({rows});
-    OP_REQUIRES_OK(context, this->CheckedBags(call, &device, 0, rows, &bags, &leading, true));
-    OP_REQUIRES_OK(context, CheckGradShape(grad.shape(), leading, -1));
-    const int64_t dim = grad.dim_size(grad.dims() - 1);
+    int64_t rows, dim;
+    OP_REQUIRES_OK(context, this->GradInputs(call, &device, &bags, &rows, &dim));
+    tensorflow::TensorShape shape({rows});
     tensorflow::Tensor* sums;
     OP_REQUIRES_OK(context, LookupShape(shape, dim, &shape));
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
     if (sums->NumElements() == 0) return;
-    OP_REQUIRES_OK(context, call.Status(device.GradOfAllRows(bags, this->attributes_.combiner(), rows,
-                                                             Data<T>(grad), dim, Data<T>(sums))));
+    OP_REQUIRES_OK(context,
+                   call.Status(device.GradOfAllRows(bags, this->attributes_.combiner(), rows,
+                                                    Data<T>(context->input(3)), dim, Data<T>(sums))));
   }
 };
 

@@ -220,7 +220,9 @@ _STOPPING = weakref.WeakSet()
 
 
 def _read_nothing(resource, worker, data):
-    with contextlib.suppress(tf.errors.OpError), tf.device(worker):  # of a host that is gone
+    # The garbage collector calls it at any time, also while a graph is traced, which must not get these ops.
+    # An OpError is of a host that is gone.
+    with tf.init_scope(), contextlib.suppress(tf.errors.OpError), tf.device(worker):
         nothing = tf.data.experimental.to_variant(data.take(0))
         tf.raw_ops.MultiDeviceIteratorInit(dataset=nothing, multi_device_iterator=resource, max_buffer_size=1)
 

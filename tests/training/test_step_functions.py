@@ -299,9 +299,10 @@ def _read_on_two_devices(data):
     return iterator
 
 
-def test_data_of_an_iterator_are_read_no_more_when_it_goes():
-    iterator = _read_on_two_devices(tf.data.Dataset.range(100).batch(2))
-    reader = iterator._iterators[0]._iterator._multi_device_iterator_resource
+@pytest.mark.parametrize("traced", [False, True], ids=["eagerly", "while a graph is traced"])
+def test_data_of_an_iterator_are_read_no_more_when_it_goes(traced):
+    iterators = [_read_on_two_devices(tf.data.Dataset.range(100).batch(2))]
+    reader = iterators[0]._iterators[0]._iterator._multi_device_iterator_resource
     ask = functools.partial(
         tf.raw_ops.MultiDeviceIteratorGetNextFromShard,
         multi_device_iterator=reader,
@@ -310,8 +311,15 @@ def test_data_of_an_iterator_are_read_no_more_when_it_goes():
         output_shapes=[[None]],
     )
     assert len(ask(incarnation_id=1)) == 1
-    del iterator
-    gc.collect()
+
+    def collect():
+        iterators.clear()
+        gc.collect()
+
+    if traced:  # the graph gets nothing of it
+        assert not tf.function(collect).get_concrete_function().graph.get_operations()
+    else:
+        collect()
     with pytest.raises(tf.errors.InvalidArgumentError, match="incarnation"):
         ask(incarnation_id=1)  # there is another dataset
     with pytest.raises(tf.errors.OutOfRangeError):

@@ -273,8 +273,8 @@ def concrete_function(function, *args):
         args: structures of tensors, or per-worker values.
     """
     module = "tensorflow.python.distribute.coordinator.cluster_coordinator"
-    check_one_of, spec_of = _need(module, "_select_worker_slice"), _need(module, "_maybe_as_type_spec")
-    return function.get_concrete_function(*tf.nest.map_structure(spec_of, check_one_of(0, args)))
+    one_of, spec_of = _need(module, "_select_worker_slice"), _need(module, "_maybe_as_type_spec")
+    return function.get_concrete_function(*tf.nest.map_structure(spec_of, one_of(0, args)))
 
 
 class SavesState:

@@ -50,6 +50,6 @@ def stack(batches):
     return keras.tree.map_structure(lambda *parts: None if parts[0] is None else tf.stack(parts), *batches)
 
 
-def check_one_of(batches, index):
+def one_of(batches, index):
     """Return the batch `index` (an integer, or a tensor) of those that `stack` has put together."""
     return keras.tree.map_structure(lambda part: None if part is None else part[index], batches)

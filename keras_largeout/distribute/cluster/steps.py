@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_largeout._keras import all_layers, optimizers_inside, step_counter
 from keras_largeout.distribute.cluster.dispatch import dispatcher_of
 from keras_largeout.distribute.cluster.local_state import LocalState, nothing_added
-from keras_largeout.distribute.cluster.packed import Packed, check_one_of, stack
+from keras_largeout.distribute.cluster.packed import Packed, one_of, stack
 from keras_largeout.distribute.cluster.totals import Totals
 from keras_largeout.distribute.cluster.worker_data import worker_data_of
 from keras_largeout.replicas._tensorflow import concrete_function
@@ -62,7 +62,7 @@ class Steps:
             return self._of_reading(count, iterator), iterator
         batches = [first, *take(iterator, self._per_call - 1)]
         if len(batches) > 1 and (batch_stack := stack(batches)) is not None:
-            return self._of(check_one_of, len(batches)), batch_stack
+            return self._of(one_of, len(batches)), batch_stack
         return self._of_batches, batches
 
     def _of_reading(self, count, iterator):

@@ -169,8 +169,9 @@ def _columns_of(boundaries, devices, per_host):
     with tf.device("CPU:0"):
         starts = boundaries[1:] - boundaries[1]
         sizes = starts[1:] - starts[:-1]
-        order = _ranges(tf.gather(starts, part_by_part), tf.gather(sizes, part_by_part))
-        places = tf.cumsum(tf.gather(sizes, part_by_part), exclusive=True)
+        ordered_sizes = tf.gather(sizes, part_by_part)
+        order = _ranges(tf.gather(starts, part_by_part), ordered_sizes)
+        places = tf.cumsum(ordered_sizes, exclusive=True)
         inverse = _ranges(tf.gather(places, np.argsort(part_by_part)), sizes)
         bounds = tf.concat([places[:: devices // per_host], starts[-1:]], axis=0)
         # A GPU keeps int32 in host memory, where slices are cut.

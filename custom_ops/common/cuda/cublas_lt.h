@@ -48,8 +48,8 @@ struct CublasLt {
                 GpuStream stream);
 };
 
-// The library of the process: TensorFlow's, which loads it at the first call, or libcublasLt.so. Null: there
-// is none.
+// The library of the process: TensorFlow's, which loads it at the first call, or libcublasLt.so. Null if
+// none is found.
 const CublasLt* LoadedCublasLt();
 
 }  // namespace largeout

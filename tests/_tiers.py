@@ -52,8 +52,8 @@ def pytest_addoption(parser):
     group.addoption(
         "--cpu-limit",
         type=float,
-        metavar="SECONDS",
-        help="fail a unit test that takes more processor time. A slow machine is given more: see `slowness`",
+        metavar="TIMES",
+        help="fail if a unit test takes more than TIMES as much processor time as the unit tests do on average",
     )
 
 
@@ -167,28 +167,61 @@ def pytest_runtest_protocol(item):
         _guard.on = False
 
 
-#: Seconds of `_yardstick` on the machine whose seconds `--cpu-limit` counts, with both of its cores at work.
-YARDSTICK = 0.05
-
-
-def _yardstick():
-    """Return the processor seconds that some plain Python takes."""
-    began, kept = time.thread_time(), {}
-    for number in range(300_000):
-        kept[number % 1000] = str(number)
-    return time.thread_time() - began
-
-
-def slowness(measure=_yardstick):
-    """Return how many times slower than the reference this machine is right now, and at least 1."""
-    return max(1.0, statistics.median(measure() for _ in range(5)) / YARDSTICK)
+#: The key of a report's property: processor seconds of a unit test.
+CPU_SECONDS = "cpu_seconds"
+#: An average of fewer tests says little.
+ENOUGH = 100
 
 
 @pytest.fixture(autouse=True)
-def _within_the_limit(request):
-    """Fail a unit test that takes more processor time than `--cpu-limit`, on a machine of any speed."""
-    began, limit = time.process_time(), request.config.option.cpu_limit
+def _counted(request):
+    """Add the processor seconds of a unit test to its report."""
+    began = time.process_time()
     yield
-    used = time.process_time() - began
-    if limit and used > limit and request.node.tier == "unit" and used > limit * slowness():
-        pytest.fail(f"this unit test took {used:.1f} s of processor time. --cpu-limit allows {limit:g} s")
+    if request.node.tier == "unit":
+        request.node.user_properties.append((CPU_SECONDS, time.process_time() - began))
+
+
+class CpuLimit:
+    """Fails a run in which a unit test takes far more processor time than the others.
+
+    Tests are compared with each other: on a slow or a busy machine a second of processor time does less, and
+    by how much less depends on what it does.
+    """
+
+    def __init__(self, times):
+        self.times, self.seconds = times, {}
+
+    def slow(self):
+        """Return a line for each test above the limit, and no line before `ENOUGH` tests have run."""
+        if len(self.seconds) < ENOUGH:
+            return []
+        mean = statistics.fmean(self.seconds.values())
+        return [
+            f"{test} took {used:.1f} s of processor time. --cpu-limit allows {self.times:g} times the average, "
+            f"which is {mean:.2f} s"
+            for test, used in self.seconds.items()
+            if used > self.times * mean
+        ]
+
+    def pytest_runtest_logreport(self, report):
+        properties = dict(report.user_properties)
+        if report.when == "teardown" and CPU_SECONDS in properties:
+            self.seconds[report.nodeid] = properties[CPU_SECONDS]
+
+    @pytest.hookimpl(tryfirst=True)  # the summary prints the status
+    def pytest_sessionfinish(self, session):
+        if self.slow() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if slow := self.slow():
+            terminalreporter.section("unit tests that take too long")
+            for line in slow:
+                terminalreporter.line(f"FAILED {line}")
+
+
+def pytest_configure(config):
+    # With several workers the process that starts them hears of all tests.
+    if config.option.cpu_limit and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CpuLimit(config.option.cpu_limit))

@@ -7,7 +7,7 @@ import subprocess
 import types
 
 import pytest
-from _tiers import DRAWN, YARDSTICK, _whole_or_drawn, drawn, slowness, tier_of
+from _tiers import CPU_SECONDS, DRAWN, ENOUGH, CpuLimit, _whole_or_drawn, drawn, tier_of
 
 GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy", [None, True, False])]
 
@@ -67,7 +67,24 @@ def test_a_unit_test_starts_no_process(start):
         start()
 
 
-def test_the_time_that_a_test_may_take_grows_with_the_slowness_of_the_machine():
-    assert slowness(lambda: YARDSTICK / 2) == 1
-    assert slowness(lambda: 3 * YARDSTICK) == pytest.approx(3)
-    assert 1 <= slowness() < 100
+def _run(limit, seconds):
+    """Return the status of a run of tests that take `seconds`, each a number."""
+    for number, used in enumerate(seconds):
+        properties = [(CPU_SECONDS, used)]
+        report = types.SimpleNamespace(when="teardown", nodeid=f"test_{number}", user_properties=properties)
+        limit.pytest_runtest_logreport(report)
+    session = types.SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    limit.pytest_sessionfinish(session)
+    return session.exitstatus
+
+
+@pytest.mark.parametrize("slowness", [1, 50])
+def test_a_test_that_takes_far_longer_than_the_others_fails_the_run(slowness):
+    limit = CpuLimit(30)
+    assert _run(limit, [slowness * used for used in [0.1] * ENOUGH + [2.9]]) == pytest.ExitCode.OK
+    assert _run(limit, [slowness * used for used in [0.1] * ENOUGH + [5.0]]) == pytest.ExitCode.TESTS_FAILED
+    assert [line.split()[0] for line in limit.slow()] == [f"test_{ENOUGH}"]
+
+
+def test_a_few_tests_are_not_compared():
+    assert _run(CpuLimit(30), [0.01] * (ENOUGH - 2) + [5.0]) == pytest.ExitCode.OK

@@ -67,7 +67,6 @@ ITEMS = [
 KERAS_EMBEDDING = ["SelectV2 > Size.input"]
 # Rows and slots are in host memory: unique ids go there, and so do gradients and the learning rate.
 OFFLOADED = [
-    "Largeout>EmbeddingGrad, inside",
     "Largeout>PartitionIds > ResourceGather.indices",
     "Largeout>PartitionIds, inside",
     "Pack > Largeout>RowUpdate.hyper",

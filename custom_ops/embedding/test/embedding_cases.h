@@ -58,7 +58,9 @@ void CheckGradOfAllRows(const Bags<Id>& bags, Combiner combiner, int64_t num_row
                         const std::vector<T>& host_grad, const std::vector<T>& rows,
                         const std::vector<int64_t>& unique, int threads) {
   std::vector<T> want(num_rows * dim);
-  for (size_t u = 0; u < unique.size(); ++u) std::copy_n(&rows[u * dim], dim, &want[unique[u] * dim]);
+  for (size_t u = 0; u < unique.size(); ++u) {
+    std::copy_n(rows.data() + u * dim, dim, want.data() + unique[u] * dim);
+  }
   Random random(1);
   const ArrayOf<Device, T> grad(host_grad), got(RandomValues<T>(num_rows * dim, &random));
   TestCall<typename Device::Call> call(threads);

@@ -1,6 +1,7 @@
 """How much memory there is, how much a piece of code takes at its peak (both from Linux's /proc), and what is
 alive of models."""
 
+import collections
 import gc
 import os
 import pathlib
@@ -47,6 +48,9 @@ def alive():
         "variables": keras.Variable,
         "graphs": func_graph.FuncGraph,
     }
-    objects = gc.get_objects()
-    found = {name: sum(issubclass(type(o), kind) for o in objects) for name, kind in kinds.items()}
+    counts = collections.Counter(map(type, gc.get_objects()))
+    found = {
+        name: sum(count for kind_of, count in counts.items() if issubclass(kind_of, kind))
+        for name, kind in kinds.items()
+    }
     return found | {"registered gradients": len(ops.gradient_registry.list())}

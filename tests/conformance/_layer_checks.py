@@ -70,7 +70,8 @@ def moved(before, after):
     return {key: not np.array_equal(before[key], after[key]) for key in before}
 
 
-@functools.cache
+# The checks of a layer follow one another. Older models would be looked through by each collection of garbage.
+@functools.lru_cache(maxsize=8)
 def trained(layer, strategy, eager=False):
     """A model after a short training, and its numbers then: losses and weights.
 

@@ -62,69 +62,16 @@ def windows(args, text):
     return tf.data.Dataset.from_tensor_slices(tuple(side.swapaxes(0, 1) for side in streams)).prefetch(4)
 
 
-@tf.custom_gradient
-def recurrence(inputs, kernel, recurrent, bias, first, first_cell):
-    """Return the hidden vectors of an LSTM, `[time, batch, units]`, its last one, and its last cell.
-
-    The inputs of all words take one product with `kernel`, and each gradient of weights is one product. Keras
-    has as many as there are words, and sums their gradients.
-    """
-    steps, width = inputs.shape[0], kernel.shape[0]
-    flat = tf.reshape(inputs, [-1, width])
-    given = tf.split(tf.matmul(flat, kernel) + bias, steps)
-    hidden, cells, gates = [first], [first_cell], []
-    for step in range(steps):
-        i, f, g, o = tf.split(given[step] + tf.matmul(hidden[-1], recurrent), 4, axis=1)
-        i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
-        cells.append(f * cells[-1] + i * g)
-        gates.append((i, f, g, o, tf.tanh(cells[-1])))
-        hidden.append(o * gates[-1][-1])
-
-    def gradient(of_hidden, *_):
-        of_gates, of_cell, of_next = [None] * steps, tf.zeros_like(first), tf.zeros_like(first)
-        for step in reversed(range(steps)):
-            i, f, g, o, squashed = gates[step]
-            of_output = of_hidden[step] + of_next
-            of_cell += of_output * o * (1 - squashed**2)
-            parts = of_cell * g, of_cell * cells[step], of_cell * i, of_output * squashed
-            slopes = i * (1 - i), f * (1 - f), 1 - g**2, o * (1 - o)
-            of_gates[step] = tf.concat([part * slope for part, slope in zip(parts, slopes)], axis=1)
-            of_cell *= f
-            of_next = tf.matmul(of_gates[step], recurrent, transpose_b=True)
-        of_gates = tf.concat(of_gates, axis=0)
-        return (
-            tf.reshape(tf.matmul(of_gates, kernel, transpose_b=True), tf.shape(inputs)),
-            tf.matmul(flat, of_gates, transpose_a=True),
-            tf.matmul(tf.concat(hidden[:-1], axis=0), of_gates, transpose_a=True),
-            tf.reduce_sum(of_gates, axis=0),
-            None,  # a window teaches nothing to the one before it
-            None,
-        )
-
-    return (tf.stack(hidden[1:]), hidden[-1], cells[-1]), gradient
-
-
-class LSTM(keras.layers.LSTM):
-    """Keras's LSTM, stateful and over windows of a fixed length, in little more than half the time."""
-
-    def call(self, sequences, initial_state=None, mask=None, training=False):
-        weights = self.cell.kernel, self.cell.recurrent_kernel, self.cell.bias, *self.states
-        words_first = tf.transpose(sequences, [1, 0, 2])
-        hidden, *states = recurrence(words_first, *map(tf.convert_to_tensor, weights))
-        for variable, state in zip(self.states, states):
-            variable.assign(state)
-        return tf.transpose(hidden, [1, 0, 2])
-
-
 def build(args, row, counts, text):
     """Return a compiled model, whose loss is summed over the words of a window."""
     words, start = len(counts), keras.initializers.RandomUniform(-args.scale, args.scale)
     of_head = {"kernel_initializer": start.clone(), "bias_initializer": start.clone()}
     of_lstm = {**of_head, "recurrent_initializer": start.clone(), "unit_forget_bias": False}
+    of_lstm |= {"return_sequences": True, "stateful": True, "unroll": True}
     tokens = keras.Input(batch_shape=(args.batch, args.steps), dtype="int32")
     x = kl.layers.ShardedEmbedding(words, args.units, embeddings_initializer=start)(tokens)
     for _ in range(2):
-        x = LSTM(args.units, **of_lstm, return_sequences=True, stateful=True)(x)
+        x = keras.layers.LSTM(args.units, **of_lstm)(x)
     if row == "tree":
         vectors = kl.trees.cooccurrence_vectors(text, words)  # similar words share branches
         tree = kl.trees.head_tail(counts, vectors, dim=args.units, tokens=args.batch * args.steps)
@@ -155,7 +102,7 @@ class Course(_common.Clock):
 
     def on_test_begin(self, logs=None):
         for layer in self.model.layers:
-            if isinstance(layer, LSTM):
+            if isinstance(layer, keras.layers.LSTM):
                 layer.reset_state()
 
     def on_epoch_end(self, epoch, logs):

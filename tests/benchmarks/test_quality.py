@@ -4,10 +4,8 @@ import gzip
 import importlib
 import types
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from _pictures import check_legible
 
 from benchmarks.quality import __main__ as command
@@ -125,27 +123,6 @@ def test_batches_of_gowalla_have_all_items_as_targets(gowalla):
     assert set(seen) == {tuple(items.tolist()) for items in users if len(items)}
     assert len(seen) == len(set(seen)) == 40 and dropped > 0
     np.testing.assert_allclose(weights, weights[0], rtol=1e-5)
-
-
-def test_lstm_of_penn_treebank_is_that_of_keras(penn_treebank):
-    """Three windows that follow one another: hidden vectors, and the gradients of inputs and weights."""
-    options = {"return_sequences": True, "stateful": True, "bias_initializer": "random_normal"}
-    layers = [kind(7, **options) for kind in (penn_treebank.LSTM, keras.layers.LSTM)]
-    windows, weights = tf.random.normal([3, 4, 6, 5], seed=0), tf.random.normal([4, 6, 7], seed=1)
-    for layer in layers:
-        layer.build((4, 6, 5))
-        layer.set_weights(layers[0].get_weights())
-    for window in windows:
-        results = []
-        for layer in layers:
-            variables = [variable.value for variable in layer.trainable_variables]
-            with tf.GradientTape() as tape:
-                tape.watch(window)
-                hidden = layer(window)
-                total = tf.reduce_sum(weights * hidden)
-            results.append([hidden, *tape.gradient(total, [window, *variables])])
-        for ours, theirs in zip(*results):
-            np.testing.assert_allclose(ours, theirs, atol=5e-6)
 
 
 def test_windows_of_penn_treebank_go_on_where_the_last_ended(penn_treebank):

@@ -16,17 +16,20 @@ import tensorflow as tf
 
 import keras_largeout as kl
 
-layers = kl.layers
-#: Makers of heads, from the counts of the items and the number of negatives that a step draws.
+layers, sampled = kl.layers, kl.layers.SampledSoftmax
+#: Makers of heads: from the counts of the items, the number of negatives that a step draws, and the embedding
+#: whose rows score the items, too. None: the head has its own rows, as a tree always does.
 HEADS = {
-    "tree": lambda counts, n: layers.HierarchicalSoftmax(len(counts), counts),
-    "huffman": lambda counts, n: layers.HierarchicalSoftmax(len(counts), counts, tree=kl.trees.huffman),
-    "full": lambda counts, n: layers.FullSoftmax(len(counts), counts),
-    "sampled": lambda counts, n: layers.SampledSoftmax(len(counts), n, counts=counts),
-    "in_batch": lambda counts, n: layers.SampledSoftmax(len(counts), 0, "in_batch", counts),
-    "mixed": lambda counts, n: layers.SampledSoftmax(len(counts), n, "mixed", counts),
-    "bpr": lambda counts, n: layers.SampledSoftmax(len(counts), n, "uniform", loss="bpr"),
-    "bce": lambda counts, n: layers.SampledSoftmax(len(counts), n, "uniform", loss="binary_crossentropy"),
+    "tree": lambda counts, n, rows: layers.HierarchicalSoftmax(len(counts), counts),
+    "huffman": lambda counts, n, rows: layers.HierarchicalSoftmax(len(counts), counts, kl.trees.huffman),
+    "full": lambda counts, n, rows: layers.FullSoftmax(len(counts), counts, kernel=rows),
+    "sampled": lambda counts, n, rows: sampled(len(counts), n, counts=counts, kernel=rows),
+    "in_batch": lambda counts, n, rows: sampled(len(counts), 0, "in_batch", counts, kernel=rows),
+    "mixed": lambda counts, n, rows: sampled(len(counts), n, "mixed", counts, kernel=rows),
+    "bpr": lambda counts, n, rows: sampled(len(counts), n, "uniform", loss="bpr", kernel=rows),
+    "bce": lambda counts, n, rows: sampled(
+        len(counts), n, "uniform", loss="binary_crossentropy", kernel=rows
+    ),
 }
 
 
@@ -41,11 +44,14 @@ def arguments(argv=None):
     add("--length", type=int, default=50, help="the most items that the model reads")
     add("--dim", type=int, default=64, help="width of all vectors")
     add("--blocks", type=int, default=2, help="blocks of self-attention")
+    add("--tied", action="store_true", help="one table for the items that are read and those that are scored")
     add("--samples", type=int, default=1024, help="negatives of the heads that draw some, per step")
     add("--dropout", type=float, default=0.2, help="share of values left out in training")
     add("--learning-rate", type=float, default=2e-3)
     add("--int8", action="store_true", help="export in float32 and in int8, and say what int8 costs")
     args = parser.parse_args(argv)
+    if args.tied and args.head in ("tree", "huffman"):
+        parser.error("--tied goes with the heads that score each item by one row, not with a tree")
     args.share = 0.04 if args.quick else 1.0
     if args.quick:
         args.epochs, args.dim, args.blocks, args.samples = 3, 16, 1, 64
@@ -94,14 +100,16 @@ def held_out(users, length, last, most=None, batch=256):
     return found
 
 
-def build(args, head, items):
-    """Return a model from items, int `[batch, time]` padded with -1, to what `head` scores.
+def build(args, counts):
+    """Return a model from items, int `[batch, time]` padded with -1, to what its head scores, and the head.
 
-    It is that of Kang and McAuley, 2018 (https://arxiv.org/abs/1808.09781), but for the weights of the items
-    to predict, which the head has, and the normalisation, which comes before attention.
+    It is that of Kang and McAuley, 2018 (https://arxiv.org/abs/1808.09781), but for the normalisation, which
+    comes before attention, and without `--tied` for the head's own rows of the items to predict.
     """
     tokens = keras.Input((None,), dtype="int32", name="items")
-    x = layers.ShardedEmbedding(items + 1, args.dim, mask_zero=True)(tokens + 1)  # row 0 is padding
+    rows = layers.ShardedEmbedding(len(counts), args.dim, out_of_range="zero")
+    head = HEADS[args.head](counts, min(args.samples, len(counts) // 2), rows if args.tied else None)
+    x = keras.layers.Masking()(rows(tokens))  # padding reads zeros
     x = layers.Positions(args.length)(keras.layers.Rescaling(args.dim**0.5)(x))
     x = keras.layers.Dropout(args.dropout, seed=args.seed)(x)
     for _ in range(args.blocks):
@@ -112,14 +120,13 @@ def build(args, head, items):
         y = keras.layers.Dense(args.dim, activation="relu")(keras.layers.LayerNormalization()(x))
         y = keras.layers.Dense(args.dim)(keras.layers.Dropout(args.dropout, seed=args.seed)(y))
         x = keras.layers.Add()([x, keras.layers.Dropout(args.dropout, seed=args.seed)(y)])
-    return kl.Model({"items": tokens}, head(keras.layers.LayerNormalization()(x)))
+    return kl.Model({"items": tokens}, head(keras.layers.LayerNormalization()(x))), head
 
 
 def compiled(args, counts):
     """Return a compiled model, and a predictor of the 10 best items of those that a user does not have."""
     counts = np.maximum(counts, 1)  # an item may occur in what is held out alone
-    head = HEADS[args.head](counts, min(args.samples, len(counts) // 2))
-    model = build(args, head, len(counts))
+    model, head = build(args, counts)
     if isinstance(head, layers.SampledSoftmax):  # begin with the frequencies, as a tree does by itself
         # Where BPR and binary cross-entropy are least for uniform negatives; for BPR any constant will do.
         constant = 0.0 if head.has_log_probs else np.log(len(counts) / head.num_sampled)

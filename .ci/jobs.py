@@ -175,7 +175,12 @@ JOBS = [
     kernels("emulated", *KERNELS, "benchmarks/gpu/run.py", "benchmarks/_table.py"),
     kernels("address,undefined", *KERNELS),
     kernels("thread", ":(glob)custom_ops/common/*"),
-    kernels("sanitized", ":(glob)custom_ops/*/cuda/**", "custom_ops/cuda_emulator"),
+    kernels(
+        "sanitized",
+        ":(glob)custom_ops/*/cuda/**",
+        ":(glob)custom_ops/*/test/**",
+        "custom_ops/cuda_emulator",
+    ),
     versions("lowest"),
     versions("highest"),
     soak("files", "tests/files tests/callbacks", "keras_largeout/files", "tests/files"),

@@ -53,7 +53,7 @@ def pytest_addoption(parser):
         "--cpu-limit",
         type=float,
         metavar="TIMES",
-        help="fail if a unit test takes more than TIMES as much processor time as the unit tests do on average",
+        help="fail if a unit test takes more than TIMES the processor time of the average unit test",
     )
 
 
@@ -198,8 +198,8 @@ class CpuLimit:
             return []
         mean = statistics.fmean(self.seconds.values())
         return [
-            f"{test} took {used:.1f} s of processor time. --cpu-limit allows {self.times:g} times the average, "
-            f"which is {mean:.2f} s"
+            f"{test} took {used:.1f} s of processor time. "
+            f"--cpu-limit allows {self.times:g} times the average, which is {mean:.2f} s"
             for test, used in self.seconds.items()
             if used > self.times * mean
         ]

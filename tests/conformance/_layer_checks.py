@@ -70,7 +70,7 @@ def moved(before, after):
     return {key: not np.array_equal(before[key], after[key]) for key in before}
 
 
-# The checks of a layer follow one another. Older models would be looked through by each collection of garbage.
+# The checks of a layer follow one another. Each collection of garbage would look through older models, too.
 @functools.lru_cache(maxsize=8)
 def trained(layer, strategy, eager=False):
     """A model after a short training, and its numbers then: losses and weights.

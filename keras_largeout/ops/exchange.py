@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout._checks import check_one_of
 from keras_largeout.ops._library import ops
 from keras_largeout.ops.labels import on_the_host
 
@@ -77,14 +78,10 @@ def partition_ids(
         tf.errors.InvalidArgumentError: Ids out of range (the message names the first one), or values that
             make no placement.
     """
+    check_one_of("kind", kind, KINDS + _SAME_AS_IDENTITY)
     if kind in _SAME_AS_IDENTITY:
         kind = "identity"
-    if kind not in KINDS:
-        raise ValueError(f"`kind` must be one of {KINDS + _SAME_AS_IDENTITY}. Received: kind={kind!r}")
-    if out_of_range not in OUT_OF_RANGE:
-        raise ValueError(
-            f"`out_of_range` must be one of {OUT_OF_RANGE}. Received: out_of_range={out_of_range!r}"
-        )
+    check_one_of("out_of_range", out_of_range, OUT_OF_RANGE)
     explicit = kind == "explicit"
     if explicit and position_of is None:
         raise ValueError("`position_of` must be given where kind='explicit'. Received: position_of=None")

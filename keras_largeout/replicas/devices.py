@@ -1,11 +1,11 @@
 """The devices of the current `tf.distribute` strategy, and the copy of a variable that a replica sees."""
 
-import contextlib
-import threading
+import contextvars
 import weakref
 
 import tensorflow as tf
 
+from keras_largeout._context import setting
 from keras_largeout.replicas._tensorflow import resource_variable_class, unread_variable_class
 from keras_largeout.replicas.hosts import hosts_of, replicas_here
 
@@ -14,7 +14,7 @@ _SYNCHRONOUS = (
     tf.distribute.MultiWorkerMirroredStrategy,
     tf.distribute.OneDeviceStrategy,
 )
-_state = threading.local()  # `devices` of `shard_over`
+_sharded_over = contextvars.ContextVar("keras_largeout_shard_over", default=None)
 _reserved = weakref.WeakKeyDictionary()  # strategy -> device name -> bytes
 
 
@@ -28,7 +28,7 @@ def table_devices():
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
-        return getattr(_state, "devices", None) or (None,)
+        return _sharded_over.get() or (None,)
     if isinstance(strategy, _SYNCHRONOUS):
         hosts = hosts_of(strategy)
         return tuple(strategy.extended.worker_devices) if hosts.is_alone else hosts.devices
@@ -42,18 +42,13 @@ def table_devices():
     return (None,)
 
 
-@contextlib.contextmanager
 def shard_over(devices):
-    """A context in which tables are cut over devices, though one replica alone computes with them.
+    """Return a context in which tables are cut over devices, though one replica alone computes with them.
 
     Args:
         devices: sequence of names; the first one has what a strategy would copy to all.
     """
-    before, _state.devices = getattr(_state, "devices", None), tuple(devices)
-    try:
-        yield
-    finally:
-        _state.devices = before
+    return setting(_sharded_over, tuple(devices))
 
 
 def processes(job):

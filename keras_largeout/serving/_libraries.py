@@ -10,6 +10,8 @@ import importlib
 
 import numpy as np
 
+from keras_largeout._checks import check_one_of
+
 
 def load_library(name):
     """Return the class that stands for a library.
@@ -18,8 +20,7 @@ def load_library(name):
         ValueError: it is not one of `LIBRARIES`.
         ImportError: it is not installed.
     """
-    if name not in LIBRARIES:
-        raise ValueError(f"`library` must be one of {sorted(LIBRARIES)}. Received: library={name!r}")
+    check_one_of("library", name, sorted(LIBRARIES))
     graph, package = LIBRARIES[name]
     try:
         importlib.import_module(name)

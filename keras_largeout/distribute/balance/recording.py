@@ -1,14 +1,14 @@
 """Records which rows of which tables a model looks up, inside the context `recording`."""
 
-import contextlib
-import threading
+import contextvars
 
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout._context import setting
 from keras_largeout.ops.embedding.kinds import values_of
 
-_state = threading.local()
+_recorder = contextvars.ContextVar("keras_largeout_recorder", default=None)
 
 
 class Recorder:
@@ -33,19 +33,13 @@ class Recorder:
         return total if total.any() else None
 
 
-@contextlib.contextmanager
 def recording(recorder):
-    """A context in which eager calls of layers in this thread report the ids that they look up."""
-    before = getattr(_state, "recorder", None)
-    _state.recorder = recorder
-    try:
-        yield recorder
-    finally:
-        _state.recorder = before
+    """Return a context in which eager calls of layers in this thread report the ids that they look up."""
+    return setting(_recorder, recorder)
 
 
 def record(name, ids):
     """Reports the ids that the layer `name` looks up. Does nothing outside `recording`, or in a graph."""
-    recorder = getattr(_state, "recorder", None)
+    recorder = _recorder.get()
     if recorder is not None and tf.executing_eagerly():
         recorder.add(name, values_of(ids))

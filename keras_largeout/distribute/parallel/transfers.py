@@ -1,15 +1,16 @@
 """The traffic between devices after `parallelize` placed the layers of a model, counted in its steps."""
 
-import contextlib
-import threading
+import contextvars
 
 import numpy as np
 import tensorflow as tf
 
+from keras_largeout._context import setting
 from keras_largeout.replicas.devices import plain_variable
 from keras_largeout.tables.shard import ShardVariable
 
-_state = threading.local()  # `counter`: that which counts while a step is traced
+#: That which counts while a step is traced.
+_counter = contextvars.ContextVar("keras_largeout_transfers", default=None)
 _HOST = "CPU:0"
 
 
@@ -20,7 +21,7 @@ def note_transfer(value, source, target):
         value: dense tensor.
         source, target: names of devices.
     """
-    counter = getattr(_state, "counter", None)
+    counter = _counter.get()
     if counter is not None and source != target and isinstance(value, tf.Tensor):
         counter.note(value, source, target)
 
@@ -41,14 +42,10 @@ class TransferCounter:
             self._bytes = plain_variable(np.zeros([len(devices)] * 2, np.int64), trainable=False)
             self._steps = plain_variable(np.int64(0), trainable=False)
 
-    @contextlib.contextmanager
     def counting(self):
-        """A context in which all transfers traced are counted."""
-        self._noted, _state.counter = [], self
-        try:
-            yield
-        finally:
-            _state.counter = None
+        """Return a context in which all transfers traced are counted, and those before it are forgotten."""
+        self._noted = []
+        return setting(_counter, self)
 
     def note(self, value, source, target):
         """See `note_transfer`."""

@@ -3,26 +3,14 @@
 import argparse
 import importlib
 import importlib.util
-import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 
 from benchmarks import _table, quality
+from benchmarks.quality._rows import run_apart
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 TABLES = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("[a-z]*.py"))
-
-
-def run_apart(table, row, argv):
-    """Return the columns of a row; None if it failed. Its process has its own memory."""
-    print(f"\n== {row}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "row.json"
-        command = [sys.executable, "-m", "benchmarks.quality", table, "--row", row, "--json", str(path)]
-        done = subprocess.run([*command, *argv], check=False)
-        return None if done.returncode else json.loads(path.read_text())
 
 
 def cells(found):
@@ -67,14 +55,9 @@ def main(argv=None):
     add("--json", metavar="FILE", help="also write everything as JSON")
     add("--markdown", metavar="FILE", help="also write a Markdown table")
     add("--plots", metavar="DIR", help="also draw TABLE.png")
-    add("--row", help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args(argv)
     sys.path.insert(0, str(EXAMPLES))
     table = importlib.import_module(f"benchmarks.quality.{options.table}")
-    if options.row:
-        columns = table.run(options.row, rest)
-        pathlib.Path(options.json).write_text(json.dumps(columns))
-        return 0
     rows = [row for row in table.ROWS if not options.only or any(text in row for text in options.only)]
     for row, package in getattr(table, "NEEDS", {}).items():
         if row in rows and importlib.util.find_spec(package) is None:

@@ -14,12 +14,13 @@
 //   device.Backward(layer, gradients, step, /*input_gradient=*/true, &bad);  // updates in place
 //   device.LayBack(d_x);
 //
-// Bounds of the speed: per class K (weight + index) bytes from memory, and K gathers of batch floats from the
-// cache that holds the inputs; the gradient of the inputs is a read-modify-write of as many. T is float or
-// bfloat16 (arithmetic is float32), Id uint16_t or uint32_t. Arrays are in the memory of the device, except
-// labels (FanInPositives), which are sorted on the host. Results do not depend on the number of threads; on a
-// GPU every run gives the same bits (no float atomics: every sum has an order that depends on the sizes and
-// on how much shared memory a block may have), equal to a CPU's up to float32 rounding.
+// Bounds of the speed: per class K (weight + index) bytes from memory, and K gathers of batch floats (bfloat16
+// on a GPU whose inputs are) from the cache that holds the inputs; the gradient of the inputs is a
+// read-modify-write of as many floats. T is float or bfloat16 (arithmetic is float32), Id uint16_t or
+// uint32_t. Arrays are in the memory of the device, except labels (FanInPositives), which are sorted on the
+// host. Results do not depend on the number of threads; on a GPU every run gives the same bits (no float
+// atomics: every sum has an order that depends on the sizes and on how much shared memory a block may have),
+// equal to a CPU's up to float32 rounding.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_H_
 #define LARGEOUT_FAN_IN_FAN_IN_H_
 
@@ -159,7 +160,7 @@ class FanIn {
   using Call = C;
   FanIn(const Call& call, const FanInBatch& batch) : call_(call), batch_(batch) {}
 
-  // inputs [size, inputs]; X: float or bfloat16.
+  // inputs [size, inputs]; X: float or bfloat16, which has the results of the same values in float.
   template <typename X>
   int LayOut(const X* inputs);
 
@@ -198,6 +199,7 @@ class FanIn {
   const Call call_;
   const FanInBatch batch_;
   float *blocks_ = nullptr, *d_blocks_ = nullptr;  // [blocks, inputs, width]
+  bfloat16* narrow_blocks_ = nullptr;  // in the place of `blocks_`, on a GPU whose inputs are bfloat16
 };
 
 using FanInCpu = FanIn<CpuCall>;

@@ -10,18 +10,17 @@ namespace {
 constexpr int kTile = 32;  // inputs, or classes, that are turned together
 
 template <typename X>
-__global__ void __launch_bounds__(kThreads) LayOut(FanInBatch batch, const X* x, float* blocks) {
-  __shared__ float tile[kTile][33];
+__global__ void __launch_bounds__(kThreads) LayOut(FanInBatch batch, const X* x, X* blocks) {
+  __shared__ X tile[kTile][33];
   const int lane = Lane(), width = batch.width;
   const int64_t first = int64_t{blockIdx.x} * kTile, columns = min(int64_t{kTile}, batch.inputs - first);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
     for (int e = Warp(); e < width; e += kWarps) {
-      tile[lane][e] =
-          e < lanes && lane < columns ? GpuToFloat(x[(example + e) * batch.inputs + first + lane]) : 0.f;
+      tile[lane][e] = e < lanes && lane < columns ? x[(example + e) * batch.inputs + first + lane] : X();
     }
     __syncthreads();
-    float* out = blocks + (block * batch.inputs + first) * width;
+    X* out = blocks + (block * batch.inputs + first) * width;
     for (int i = threadIdx.x; i < columns * width; i += kThreads) out[i] = tile[i / width][i % width];
     __syncthreads();
   }
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) LayBack(FanInBatch batch, const floa
 
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads)
-    Logits(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, float* logits, Verdict* verdict) {
+    Logits(FanInLayer<T, Id> layer, FanInBatch batch, InputBlocks blocks, float* logits, Verdict* verdict) {
   __shared__ float tile[kTile][33];
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = int64_t{blockIdx.x} * kTile, rows = min(int64_t{kTile}, layer.classes - first);
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width, lanes = min(int64_t{width}, batch.size - example);
-    const float* inputs = blocks + block * batch.inputs * width;
+    const InputBlocks inputs = blocks + block * batch.inputs * width;
     RowStart<T, Id> next = StartRow(layer, first + Warp(), layer.classes);
     for (int r = Warp(); r < rows; r += kWarps) {
       const RowStart<T, Id> start = next;
@@ -94,11 +93,17 @@ using namespace fan_in_gpu;
 template <>
 template <typename X>
 int FanInGpu::LayOut(const X* inputs) {
-  blocks_ = call_.scratch->Take<float>(batch_.floats());
-  if (blocks_ == nullptr) return kNoMemory;
+  X* blocks = call_.scratch->Take<X>(batch_.floats());
+  if (blocks == nullptr) return kNoMemory;
+  blocks_ = nullptr, narrow_blocks_ = nullptr;
+  if constexpr (std::is_same_v<X, bfloat16>) {
+    narrow_blocks_ = blocks;
+  } else {
+    blocks_ = blocks;
+  }
   if (batch_.floats() == 0) return 0;
   return Launch(fan_in_gpu::LayOut<X>, Grid(Blocks(batch_.inputs, kTile), batch_), kThreads, 0, call_.stream,
-                batch_, inputs, blocks_);
+                batch_, inputs, blocks);
 }
 
 template <>
@@ -119,7 +124,8 @@ int FanInGpu::Logits(const FanInLayer<T, Id>& layer, float* logits, int64_t* bad
   if (verdict == nullptr) return kNoMemory;
   LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
   LARGEOUT_RETURN_IF_ERROR(Launch(fan_in_gpu::Logits<T, Id>, Grid(Blocks(layer.classes, kTile), batch_),
-                                  kThreads, 0, call_.stream, layer, batch_, blocks_, logits, verdict));
+                                  kThreads, 0, call_.stream, layer, batch_,
+                                  InputBlocks(blocks_, narrow_blocks_), logits, verdict));
   return EndWithVerdict(verdict, layer.inputs, call_.stream, call_.late, bad);
 }
 

@@ -11,14 +11,14 @@ namespace fan_in_gpu {
 namespace {
 
 template <typename Apply>
-int ApplyRows(Indices indices, int64_t count, bool checked, const FanInBatch& batch, const float* blocks,
+int ApplyRows(Indices indices, int64_t count, bool checked, const FanInBatch& batch, InputBlocks blocks,
               const GradientChunk& chunk, const Apply& apply, Verdict* verdict, GpuStream stream) {
   return Launch(RowGradients<Apply>, Blocks(chunk.rows, kWarps), kThreads, 0, stream, indices, count, checked,
                 batch, blocks, chunk, apply, verdict);
 }
 
 template <typename T, typename Id>
-int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, InputBlocks blocks,
               const GradientChunk& chunk, const FanInStep<T>& step, Verdict* verdict, GpuStream stream) {
   return WithApply(step, layer.fan_in, [&](const auto& apply) {
     if constexpr (std::is_same<std::decay_t<decltype(apply)>, Leave>::value) return 0;
@@ -28,7 +28,7 @@ int ApplyStep(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const flo
 }
 
 template <typename T, typename Id>
-int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, InputBlocks blocks,
                const GradientsOnGpu& gradients, const FanInStep<T>& step, const FusedKept<T>& kept,
                Verdict* verdict, GpuStream stream) {
   const int rows = FusedRowsOfWarp(kept.chunk.rows);
@@ -41,7 +41,7 @@ int ApplyFused(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const fl
 }
 
 template <typename T, typename Id>
-int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+int ApplyFusedWithSums(const FanInLayer<T, Id>& layer, const FanInBatch& batch, InputBlocks blocks,
                        const GradientsOnGpu& gradients, const FanInStep<T>& step, const RangeSums& sums,
                        int sum_bytes, Verdict* verdict, GpuStream stream) {
   const FusedRanges ranges(layer.classes);
@@ -64,6 +64,7 @@ template <typename T, typename Id>
 int FanInGpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gradients,
                        const FanInStep<T>& step, bool input_gradient, int64_t* bad) {
   *bad = -1;
+  const InputBlocks inputs(blocks_, narrow_blocks_);
   GradientsOnGpu from;
   LARGEOUT_RETURN_IF_ERROR(ToGpu(gradients, call_, &from));
   Arena arena(call_.scratch);
@@ -79,13 +80,13 @@ int FanInGpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gra
     d_blocks_ = sums.sums = arena.Take<float>(sums.ranges * sums.floats);
     LARGEOUT_RETURN_IF_ERROR(arena.error());
     LARGEOUT_RETURN_IF_ERROR(
-        ApplyFusedWithSums(layer, batch_, blocks_, from, step, sums, sum_bytes, verdict, call_.stream));
+        ApplyFusedWithSums(layer, batch_, inputs, from, step, sums, sum_bytes, verdict, call_.stream));
     return end();
   }
   if (fused && !input_gradient) {
     const FusedKept<T> all{
         {nullptr, nullptr, 0, layer.classes}, {batch_.inputs, layer.fan_in}, nullptr, false, nullptr};
-    LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, blocks_, from, step, all, verdict, call_.stream));
+    LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, inputs, from, step, all, verdict, call_.stream));
     return end();
   }
   const ChunkMemory memory(layer.classes, input_gradient ? layer.fan_in : 0, batch_, &arena);
@@ -105,20 +106,20 @@ int FanInGpu::Backward(const FanInLayer<T, Id>& layer, const FanInGradients& gra
             cudaMemsetAsync(chunk.state, kNoGradient, chunk.rows * batch_.blocks, call_.stream));
         LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch_, chunk, sums, call_.stream));
       }
-      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, blocks_, from, step,
+      LARGEOUT_RETURN_IF_ERROR(ApplyFused(layer, batch_, inputs, from, step,
                                           {chunk, sums.kind, sums.sort.words, sparse, old_weights}, verdict,
                                           call_.stream));
       LARGEOUT_RETURN_IF_ERROR(AddToInputs(old_weights, layer.fan_in, batch_, chunk, sums, call_.stream));
       continue;
     }
-    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, blocks_, from, chunk, verdict, call_.stream));
+    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, inputs, from, chunk, verdict, call_.stream));
     // The inputs' gradient first: it takes the weights as they were.
     if (input_gradient) {
       LARGEOUT_RETURN_IF_ERROR(WordsOfConnections(layer, batch_, chunk, sums, call_.stream));
       LARGEOUT_RETURN_IF_ERROR(
           AddToInputs(layer.weights + first * layer.fan_in, layer.fan_in, batch_, chunk, sums, call_.stream));
     }
-    LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch_, blocks_, chunk, step, verdict, call_.stream));
+    LARGEOUT_RETURN_IF_ERROR(ApplyStep(layer, batch_, inputs, chunk, step, verdict, call_.stream));
   }
   return end();
 }
@@ -129,6 +130,7 @@ int FanInGpu::CandidateGradient(const FanInLayer<T, Id>& layer, const FanInGradi
                                 const int32_t* candidates, int64_t first_row, int64_t rows, int64_t count,
                                 float* d_weights, int64_t* bad, int64_t* bad_candidate) {
   *bad = *bad_candidate = -1;
+  const InputBlocks inputs(blocks_, narrow_blocks_);
   GradientsOnGpu from;
   LARGEOUT_RETURN_IF_ERROR(ToGpu(gradients, call_, &from));
   Arena arena(call_.scratch);
@@ -138,9 +140,9 @@ int FanInGpu::CandidateGradient(const FanInLayer<T, Id>& layer, const FanInGradi
   LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
   for (int64_t at = 0; at < rows; at += memory.rows) {
     GradientChunk chunk = memory.At(first_row + at, first_row + rows);
-    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, blocks_, from, chunk, verdict, call_.stream));
+    LARGEOUT_RETURN_IF_ERROR(ChunkGradients(layer, batch_, inputs, from, chunk, verdict, call_.stream));
     chunk.first = at;  // of candidates and d_weights
-    LARGEOUT_RETURN_IF_ERROR(ApplyRows(Indices(candidates + at * count), count, false, batch_, blocks_, chunk,
+    LARGEOUT_RETURN_IF_ERROR(ApplyRows(Indices(candidates + at * count), count, false, batch_, inputs, chunk,
                                        Write<float>{d_weights, nullptr}, verdict, call_.stream));
   }
   return ReadVerdict(verdict, call_.stream, bad, bad_candidate);

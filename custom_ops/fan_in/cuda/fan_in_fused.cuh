@@ -7,8 +7,8 @@
 // (fan_in_input_gradient.cuh). Not so of few inputs (fan_in_fused_sums.cuh).
 //
 // Bounds, for each of `classes x fan_in` connections: weight, index and slots read, weight and slots written;
-// one run of 64 or 128 bytes for each block of examples gathered from the cache that holds the inputs (two
-// without this); 6 flops for each example.
+// one run of 64 or 128 bytes (bfloat16: 32 or 64) for each block of examples gathered from the cache that
+// holds the inputs (two without this); 6 flops for each example.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_FUSED_CUH_
 
@@ -71,7 +71,7 @@ struct FusedStep {
   using Apply = ApplyT;
   FusedLayer<T> layer;
   FanInBatch batch;
-  const float* inputs;
+  InputBlocks inputs;
   GradientsOnGpu from;
   Apply apply;
   Verdict* verdict;
@@ -122,7 +122,9 @@ struct FusedStep {
       bool has = false;
       if (Active(row, block)) {
         float4 x[Vec4Lanes::kLoads], products = make_float4(0.f, 0.f, 0.f, 0.f);
-        vec4.Read(connections, fan_in, inputs + block * batch.inputs * width, x);
+        (inputs + block * batch.inputs * width).Call([&](const auto* at) {
+          vec4.Read(connections, fan_in, at, x);
+        });
         vec4.AddProducts(connections, fan_in, x, &products);
         g = Gradient(row, block, bias + vec4.SumOfExample(products), &labels[block]);
         has = __any_sync(kAll, g != 0.f) != 0;

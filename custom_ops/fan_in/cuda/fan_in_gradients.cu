@@ -12,7 +12,7 @@ constexpr int kTile = 32;
 
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads)
-    OfLoss(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, GradientsOnGpu from,
+    OfLoss(FanInLayer<T, Id> layer, FanInBatch batch, InputBlocks blocks, GradientsOnGpu from,
            GradientChunk chunk, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <typename T, typename Id>
-int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, InputBlocks blocks,
                    const GradientsOnGpu& from, const GradientChunk& chunk, Verdict* verdict,
                    GpuStream stream) {
   if (batch.size == 0 || chunk.rows == 0) return 0;
@@ -91,8 +91,8 @@ int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, cons
                 batch, blocks, from, chunk, verdict);
 }
 
-#define LARGEOUT_GRADIENTS(T, Id)                                                               \
-  template int ChunkGradients<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, const float*, \
+#define LARGEOUT_GRADIENTS(T, Id)                                                              \
+  template int ChunkGradients<T, Id>(const FanInLayer<T, Id>&, const FanInBatch&, InputBlocks, \
                                      const GradientsOnGpu&, const GradientChunk&, Verdict*, GpuStream);
 LARGEOUT_GRADIENTS(float, uint16_t)
 LARGEOUT_GRADIENTS(float, uint32_t)

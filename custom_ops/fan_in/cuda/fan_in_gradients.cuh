@@ -40,7 +40,7 @@ struct ChunkMemory {
 
 // fan_in_gradients.cu: launches what fills the chunk; indices are checked there.
 template <typename T, typename Id>
-int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, const float* blocks,
+int ChunkGradients(const FanInLayer<T, Id>& layer, const FanInBatch& batch, InputBlocks blocks,
                    const GradientsOnGpu& from, const GradientChunk& chunk, Verdict* verdict,
                    GpuStream stream);
 
@@ -78,7 +78,7 @@ class LossGradient {
 // gradient are known to be in range.
 template <typename Apply>
 __global__ void __launch_bounds__(kThreads, 3)
-    RowGradients(Indices indices, int64_t count, bool checked, FanInBatch batch, const float* blocks,
+    RowGradients(Indices indices, int64_t count, bool checked, FanInBatch batch, InputBlocks blocks,
                  GradientChunk chunk, Apply apply, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
@@ -105,9 +105,11 @@ __global__ void __launch_bounds__(kThreads, 3)
         const int64_t at = block * chunk.rows + r;
         if (chunk.state[at] != kHasGradient) continue;
         const float g = lane < width ? chunk.values[at * width + lane] : 0.f;
-        float4 x[Vec4Lanes::kLoads];
-        vec4.Read(stage[Warp()], n, blocks + block * batch.inputs * width, x);
-        Vec4Lanes::AddGradients(vec4.OfExamples(g), x, sums);
+        (blocks + block * batch.inputs * width).Call([&](const auto* at) {
+          float4 x[Vec4Lanes::kLoads];
+          vec4.Read(stage[Warp()], n, at, x);
+          Vec4Lanes::AddGradients(vec4.OfExamples(g), x, sums);
+        });
       }
       __syncwarp();  // the stage has been read
     }

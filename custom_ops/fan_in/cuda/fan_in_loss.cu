@@ -83,7 +83,7 @@ __device__ __forceinline__ LaneSums JoinWarps(LaneSums own, LaneSums (*all)[32])
 // sums: [blocks, thread blocks, width].
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads, 3)
-    ForwardRanges(FanInLayer<T, Id> layer, FanInBatch batch, const float* blocks, FanInLoss loss,
+    ForwardRanges(FanInLayer<T, Id> layer, FanInBatch batch, InputBlocks blocks, FanInLoss loss,
                   PositivesOnGpu positives, uint8_t* active, Ranges ranges, LaneSums* sums,
                   Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int64_t block = blockIdx.y; block < batch.blocks; block += gridDim.y) {
     const int64_t example = block * width + lane;
     const bool used = lane < width && example < batch.size;
-    const float* inputs = blocks + block * batch.inputs * width;
+    const InputBlocks inputs = blocks + block * batch.inputs * width;
     uint8_t* bytes = active == nullptr ? nullptr : active + block * ((layer.classes + 7) / 8);
     LabelCursor labels(positives, block, begin);
     LaneSums own = LaneSums::Nothing();
@@ -169,9 +169,10 @@ int FanInGpu::LossForward(const FanInLayer<T, Id>& layer, FanInLoss loss, const 
   LARGEOUT_RETURN_IF_ERROR(ToGpu(positives, call_, &on_gpu));
   LARGEOUT_RETURN_IF_ERROR(ClearVerdict(verdict, call_.stream));
   if (ranges.count > 0) {
-    LARGEOUT_RETURN_IF_ERROR(Launch(
-        ForwardRanges<T, Id>, Grid(of_ranges, batch_), kThreads, 0, call_.stream, layer, batch_, blocks_,
-        loss, on_gpu, loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums, verdict));
+    LARGEOUT_RETURN_IF_ERROR(Launch(ForwardRanges<T, Id>, Grid(of_ranges, batch_), kThreads, 0, call_.stream,
+                                    layer, batch_, InputBlocks(blocks_, narrow_blocks_), loss, on_gpu,
+                                    loss == FanInLoss::kSquaredHinge ? out.active : nullptr, ranges, sums,
+                                    verdict));
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(AddSums, GridStrideBlocks(batch_.blocks, 65535), kAddThreads, 0,
                                   call_.stream, batch_, loss, of_ranges, sums, out));

@@ -1,5 +1,5 @@
 // Private to the .cu files of fan_in: what a warp does with one class. A lane is an example of the block; in
-// blocks of 16 examples what the upper lanes compute is not used. Inputs are read 16 bytes a lane: 4 or 8
+// blocks of 16 examples what the upper lanes compute is not used. Inputs are read 4 examples a lane: 4 or 8
 // connections by one load (fan_in_vec4.cuh).
 #ifndef LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_ROW_CUH_
@@ -106,7 +106,7 @@ __device__ __forceinline__ RowStart<T, Id> StartRow(const FanInLayer<T, Id>& lay
 // [inputs, width]; stage: 32 of the warp's own.
 template <typename T, typename Id>
 __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t row,
-                                         const RowStart<T, Id>& start, const float* inputs,
+                                         const RowStart<T, Id>& start, const InputBlocks& inputs,
                                          const Vec4Lanes& vec4, Connection* stage, float* logit) {
   const int lane = Lane();
   Id index = start.index;
@@ -121,9 +121,11 @@ __device__ __forceinline__ bool RowLogit(const FanInLayer<T, Id>& layer, int64_t
     if (!__all_sync(kAll, lane >= n || InRange(index, layer.inputs))) return false;
     stage[lane] = {static_cast<int32_t>(index), GpuToFloat(weight)};
     __syncwarp();
-    float4 x[Vec4Lanes::kLoads];
-    vec4.Read(stage, n, inputs, x);
-    vec4.AddProducts(stage, n, x, &sum);
+    inputs.Call([&](const auto* at) {
+      float4 x[Vec4Lanes::kLoads];
+      vec4.Read(stage, n, at, x);
+      vec4.AddProducts(stage, n, x, &sum);
+    });
     __syncwarp();  // the stage has been read
   }
   *logit = start.bias + vec4.SumOfExample(sum);

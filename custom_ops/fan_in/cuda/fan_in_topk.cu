@@ -76,8 +76,8 @@ struct Heap {
 };
 
 template <typename T, typename Id>
-__global__ void __launch_bounds__(kThreads) BestOfRanges(FanInLayer<T, Id> layer, FanInBatch batch,
-                                                         const float* inputs, Best best, Verdict* verdict) {
+__global__ void __launch_bounds__(kThreads)
+    BestOfRanges(FanInLayer<T, Id> layer, FanInBatch batch, InputBlocks inputs, Best best, Verdict* verdict) {
   __shared__ Connection stage[kWarps][32];
   const int lane = Lane(), width = batch.width;
   const Vec4Lanes vec4(width);
@@ -177,7 +177,7 @@ int FanInGpu::TopK(const FanInLayer<T, Id>& layer, int64_t k, float* scores, Out
   for (int64_t block = 0; block < batch_.blocks; ++block) {
     const int64_t example = block * batch_.width,
                   lanes = std::min<int64_t>(batch_.width, batch_.size - example);
-    const float* inputs = blocks_ + block * batch_.inputs * batch_.width;
+    const InputBlocks inputs = InputBlocks(blocks_, narrow_blocks_) + block * batch_.inputs * batch_.width;
     LARGEOUT_RETURN_IF_ERROR(Launch(BestOfRanges<T, Id>, Blocks(best.ranges, kWarps), kThreads, 0,
                                     call_.stream, layer, batch_, inputs, best, verdict));
     LARGEOUT_RETURN_IF_ERROR(Launch(Merge<Out>, static_cast<unsigned>(lanes), kThreads, 0, call_.stream, best,

@@ -1,6 +1,8 @@
-// Private to the .cu files of fan_in: inputs as a warp reads them, 16 bytes a lane.
+// Private to the .cu files of fan_in: inputs as a warp reads them, 4 a lane: 16 bytes, or 8 of bfloat16.
 #ifndef LARGEOUT_FAN_IN_FAN_IN_VEC4_CUH_
 #define LARGEOUT_FAN_IN_FAN_IN_VEC4_CUH_
+
+#include <type_traits>
 
 #include "common/cuda/cuda.h"
 
@@ -18,9 +20,43 @@ struct Connection {
   float weight;
 };
 
-// Reads inputs by a warp, a float4 for each lane: the lanes of a group have the examples of one connection
-// among them, 4 each. Of 32 connections a group has as many as it has lanes, those whose numbers are these
-// lanes'.
+// Inputs [blocks, inputs, width] of either type, as `Indices` (fan_in_row.cuh) are of either width.
+class InputBlocks {
+ public:
+  // One of them is null.
+  InputBlocks(const float* wide, const bfloat16* narrow)
+      : at_(narrow == nullptr ? static_cast<const void*>(wide) : narrow), narrow_(narrow != nullptr) {}
+
+  __host__ __device__ InputBlocks operator+(int64_t values) const {
+    const int64_t size = narrow_ ? sizeof(bfloat16) : sizeof(float);
+    return {static_cast<const char*>(at_) + values * size, narrow_};
+  }
+  // Calls with(blocks), a pointer of their type.
+  template <typename With>
+  __device__ __forceinline__ void Call(const With& with) const {
+    if (narrow_) {
+      with(static_cast<const bfloat16*>(at_));
+    } else {
+      with(static_cast<const float*>(at_));
+    }
+  }
+
+ private:
+  __host__ __device__ InputBlocks(const void* at, bool narrow) : at_(at), narrow_(narrow) {}
+
+  const void* at_;
+  bool narrow_;
+};
+
+__device__ __forceinline__ float4 ToFloat4(const float4& v) { return v; }
+// Of 4 bfloat16.
+__device__ __forceinline__ float4 ToFloat4(const uint2& v) {
+  return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                     __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
+
+// Reads inputs by a warp, 4 for each lane: the lanes of a group have the examples of one connection among
+// them. Of 32 connections a group has as many as it has lanes, those whose numbers are these lanes'.
 class Vec4Lanes {
  public:
   static constexpr int kLoads = 8;  // of a group; in blocks of 16 examples 4
@@ -32,14 +68,18 @@ class Vec4Lanes {
         part_(Lane() & (lanes_ - 1)) {}
 
   // Reads the inputs of `count` connections from a block; zeros beyond.
-  __device__ __forceinline__ void Read(const Connection* connections, int count, const float* block,
+  template <typename X>
+  __device__ __forceinline__ void Read(const Connection* connections, int count, const X* block,
                                        float4 (&x)[kLoads]) const {
     const int own = Own(count);
+    std::decay_t<decltype(Row(block, 0))> read[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (i < own) x[i] = Row(block, static_cast<uint32_t>(connections[first_ + i].input));
+      read[i] = {};
+      if (i < own) read[i] = Row(block, static_cast<uint32_t>(connections[first_ + i].input));
     }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) x[i] = ToFloat4(read[i]);
   }
 
   // Adds weight * x of each connection.
@@ -71,8 +111,10 @@ class Vec4Lanes {
 
   // This lane's part of a row of a block [rows, width].
   __device__ __forceinline__ const float4& Row(const float* block, uint32_t row) const {
-    const char* from = reinterpret_cast<const char*>(block) + part_ * sizeof(float4);
-    return *reinterpret_cast<const float4*>(from + uint64_t{row} * stride_);
+    return RowAs<float4>(block, row);
+  }
+  __device__ __forceinline__ const uint2& Row(const bfloat16* block, uint32_t row) const {
+    return RowAs<uint2>(block, row);
   }
   __device__ __forceinline__ float4& Row(float* block, uint32_t row) const {
     return const_cast<float4&>(Row(static_cast<const float*>(block), row));
@@ -115,6 +157,14 @@ class Vec4Lanes {
   }
 
  private:
+  // Four: 4 examples in memory.
+  template <typename Four>
+  __device__ __forceinline__ const Four& RowAs(const void* block, uint32_t row) const {
+    constexpr uint32_t kShare = sizeof(float4) / sizeof(Four);
+    const char* from = static_cast<const char*>(block) + part_ * sizeof(Four);
+    return *reinterpret_cast<const Four*>(from + uint64_t{row} * (stride_ / kShare));
+  }
+
   // Adds the sums of the lane at this distance: each keeps one half of them.
   template <int kHalf>
   __device__ __forceinline__ static void Halve(float (&v)[kLoads]) {
@@ -129,7 +179,7 @@ class Vec4Lanes {
   // The number of connections, of `count`, that this group has.
   __device__ __forceinline__ int Own(int count) const { return min(count - first_, lanes_); }
 
-  uint32_t stride_;  // bytes of a connection's examples
+  uint32_t stride_;  // bytes of a connection's examples in float
   int lanes_, first_, part_;
 };
 

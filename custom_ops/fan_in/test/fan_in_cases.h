@@ -138,33 +138,31 @@ void NothingAtAll() {
 }
 
 // Inputs of bfloat16 do what the same values do as float32; their gradients are rounded.
+template <typename Device, typename T, typename Id>
+void CheckBFloat16Inputs(FanInProblem<T, Id> p, FanInLoss loss, const FanInOptions& options) {
+  p.RoundInputs();
+  const FanInOutput<T> got = ComputeFanIn<Device>(p, loss, options);
+  p.narrow = false;
+  CHECK_TRUE((got == ComputeFanIn<Device>(p, loss, options)));
+}
+
 template <typename Device>
 void BFloat16Inputs() {
-  for (const int64_t size : {5, 33}) {
-    FanInProblem<float, uint16_t> p(90, 70, 70, size, 1);  // every class has every input
-    std::vector<bfloat16> x(p.x.size());
-    for (size_t i = 0; i < x.size(); ++i) {
-      FromFloat(p.x[i], &x[i]);
-      p.x[i] = ToFloat(x[i]);
+  const FanInOptions sgd{FanInRule::kSgd}, adam{FanInRule::kLazyAdam};
+  uint64_t seed = 0;
+  for (const FanInLoss loss : kFanInAllLosses) {
+    for (const int64_t size : {1, 5, 16, 33}) {  // every class has every input
+      CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(90, 70, 70, size, ++seed), loss, {});
+      CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(91, 31, 71, size, ++seed), loss, adam);
     }
-    const FanInOutput<float> want = ComputeFanIn<Device>(p, FanInLoss::kBinaryCrossentropy, {});
-    const LayerOn<Device, float, uint16_t> on(p);
-    const ArrayOf<Device, bfloat16> short_x(x), d_x(Unwritten<bfloat16>(size * 70));
-    const ArrayOf<Device, float> logits(Unwritten<float>(size * 90)), d_weights(90 * 70), d_bias(90);
-    TestCall<typename Device::Call> call;
-    Device device(call.get(), p.batch);
-    FanInStep<float> step;
-    step.weights = d_weights.get(), step.bias = d_bias.get();
-    int64_t bad;
-    CHECK_TRUE(device.LayOut(short_x.get()) == 0 && device.Logits(on.layer, logits.get(), &bad) == 0);
-    CHECK_TRUE(device.Backward(on.layer, on.gradients(FanInLoss::kBinaryCrossentropy), step, true, &bad) ==
-               0);
-    CHECK_TRUE(device.LayBack(d_x.get()) == 0);
-    CHECK_TRUE(SameBits(logits.Host(), want.logits) && SameBits(d_weights.Host(), want.weights));
-    std::vector<bfloat16> rounded(want.d_x.size());
-    for (size_t i = 0; i < rounded.size(); ++i) FromFloat(want.d_x[i], &rounded[i]);
-    CHECK_TRUE(SameBits(d_x.Host(), rounded));
+    CheckBFloat16Inputs<Device>(FanInProblem<float, uint32_t>(101, 17, 1901, 27, ++seed), loss, sgd);
+    CheckBFloat16Inputs<Device>(FanInProblem<bfloat16, uint16_t>(33, 7, 65, 301, ++seed), loss, sgd);
+    CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(1, 1, 1, 1, ++seed), loss, {});
+    CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(100, 4, 21, 0, ++seed), loss, sgd);
+    CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(0, 4, 21, 5, ++seed), loss, sgd);
   }
+  CheckBFloat16Inputs<Device>(FanInProblem<float, uint16_t>(200, 9, 63, 35, ++seed),
+                              FanInLoss::kBinaryCrossentropy, {FanInRule::kNone, true});
 }
 
 #define LARGEOUT_FAN_IN_CASES(Device)          \

@@ -74,7 +74,7 @@ std::vector<float> CandidateGradient(const FanInProblem<T, Id>& p, const std::ve
   TestCall<typename Device::Call> call(threads);
   Device device(call.get(), p.batch);
   int64_t bad;
-  CHECK_TRUE(device.LayOut(on.x.get()) == 0);
+  CHECK_TRUE(on.LayOut(&device) == 0);
   CHECK_TRUE(device.CandidateGradient(on.layer, on.gradients(FanInLoss::kSquaredHinge), candidates_on.get(),
                                       first, rows, static_cast<int64_t>(candidates.size()) / rows, got.get(),
                                       &bad, bad_candidate) == 0);
@@ -86,7 +86,7 @@ template <typename Device>
 void CandidateGradients() {
   Random random(5);
   for (const int64_t size : {5, 32, 70}) {
-    const FanInProblem<bfloat16, uint16_t> p(300, 6, 50, size, size, true, true, -1.f);
+    FanInProblem<bfloat16, uint16_t> p(300, 6, 50, size, size, true, true, -1.f);
     std::vector<int32_t> candidates(150 * 9);
     for (int32_t& c : candidates) c = static_cast<int32_t>(random.Below(50));
     int64_t bad;
@@ -106,6 +106,11 @@ void CandidateGradients() {
       CandidateGradient<Device>(p, candidates, 100, 150, &bad, 3);
       CHECK_TRUE(bad == at / 9);
     }
+    for (int32_t& c : candidates) c %= 50;
+    p.RoundInputs();
+    const std::vector<float> narrow = CandidateGradient<Device>(p, candidates, 100, 150, &bad);
+    p.narrow = false;
+    CHECK_TRUE(SameBits(narrow, CandidateGradient<Device>(p, candidates, 100, 150, &bad)));
   }
 }
 

@@ -22,11 +22,16 @@ struct LayerOn {
         indices(p.indices),
         bias(p.bias),
         x(p.x),
+        narrow_x(Rounded(p.x)),
+        narrow(p.narrow),
         grad_loss(p.grad_loss),
         positives(PositivesOf(p)),
         layer(p.layer()) {
     layer.weights = weights.get(), layer.indices = indices.get();
     if (!p.bias.empty()) layer.bias = bias.get();
+  }
+  int LayOut(Device* device) const {
+    return narrow ? device->LayOut(narrow_x.get()) : device->LayOut(x.get());
   }
   // Those of a loss; softmax needs more.
   FanInGradients gradients(FanInLoss loss) const {
@@ -37,7 +42,10 @@ struct LayerOn {
 
   const ArrayOf<Device, T> weights;
   const ArrayOf<Device, Id> indices;
-  const ArrayOf<Device, float> bias, x, grad_loss;
+  const ArrayOf<Device, float> bias, x;
+  const ArrayOf<Device, bfloat16> narrow_x;
+  const bool narrow;
+  const ArrayOf<Device, float> grad_loss;
   const FanInPositives positives;
   FanInLayer<T, Id> layer;
 };
@@ -49,7 +57,7 @@ std::vector<float> LogitsOf(const FanInProblem<T, Id>& p, int64_t* bad, int thre
   const ArrayOf<Device, float> logits(Unwritten<float>(p.batch.size * p.classes));
   TestCall<typename Device::Call> call(threads);
   Device device(call.get(), p.batch);
-  CHECK_TRUE(device.LayOut(on.x.get()) == 0 && device.Logits(on.layer, logits.get(), bad) == 0);
+  CHECK_TRUE(on.LayOut(&device) == 0 && device.Logits(on.layer, logits.get(), bad) == 0);
   return logits.Host();
 }
 
@@ -62,7 +70,7 @@ FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const 
   Device device(call.get(), batch);
   FanInOutput<T> out;
   int64_t bad;
-  CHECK_TRUE(device.LayOut(on.x.get()) == 0);
+  CHECK_TRUE(on.LayOut(&device) == 0);
   const ArrayOf<Device, float> logits(Unwritten<float>(batch.size * p.classes));
   CHECK_TRUE(device.Logits(on.layer, logits.get(), &bad) == 0 && bad == -1);
   const bool softmax = loss == FanInLoss::kSoftmax, hinge = loss == FanInLoss::kSquaredHinge;
@@ -107,6 +115,11 @@ FanInOutput<T> ComputeFanIn(const FanInProblem<T, Id>& p, FanInLoss loss, const 
     const ArrayOf<Device, float> d_x(Unwritten<float>(batch.size * p.inputs));
     CHECK_TRUE(device.LayBack(d_x.get()) == 0);
     out.d_x = d_x.Host();
+    if (on.narrow) {
+      const ArrayOf<Device, bfloat16> narrow_d_x(Unwritten<bfloat16>(batch.size * p.inputs));
+      CHECK_TRUE(device.LayBack(narrow_d_x.get()) == 0);
+      CHECK_TRUE(SameBits(narrow_d_x.Host(), Rounded(out.d_x)));
+    }
   }
   return out;
 }

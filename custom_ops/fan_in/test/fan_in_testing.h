@@ -19,6 +19,13 @@ namespace largeout {
 inline constexpr FanInLoss kFanInAllLosses[] = {FanInLoss::kSquaredHinge, FanInLoss::kBinaryCrossentropy,
                                                 FanInLoss::kSoftmax};
 
+// The nearest bfloat16.
+inline std::vector<bfloat16> Rounded(const std::vector<float>& values) {
+  std::vector<bfloat16> rounded(values.size());
+  for (size_t i = 0; i < values.size(); ++i) FromFloat(values[i], &rounded[i]);
+  return rounded;
+}
+
 // A layer with its slots, a batch, labels (some twice, some absent) and gradients of the losses.
 template <typename T, typename Id>
 struct FanInProblem {
@@ -67,6 +74,12 @@ struct FanInProblem {
             static_cast<int64_t>(labels.size()),
             first_class,
             first_class + classes};
+  }
+  // Makes the inputs bfloat16.
+  void RoundInputs() {
+    narrow = true;
+    const std::vector<bfloat16> rounded = Rounded(x);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = ToFloat(rounded[i]);
   }
   float Input(int64_t b, int64_t c, int64_t k) const { return x[b * inputs + indices[c * fan_in + k]]; }
 
@@ -124,6 +137,7 @@ struct FanInProblem {
   int64_t first_class = 1000;
   std::vector<T> weights;
   std::vector<Id> indices;
+  bool narrow = false;  // whether devices are given the inputs as bfloat16
   std::vector<float> bias, x, label_weights, grad_loss;
   std::vector<float> slots[kFanInMaxSlots], bias_slots[kFanInMaxSlots];
   std::vector<int64_t> labels, row_splits;

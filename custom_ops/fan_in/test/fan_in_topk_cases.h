@@ -20,7 +20,7 @@ void CheckTopK(const FanInProblem<T, Id>& p, int64_t k) {
     Device device(three.get(), p.batch), other(one.get(), p.batch);
     int64_t bad;
     const std::vector<float> logits = LogitsOf<Device>(p, &bad);
-    CHECK_TRUE(device.LayOut(on.x.get()) == 0 && other.LayOut(on.x.get()) == 0);
+    CHECK_TRUE(on.LayOut(&device) == 0 && on.LayOut(&other) == 0);
     CHECK_TRUE(device.TopK(on.layer, k, scores_on.get(), rows_on.get(), &bad) == 0 && bad == -1);
     const std::vector<float> scores = scores_on.Host();
     const std::vector<int32_t> rows = rows_on.Host();
@@ -75,10 +75,24 @@ void NanIsLowest() {
   for (const int64_t k : {3, 150, 200}) CheckTopK<Device>(p, k);
 }
 
+template <typename Device>
+void BFloat16Inputs() {
+  for (const int64_t size : {0, 1, 16, 45}) {
+    FanInProblem<float, uint16_t> p(303, 7, 31, size, size);
+    int64_t bad;
+    p.RoundInputs();
+    const std::vector<float> logits = LogitsOf<Device>(p, &bad);
+    CheckTopK<Device>(p, 11);
+    p.narrow = false;
+    CHECK_TRUE(SameBits(logits, LogitsOf<Device>(p, &bad)));
+  }
+}
+
 #define LARGEOUT_FAN_IN_TOPK_CASES(Device) \
   LARGEOUT_CASE(EqualsASort, Device)       \
   LARGEOUT_CASE(Ties, Device)              \
-  LARGEOUT_CASE(NanIsLowest, Device)
+  LARGEOUT_CASE(NanIsLowest, Device)       \
+  LARGEOUT_CASE(BFloat16Inputs, Device)
 
 }  // namespace largeout
 

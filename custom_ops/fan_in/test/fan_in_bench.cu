@@ -24,17 +24,18 @@ struct Sizes {
 };
 
 // Zero where a unit is not active, as after a ReLU.
-std::vector<float> Inputs(const Sizes& s) {
+template <typename X>
+std::vector<X> Inputs(const Sizes& s) {
   Random random(1);
-  std::vector<float> x(s.size * s.inputs);
-  for (float& v : x) v = std::max(0.f, random.Normalish());
+  std::vector<X> x(s.size * s.inputs);
+  for (X& v : x) FromFloat(std::max(0.f, random.Normalish()), &v);
   return x;
 }
 
 constexpr int64_t kCallBytes = int64_t{1} << 30;  // more than a call takes
 
-// whole: also what a loss and its step do not take.
-template <typename T>
+// X: the type of the inputs. whole: also what a loss and its step do not take.
+template <typename T, typename X = float>
 void Run(Bench* bench, const Sizes& s, bool whole) {
   const FanInBatch batch(s.size, s.inputs);
   const int64_t connections = s.classes * s.fan_in;
@@ -44,19 +45,19 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   float* bias = memory.Take<float>(s.classes);
   float* slots[] = {memory.Take<float>(connections), memory.Take<float>(connections)};
   float* bias_slots[] = {memory.Take<float>(s.classes), memory.Take<float>(s.classes)};
-  float* x = memory.Take<float>(s.size * s.inputs);
+  X* x = memory.Take<X>(s.size * s.inputs);
   float* numbers = memory.Take<float>(1024 + 4 * s.size);
   uint8_t* active = memory.Take<uint8_t>(FanInActiveBytes(batch, s.classes));
   BENCH_OK(Launch(BenchFill, 8192, 256, 0, nullptr, slots[0], connections, 1, 0.3f));
   BENCH_OK(Launch(FillWeights<T>, static_cast<unsigned>((connections + 255) / 256), 256, 0, nullptr, slots[0],
                   connections, weights));
   BENCH_OK(cudaMemset(bias, 0, s.classes * sizeof(float)));
-  const std::vector<float> host_x = Inputs(s);
-  BENCH_OK(cudaMemcpy(x, host_x.data(), host_x.size() * sizeof(float), cudaMemcpyHostToDevice));
+  const std::vector<X> host_x = Inputs<X>(s);
+  BENCH_OK(cudaMemcpy(x, host_x.data(), host_x.size() * sizeof(X), cudaMemcpyHostToDevice));
   char name[96];
-  std::snprintf(name, sizeof(name), "%.0fK x %d %s, %d inputs, batch %d", s.classes * 1e-3,
+  std::snprintf(name, sizeof(name), "%.0fK x %d %s, %d %sinputs, batch %d", s.classes * 1e-3,
                 static_cast<int>(s.fan_in), BenchTypeName<T>(), static_cast<int>(s.inputs),
-                static_cast<int>(s.size));
+                sizeof(X) == 2 ? "bfloat16 " : "", static_cast<int>(s.size));
   if (!bench->Runs(name)) return;
 
   int64_t* rows = memory.Take<int64_t>(s.size * 10);
@@ -79,7 +80,7 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   if (whole) {
     bench->Report(name, "draw all connections", bench->Time(draw), connections * 2.0);
     bench->Report(name, "lay out the inputs", bench->Time(lay_out),
-                  4.0 * (s.size * s.inputs + batch.floats()));
+                  1.0 * sizeof(X) * (s.size * s.inputs + batch.floats()));
   }
   lay_out(0);
   taken = memory.used();
@@ -102,7 +103,8 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
   BENCH_OK(CopyToDeviceCuda(hyper_host.data(), 5 * sizeof(float), hyper, nullptr));
 
   const double bytes = connections * (sizeof(T) + 2.0) + s.classes * 4.0;
-  const double gathered = 4.0 * connections * batch.padded();
+  const double gathered = 1.0 * sizeof(X) * connections * batch.padded(),
+               gradients_gathered = 4.0 * connections * batch.padded();
   int64_t bad;
   for (const FanInLoss kind :
        {FanInLoss::kBinaryCrossentropy, FanInLoss::kSoftmax, FanInLoss::kSquaredHinge}) {
@@ -138,9 +140,9 @@ void Run(Bench* bench, const Sizes& s, bool whole) {
                     hinge ? 0.0 : bytes + connections * (sizeof(T) + 8.0 * info.slots));
       // Logits and weights' gradient, by one gather where batch and fan-in are small; and the gradient of the
       // inputs (that of the logit, read and written sum), where it does not stay in shared memory.
-      const bool fused = s.size <= 32 && s.fan_in <= 32, stays = fused && s.inputs <= 1600;
-      const double runs = (fused ? 1 : 2) + (stays ? 0 : 3);
-      if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, runs * gathered);
+      const bool fused = s.size <= 256 && s.fan_in <= 32, stays = s.size <= 32 && fused && s.inputs <= 1600;
+      const double of_step = (fused ? 1 : 2) * gathered + (stays ? 0 : 3) * gradients_gathered;
+      if (!hinge) bench->Report(name, of + ", step " + info.name + ", gathered", t, of_step);
     }
   }
   if (!whole) return;
@@ -176,10 +178,13 @@ int main(int argc, char** argv) {
     few.inputs = 1600;
     Run<bfloat16>(&bench, few, false);
     Run<float>(&bench, few, false);
+    Run<float, bfloat16>(&bench, few, false);
+    Run<float, bfloat16>(&bench, s, false);
   }
   for (const int64_t size : {128, 256}) {
     s.size = size;
     Run<bfloat16>(&bench, s, false);
+    Run<bfloat16, bfloat16>(&bench, s, false);
   }
   s.size = 128;
   Run<float>(&bench, s, false);

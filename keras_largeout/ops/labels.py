@@ -14,6 +14,16 @@ def on_the_host():
     return tf.device("CPU:0") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
 
 
+def is_on_gpu(device):
+    """Return whether `device`, the name that a tensor or an op has, is a GPU."""
+    if not device:
+        return False
+    gpus = (gpu.name for gpu in tf.config.list_logical_devices("GPU"))
+    specs = [tf.DeviceSpec.from_string(name) for name in (device, *gpus)]
+    (kind, *others) = [(spec.device_type, spec.device_index) for spec in specs]
+    return kind in others
+
+
 class LabelLists(NamedTuple):
     """The labels of n tokens.
 

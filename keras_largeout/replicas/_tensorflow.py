@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_largeout._private import private
 from keras_largeout.files.exit_signals import never_leave_inside
 from keras_largeout.ops import _library, export_mode
+from keras_largeout.ops.labels import is_on_gpu
 
 # The versions on which the tests have run. pyproject.toml allows no others.
 KNOWN = ">=2.21,<2.22"
@@ -163,6 +164,51 @@ def without_callbacks():
     finally:
         for callback in callbacks:
             _need(context, "add_op_callback")(callback)
+
+
+def move_to_host(tensor):
+    """Have the host make a tensor of integers that a graph makes of its arguments, and of no variable.
+
+    Why: the batch is in host memory, and what casts, cuts and joins its ids is on the GPU of a replica where
+    Keras or a model has put it. `tf.device` is for ops that are not made yet, and nothing public moves one.
+
+    Returns:
+        bool, whether the tensor is in host memory. If not, its ops stay where they are.
+    """
+    ops, left = set(), [tensor] if tf.config.list_logical_devices("GPU") else []
+    while left:
+        tensor = left.pop()
+        op = tensor.op if tf.is_symbolic_tensor(tensor) else None
+        if op is None:
+            if is_on_gpu(getattr(tensor, "device", None)):
+                return False
+        elif op.type == "Placeholder":
+            left += [outer for outer, inner in getattr(op.graph, "captures", ()) if inner is tensor]
+        elif is_on_gpu(op.device) or not op.device:
+            if not _makes_integers(op):
+                return False
+            left += [] if op in ops else op.inputs
+            ops.add(op)
+    for op in ops:
+        spec = tf.DeviceSpec.from_string(op.device).replace(device_type="CPU", device_index=0)
+        _need(op, "_set_device")(spec.to_string())
+    return True
+
+
+def _makes_integers(op):
+    """Return whether an op makes nothing but integers, bools and strings, of its inputs alone."""
+    kinds = {output.dtype.is_integer or output.dtype in (tf.bool, tf.string) for output in op.outputs}
+    calls = any("func" in attribute.type for attribute in op.op_def.attr)
+    return kinds == {True} and not calls and not op.op_def.is_stateful
+
+
+def is_host_fed(iterator):
+    """Return whether the data of a `tf.distribute.DistributedIterator` are in host memory.
+
+    Why: the `tf.distribute.InputOptions` of its dataset said so, and nothing public of the iterator does.
+    """
+    devices = (device for of_host in _need(iterator, "_iterators") for device in _need(of_host, "_devices"))
+    return not any(map(is_on_gpu, devices))
 
 
 def peer_answers(job, index, seconds):

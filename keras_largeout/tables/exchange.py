@@ -2,8 +2,11 @@
 
 A replica drops duplicate ids and sorts the rest by position. So each shard is asked for one run of rows, and
 the rows come back in that order. Nothing else is sent between devices: forward ids and rows, backward one
-gradient per unique row.
+gradient per unique row. How many rows a shard sends must be known on the host. So where ids are in host
+memory, as those of a batch of `kl.Model` are, they become runs there, and no GPU is waited for.
 """
+
+import contextlib
 
 import numpy as np
 import tensorflow as tf
@@ -11,13 +14,9 @@ import tensorflow as tf
 from keras_largeout.ops.embedding.wrapper import embedding_combine
 from keras_largeout.ops.exchange import partition_ids
 from keras_largeout.ops.labels import on_the_host
+from keras_largeout.replicas._tensorflow import move_to_host
 from keras_largeout.replicas.collectives import AllGather, AllToAll
-from keras_largeout.replicas.devices import (
-    device_scope,
-    per_device_variables,
-    plain_variable,
-    replica_copy,
-)
+from keras_largeout.replicas.devices import device_scope, plain_variable, replica_copy
 from keras_largeout.replicas.exchange_dtype import gather_narrowed
 from keras_largeout.tables.array import HOT
 from keras_largeout.tables.counting import counter_of
@@ -41,17 +40,24 @@ class Exchange:
                 self._in_use = plain_variable(True, trainable=False)
         with tf.init_scope():
             if placement.kind == "explicit":  # positions cover hot rows too
-                self._position_of = _mirrored(placement.table_positions)
+                self._position_of = self._variable(placement.table_positions)
             elif placement.hot is not None:
-                self._hot = _mirrored(placement.hot)
+                self._hot = self._variable(placement.hot)
+
+    def _variable(self, values):
+        """Return a variable in host memory, or on a server: of either there is one for all replicas."""
+        values = np.asarray(values)
+        if self.table.remote:
+            return tf.Variable(values, trainable=False)
+        with tf.device("CPU:0"):
+            return plain_variable(values, trainable=False)
 
     def refresh(self):
         """Takes over the table's new placement, which has the same kind and sizes as the old one."""
         placement = self.table.placement
-        for copies, values in ((self._position_of, "table_positions"), (self._hot, "hot")):
-            for copy in () if copies is None else per_device_variables(copies):
-                with device_scope(copy):
-                    copy.assign(getattr(placement, values))
+        for variable, values in ((self._position_of, "table_positions"), (self._hot, "hot")):
+            if variable is not None:
+                variable.assign(getattr(placement, values))
 
     def retire(self):
         """Makes functions fail that were traced with this exchange: the rows are elsewhere now."""
@@ -63,18 +69,20 @@ class Exchange:
         if self.table.remote and self._position_of is not None:
             return self._partition_at_server(ids, out_of_range)
         self._check_in_use()
-        return partition_ids(
-            ids,
-            placement.offsets,
-            kind=placement.kind,
-            rows=placement.rows,
-            devices=placement.devices,
-            multiplier=placement.multiplier,
-            addend=placement.addend,
-            position_of=None if self._position_of is None else replica_copy(self._position_of),
-            hot=None if self._hot is None else replica_copy(self._hot),
-            out_of_range=out_of_range,
-        )
+        position_of, hot = _read(self._position_of), _read(self._hot)
+        with partition_scope(ids, position_of, hot):
+            return partition_ids(
+                ids,
+                placement.offsets,
+                kind=placement.kind,
+                rows=placement.rows,
+                devices=placement.devices,
+                multiplier=placement.multiplier,
+                addend=placement.addend,
+                position_of=position_of,
+                hot=hot,
+                out_of_range=out_of_range,
+            )
 
     def _check_in_use(self):
         if self._in_use is None or self.table.placement_unit is None:  # nothing moves its rows
@@ -125,21 +133,21 @@ class Exchange:
         if counter is not None:
             counter.add_carried(exchange.boundaries)
         route = AllToAll(hosts, exchange.send)
-        here = partition_positions(placement, route.forward(exchange.positions))
+        with on_the_host():  # positions travel between the hosts' memories
+            here = partition_positions(placement, route.forward(exchange.positions))
         rows = self._rows_here(here, hot=False)
         take = tf.gather if rows.shape.rank == 1 else embedding_combine
         brought = exchange.scatter(route.reverse(take(rows, here.inverse)))
         if not placement.num_hot:
             return brought
-        hot = self._part_rows(HOT, partition.local[: partition.boundaries[1]])
-        return tf.concat([hot, brought], axis=0)
+        with on_the_host():
+            wanted = partition.local[: partition.boundaries[1]]
+        return tf.concat([self._part_rows(HOT, wanted), brought], axis=0)
 
     def _rows_here(self, partition, hot=True):
-        pieces = [
-            self._part_rows(key, partition.local[run])
-            for key, run in self.runs(partition)
-            if hot or key != HOT
-        ]
+        with device_scope(partition.local):  # a run goes straight to its shard
+            runs = [(key, partition.local[run]) for key, run in self.runs(partition) if hot or key != HOT]
+        pieces = [self._part_rows(key, wanted) for key, wanted in runs]
         return tf.concat(pieces, axis=0) if len(pieces) > 1 else pieces[0]
 
     def _part_rows(self, key, wanted):
@@ -172,8 +180,22 @@ def rows_of_part(table, part, wanted):
     return gather_narrowed(replica_copy(part.value), wanted, table.exchange_dtype)
 
 
-def _mirrored(values):
-    return tf.Variable(np.asarray(values), trainable=False)
+def partition_scope(ids, *arrays):
+    """Return a context in which ids become runs: on the host, unless a GPU makes the ids.
+
+    Args:
+        ids: the ids.
+        *arrays: further tensors that are read for it, which are in host memory; None: not needed.
+    """
+    moved = move_to_host(ids)
+    return on_the_host() if moved or any(x is not None for x in arrays) else contextlib.nullcontext()
+
+
+def _read(variable):
+    if variable is None:
+        return None
+    with device_scope(variable):
+        return variable.read_value()
 
 
 def gather_columns(table, ids):

@@ -48,7 +48,7 @@ class DirectExchange:
         with on_the_host():
             boundaries = partition.boundaries[1 :: hosts.per_host]
             self.send = boundaries[1:] - boundaries[:-1]
-        self.positions = partition.unique[boundaries[0] :]
+            self.positions = partition.unique[boundaries[0] :]
 
     def scatter(self, rows):
         """Return the rows `[m, ...]` of the replica's partition that are not hot, given the fetched rows."""
@@ -72,9 +72,9 @@ class HostDedupExchange:
         self._columns, self._takes, partitions = several_replicas().merge_call(collect, args=args)
         replica = replica_index()
         self._unique = [partition.unique for partition in partitions]
-        self.positions = self._unique[replica] + placement.num_hot
         self.boundaries = partitions[replica].boundaries
         with on_the_host():
+            self.positions = self._unique[replica] + placement.num_hot
             self.send = (self.boundaries[2:] - self.boundaries[1:-1])[replica :: hosts.per_host]
 
     def _collect(self, placement, replicas):
@@ -90,12 +90,12 @@ class HostDedupExchange:
         """
         columns, requested = [], []
         for device, (unique, boundaries) in zip(self._devices, replicas):
-            with tf.device(device):
+            with tf.device(device), on_the_host():
                 columns.append(_columns_of(boundaries, placement.devices, len(self._devices)))
                 requested.append(columns[-1].split(unique[columns[-1].hot :]))
         partitions, takes = [], []
         for device, of_replicas in zip(self._devices, zip(*requested)):
-            with tf.device(device):
+            with tf.device(device), on_the_host():
                 partitions.append(partition_positions(placement, tf.concat(of_replicas, axis=0)))
                 inverse, takes_of_device, end = tf.cast(partitions[-1].inverse, tf.int64), [], 0
                 for positions in of_replicas:

@@ -6,7 +6,7 @@ from keras_largeout.ops.embedding.kinds import values_of, with_values
 from keras_largeout.ops.embedding.wrapper import embedding_combine, embedding_lookup
 from keras_largeout.ops.exchange import partition_ids
 from keras_largeout.tables.counting import counter_of
-from keras_largeout.tables.exchange import gather_columns, rows_of_part
+from keras_largeout.tables.exchange import gather_columns, partition_scope, rows_of_part
 from keras_largeout.tables.storage.mapped_lookup import MappedLookup, uses_mapped_lookup
 
 
@@ -51,14 +51,15 @@ def fetch_unique_rows(table, ids, out_of_range):
             counter.add_rows(partition)
         return table.exchange.rows(partition), partition.inverse
     # All rows are in every part: positions are rows.
-    partition = partition_ids(
-        ids,
-        [0, table.shape[0]],
-        kind="identity",
-        rows=table.shape[0],
-        devices=1,
-        out_of_range=out_of_range,
-    )
+    with partition_scope(ids):
+        partition = partition_ids(
+            ids,
+            [0, table.shape[0]],
+            kind="identity",
+            rows=table.shape[0],
+            devices=1,
+            out_of_range=out_of_range,
+        )
     if counter is not None:
         counter.add_columns(partition)
     return gather_columns(table, partition.unique), partition.inverse

@@ -1,5 +1,6 @@
 """`StepFunctions`: the train and test functions of a model, whose logs stay where they are computed."""
 
+import contextlib
 import functools
 import inspect
 
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from keras_largeout._keras import LoopHooks, yield_calls
 from keras_largeout.ops.labels import on_the_host
-from keras_largeout.replicas._tensorflow import stop_before_data_goes
+from keras_largeout.replicas._tensorflow import is_host_fed, stop_before_data_goes
 from keras_largeout.training.auto_steps import AutoSteps, wants_every_batch
 
 
@@ -104,7 +105,9 @@ def _step_function(model, step):
     @tf.autograph.experimental.do_not_convert
     def next_step(iterator):
         if isinstance(iterator, tf.distribute.DistributedIterator):  # whose Optional fails in `tf.cond`
-            return tf.constant(1), one(_with_none(iterator.get_next()))
+            with _data_scope(iterator):
+                batch = iterator.get_next()
+            return tf.constant(1), one(_with_none(batch))
         made, none = logs_of(iterator)
         taken, logs = step_of(iterator.get_next_as_optional(), none)
         return taken, tf.nest.pack_sequence_as(made, logs, expand_composites=True)
@@ -129,14 +132,19 @@ def _step_function(model, step):
 
     def loop_over_replicas(iterator, count, none):
         def goes_on(done, batch, logs):
-            return tf.logical_and(done < count, batch.has_value())
+            with _data_scope(iterator):
+                goes_on = tf.cast(tf.logical_and(done < count, batch.has_value()), tf.int32)
+            return goes_on > 0  # from a number, which stays in host memory
 
         def body(done, batch, logs):
             # A batch behind the last step is for the next call.
-            following = tf.cond(done + 1 < count, iterator.get_next_as_optional, lambda: batch)
-            return done + 1, following, _flat(one(_with_none(batch.get_value())))
+            with _data_scope(iterator):
+                following = tf.cond(done + 1 < count, iterator.get_next_as_optional, lambda: batch)
+                values = batch.get_value()
+            return done + 1, following, _flat(one(_with_none(values)))
 
-        first = iterator.get_next_as_optional()
+        with _data_scope(iterator):
+            first = iterator.get_next_as_optional()
         done, _, logs = tf.while_loop(goes_on, body, (0, first, none), parallel_iterations=1)
         return done, logs
 
@@ -155,6 +163,11 @@ def _step_function(model, step):
         return logs
 
     return function
+
+
+def _data_scope(iterator):
+    """Return a context in which a `DistributedIterator` is asked for what it has: where its data are."""
+    return on_the_host() if is_host_fed(iterator) else contextlib.nullcontext()
 
 
 def _flat(structure):

@@ -9,6 +9,7 @@ from keras_largeout.distribute.cluster.steps import COMPOSITE, Predictions, Step
 from keras_largeout.distribute.cluster.worker_data import ChiefFedDataset, worker_data_of
 from keras_largeout.distribute.hosts.multi_worker import SyncStrategy
 from keras_largeout.replicas._tensorflow import stop_before_data_goes
+from keras_largeout.replicas.host_fed import HostFed
 from keras_largeout.replicas.hosts import hosts_of
 
 
@@ -38,11 +39,13 @@ class StrategySteps(LoopHooks):
     @property
     def distribute_strategy(self):
         """The strategy in whose scope the model was made."""
-        cluster = self._cluster_strategy
+        cluster, strategy = self._cluster_strategy, super().distribute_strategy
         if cluster is not None:
             return ChiefFedDataset(cluster, self._ahead_of_predict)
-        strategy = super().distribute_strategy
-        return strategy if hosts_of(strategy).is_alone else SyncStrategy(strategy, self._predicts)
+        if not hosts_of(strategy).is_alone:
+            return SyncStrategy(strategy, self._predicts)
+        gpus = self._strategy is not None and tf.config.list_logical_devices("GPU")
+        return HostFed(strategy) if gpus else strategy
 
     @property
     def _hosts(self):

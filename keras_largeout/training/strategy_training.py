@@ -147,7 +147,7 @@ class StrategyTraining(Saving, StrategySteps):
         if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
             return function, count
         if not self._hosts.is_alone:
-            return self._strategy.distribute_datasets_from_function(function), count
+            return self.distribute_strategy.distribute_datasets_from_function(function), count
         if self._cluster_strategy is None:
             raise ValueError(
                 f"`{data}` may be a dataset function on several machines only. Received: {data}={function!r}"

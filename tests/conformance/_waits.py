@@ -64,10 +64,16 @@ class Step:
                 run.add(name)
                 wanted += inputs[name]
         self.nodes = {node.name: node for node in graph.node if node.name in run}
-        self.device = {tensor.op.name: HOST for tensor in function.inputs}  # of an iterator
+        self.device = {}
         for outer, inner in function.graph.captures:
             self.device[inner.op.name] = _number(outer.device) if _of_gpus(outer) else HOST
         self._edges = [edge for node in self.nodes.values() for edge in self._inputs(node)]
+        for tensor in function.inputs:  # of an iterator: where it is asked for its data
+            asked = {
+                self.nodes[node].device for source, _, node, _ in self._edges if source == tensor.op.name
+            }
+            asked = {_number(device) for device in asked if device}
+            self.device.setdefault(tensor.op.name, asked.pop() if len(asked) == 1 else HOST)
         self._place()
 
     def _inputs(self, node):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_largeout.distribute.hosts.stopping import StopTogether
 from keras_largeout.replicas.collectives import all_gather, all_reduce_sum, barrier
+from keras_largeout.replicas.host_fed import HostFed
 from keras_largeout.replicas.hosts import hosts_of
 
 #: They write files or send messages, and do nothing that hosts do together: the first host's alone stay. One
@@ -21,7 +22,7 @@ _OF_FIRST_HOST = (
 )
 
 
-class SyncStrategy:
+class SyncStrategy(HostFed):
     """A strategy over several hosts, of which a step returns the same numbers on every host.
 
     Keras reduces what a step returns over the hosts only where it has an axis to reduce, and numbers have
@@ -30,21 +31,19 @@ class SyncStrategy:
     Args:
         strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
         predicts: whether steps return a value for each example, and not means.
-
-    Attributes:
-        all_hosts: that strategy.
     """
 
     def __init__(self, strategy, predicts=False):
-        self.all_hosts, self._predicts = strategy, predicts
+        super().__init__(strategy)
+        self._predicts = predicts
 
     def run(self, step, args=(), kwargs=None, options=None):
-        outputs = self.all_hosts.run(step, args, kwargs, options)
+        outputs = self.strategy.run(step, args, kwargs, options)
         return (self._of_all_examples if self._predicts else self._means)(outputs)
 
     def _means(self, outputs):
         """Return the means over all replicas of all hosts, each a number, or an array of a known shape."""
-        hosts, leaves = hosts_of(self.all_hosts), keras.tree.flatten(outputs)
+        hosts, leaves = hosts_of(self.strategy), keras.tree.flatten(outputs)
         means = [
             tf.add_n([tf.cast(part, tf.float32) for part in self._parts(leaf)]) / hosts.per_host
             for leaf in leaves
@@ -61,7 +60,7 @@ class SyncStrategy:
 
         TensorFlow deals a batch out in parts: to the first replica of each host, then to the second of each.
         """
-        hosts = hosts_of(self.all_hosts)
+        hosts = hosts_of(self.strategy)
         for leaf in keras.tree.flatten(outputs):
             if self._parts(leaf)[0].dtype == tf.string:
                 raise ValueError(
@@ -74,16 +73,13 @@ class SyncStrategy:
         )
 
     def _parts(self, value):
-        return self.all_hosts.experimental_local_results(value)
-
-    def __getattr__(self, name):
-        return getattr(self.all_hosts, name)
+        return self.strategy.experimental_local_results(value)
 
 
 def hosts_of_model(model):
     """Return the `Hosts` that train a model."""
     strategy = model.distribute_strategy
-    return hosts_of(strategy.all_hosts if isinstance(strategy, SyncStrategy) else strategy)
+    return hosts_of(strategy.strategy if isinstance(strategy, HostFed) else strategy)
 
 
 @contextlib.contextmanager

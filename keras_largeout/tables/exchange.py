@@ -181,11 +181,11 @@ def rows_of_part(table, part, wanted):
 
 
 def partition_scope(ids, *arrays):
-    """Return a context in which ids become runs: on the host, unless a GPU makes the ids.
+    """Return a context in which ids become runs: on the host, or on the GPU that makes the ids.
 
     Args:
         ids: the ids.
-        *arrays: further tensors that are read for it, which are in host memory; None: not needed.
+        *arrays: what else is read for it, in host memory, so that the host does it. None: not needed.
     """
     moved = move_to_host(ids)
     return on_the_host() if moved or any(x is not None for x in arrays) else contextlib.nullcontext()

@@ -133,8 +133,8 @@ def _step_function(model, step):
     def loop_over_replicas(iterator, count, none):
         def goes_on(done, batch, logs):
             with _data_scope(iterator):
-                goes_on = tf.cast(tf.logical_and(done < count, batch.has_value()), tf.int32)
-            return goes_on > 0  # from a number, which stays in host memory
+                more = tf.cast(tf.logical_and(done < count, batch.has_value()), tf.int32)
+            return more > 0  # from a number, which stays in host memory
 
         def body(done, batch, logs):
             # A batch behind the last step is for the next call.

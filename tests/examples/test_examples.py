@@ -59,13 +59,14 @@ def test_click_through_on_own_files(tmp_path):
     assert numbers(said, "base rate")["auc"] > 0.8 and "The export answers as the model does" in said
 
 
-def test_next_item_on_lines_of_numbers(tmp_path):
+@pytest.mark.parametrize("tied", [(), ("--tied",)], ids=["own rows", "tied"])
+def test_next_item_on_lines_of_numbers(tmp_path, tied):
     """Each user goes round a circle of 30 items: what comes next is certain."""
     starts = np.random.default_rng(0).integers(0, 30, 400)
     rows = [" ".join(map(str, [user, *((start + np.arange(12)) % 30)])) for user, start in enumerate(starts)]
     (tmp_path / "train.txt").write_text("\n".join(rows))
     options = ["--data", tmp_path, "--quick", "--head", "full", "--epochs", "40", "--learning-rate", "0.01"]
-    code, said = run([EXAMPLES / "next_item.py", *options, "--save", tmp_path / "model.keras"])
+    code, said = run([EXAMPLES / "next_item.py", *options, *tied, "--save", tmp_path / "model.keras"])
     assert code == 0, said
     assert numbers(said, "the last item of each user")["NDCG@10"] > 80
     assert (tmp_path / "model.keras").exists()

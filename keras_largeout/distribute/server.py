@@ -81,6 +81,7 @@ def _serve_one_chief(cluster, title, metrics, heartbeat_timeout):
         job_name=cluster.job,
         task_index=cluster.index,
         protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_threads(cluster)),
         start=False,  # it listens, and answers nobody yet
     )
     require_address(cluster)
@@ -101,6 +102,15 @@ def _serve_one_chief(cluster, title, metrics, heartbeat_timeout):
         os._exit(LOST)
 
     follow(chief, seen)
+
+
+def _threads(cluster):
+    """Return how many ops of a server may run at once: one for each processor, or more.
+
+    An op may wait for those of another worker. With a thread for each worker and one more, as TensorFlow's
+    own clusters in one process have, some op always goes on, also where a process has one processor.
+    """
+    return max(len(os.sched_getaffinity(0)), len(cluster.addresses["worker"]) + 1)
 
 
 def main(arguments=None):

@@ -1,5 +1,6 @@
 """Servers as real processes: who may take part, where they listen, how they end."""
 
+import contextlib
 import pathlib
 import shutil
 import signal
@@ -8,7 +9,7 @@ import urllib.request
 
 import keras_largeout_ops
 import pytest
-from _cluster import SERVER
+from _cluster import SERVER, LocalCluster
 
 from keras_largeout.distribute.processes import exit_codes
 from keras_largeout.distribute.processes.heartbeat import answers
@@ -20,6 +21,27 @@ CONNECT = """
 from keras_largeout.distribute import strategy
 strategy()
 print("took part", flush=True)
+"""
+
+TRAIN = """
+import keras
+import tensorflow as tf
+import keras_largeout as kl
+
+with kl.distribute.strategy().scope():
+    ids = keras.Input((2,), dtype="int32")
+    x = keras.layers.Flatten()(kl.layers.ShardedEmbedding(50, 4)(ids))
+    model = kl.Model(ids, keras.layers.Dense(1)(x))
+    model.compile(kl.optimizers.LazyAdam(0.1), "mse")
+rows = tf.data.Dataset.from_tensors((tf.constant([[1, 2], [3, 4]]), tf.constant([[1.0], [2.0]]))).repeat()
+model.fit(rows, steps_per_epoch=6, epochs=2, verbose=0)
+print("trained", flush=True)
+"""
+
+ON_ONE_PROCESSOR = """
+import os, runpy
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+runpy.run_module("keras_largeout.distribute.server", run_name="__main__")
 """
 
 BARE = """
@@ -42,6 +64,16 @@ def _outside_address():
             return None
         address = s.getsockname()[0]
     return None if address.startswith("127.") else address
+
+
+def test_servers_with_one_processor_train(tmp_path):
+    """A scheduler may give a process one processor: ops that wait for each other need more threads."""
+    cluster = LocalCluster(tmp_path, workers=3, ps=2)
+    with contextlib.closing(cluster):
+        cluster.start(command=("-c", ON_ONE_PROCESSOR))
+        script = cluster.run(TRAIN)
+        script.wait_for("trained")
+        assert script.ended() == 0
 
 
 def test_serves_on_loopback_alone_begins_anew_and_stops(new_cluster):

@@ -142,13 +142,18 @@ def optimizer(args):
     return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(rest, {"bag/.*": features}))
 
 
-def fit(args, model, predictor, train, test, data=None, callbacks=()):
-    """Train, and measure after each epoch. Return what Keras recorded."""
+def measure(args, predictor, train, test):
+    """Return the values of metrics of what a predictor answers to the rows to test on."""
     share = kl.metrics.propensities(train.label_counts(), len(train))
     metrics = [kl.metrics.PrecisionAtK(k, name=f"P@{k}") for k in (1, 3, 5)]
     metrics += [kl.metrics.NDCGAtK(5, name="nDCG@5")]
     metrics += [kl.metrics.PropensityScoredPrecisionAtK(share, 5, name="PSP@5")]
-    clock = _common.Clock(measure=lambda: _common.measure(metrics, predictor, batches(args, test)))
+    return _common.measure(metrics, predictor, batches(args, test))
+
+
+def fit(args, model, predictor, train, test, data=None, callbacks=()):
+    """Train, and measure after each epoch. Return what Keras recorded."""
+    clock = _common.Clock(measure=lambda: measure(args, predictor, train, test))
     data = batches(args, train, shuffle=True) if data is None else data
     callbacks = [clock, *callbacks]
     return model.fit(data, epochs=args.epochs, shuffle=False, callbacks=callbacks, verbose=2).history

@@ -1,18 +1,21 @@
-"""Several labels per row: `SparseOutput` beside Keras's `Dense`, a bottleneck, and softmaxes."""
+"""Several labels per row: `SparseOutput` beside Keras's `Dense`, a bottleneck, softmaxes, and neighbours."""
+
+import time
 
 import _common
 import extreme_classification as example
 import keras
 import numpy as np
+import scipy.sparse
 import tensorflow as tf
 
 import keras_largeout as kl
 
-ROWS = ("SparseOutput", "SparseOutput alone", "Dense", "bottleneck", "full", "sampled", "tree")
+ROWS = ("SparseOutput", "SparseOutput alone", "Dense", "bottleneck", "full", "sampled", "tree", "neighbours")
 COURSE = ("seconds of training", "P@1 in the test")
 #: Found by trying, on citeulike-t. The first two rows have the defaults of the example but for "alone".
 SETTINGS = ["--learning-rate", "2e-3", "--dropout", "0.3"]
-BOTTLENECK, SAMPLES = 64, 4096
+BOTTLENECK, SAMPLES, NEIGHBOURS = 64, 4096, 50
 
 
 def run(row, argv):
@@ -21,6 +24,10 @@ def run(row, argv):
     if row == "Dense":
         args.feature_rate = min(args.feature_rate, 2e-3)
     train, test, _ = example.read(args)
+    if row == "neighbours":
+        began, predictor = time.perf_counter(), neighbours(train, NEIGHBOURS)
+        scores = in_percent(example.measure(args, predictor, train, test))
+        return {"GB": _common.peak_memory(), "test, s": time.perf_counter() - began, **scores}
     counts = train.label_counts()
     between, head, data = [], None, None
     if row.startswith("SparseOutput"):
@@ -47,10 +54,42 @@ def run(row, argv):
     found = example.fit(args, model, predictor, train, test, data, callbacks)
     seconds = np.diff([0, *found["seconds"]])
     weights = sum(w.numpy().nbytes for layer in (head, *between) for w in layer.weights)
-    scores = {name: 100 * found[name][-1] for name in ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5")}
+    scores = in_percent({name: values[-1] for name, values in found.items()})
     course = [(s, 100 * p) for s, p in zip(found["seconds"], found["P@1"])]
     own = {"MB": weights / 2**20, "GB": _common.peak_memory(), "s/epoch": float(np.median(seconds))}
     return {**own, **scores, "course": course}
+
+
+def in_percent(scores):
+    return {name: 100 * scores[name] for name in ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5")}
+
+
+def neighbours(train, count):
+    """Return a predictor: the labels of the `count` rows of training that are nearest by their cosine.
+
+    A label's score is the sum of the cosines of the rows that have it.
+    """
+
+    def matrix(splits, ids, values, width):
+        return scipy.sparse.csr_matrix((values, ids, splits), (len(splits) - 1, width))
+
+    def features(splits, ids, values):
+        rows = matrix(splits, ids, values, train.num_features)
+        norms = np.sqrt(rows.multiply(rows).sum(1).A1)
+        return scipy.sparse.diags(1 / np.maximum(norms, 1e-12)) @ rows
+
+    known = features(train.feature_splits, train.features, train.values).T.tocsr()
+    labels = matrix(train.label_splits, train.labels, np.ones(len(train.labels)), train.num_labels)
+
+    def predict(inputs, training=False):
+        ids = inputs["ids"]
+        cosines = (features(ids.row_splits, ids.flat_values, inputs["values"].flat_values) @ known).toarray()
+        least = -np.partition(-cosines, count - 1, axis=1)[:, [count - 1]]
+        votes = (scipy.sparse.csr_matrix(np.where(cosines >= least, cosines, 0)) @ labels).toarray()
+        best = np.argsort(-votes, axis=1, kind="stable")[:, :5]
+        return {"ids": best, "scores": np.take_along_axis(votes, best, axis=1)}
+
+    return predict
 
 
 def softmax(row, counts):

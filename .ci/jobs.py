@@ -196,6 +196,7 @@ JOBS = [
     quality("extreme_classification"),
     quality("next_item"),
     quality("ranking"),
+    quality("frappe", example="ranking"),
     quality("click_through"),
     quality("collaborative_filtering"),
     quality("gowalla", example="collaborative_filtering"),

@@ -4,6 +4,7 @@ import gzip
 import importlib
 import types
 
+import keras
 import numpy as np
 import pytest
 from _pictures import check_legible
@@ -150,3 +151,33 @@ def test_training_of_penn_treebank(penn_treebank):
     assert first == again == pytest.approx(3 * np.log(5), rel=0.02)
     assert model.evaluate(data, verbose=0) != again  # with the states of the end
     assert course.perplexity(first) == pytest.approx(np.exp(first / 3))
+
+
+def test_training_of_frappe_ends_with_the_best_weights(table, tmp_path, monkeypatch):
+    """After each epoch without a better AUC a tenth of the rate; two in a row end the training."""
+    frappe = table("frappe")
+    args = frappe.arguments(["--quick", "--epochs", "9"])
+    (ids, labels), valid, _ = frappe.read(args)
+    model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1e-6), "mse")
+    scores, after, rates = iter([0.6, 0.7, 0.65, 0.71, 0.7, 0.7]), [], []
+    monkeypatch.setattr(frappe, "roc_auc_score", lambda *_: next(scores))
+    best = frappe.BestInValidation(valid, args.batch, course := [])
+
+    def note(epoch, logs):
+        after.append(model.get_weights()[0])
+        rates.append(float(model.optimizer.learning_rate))
+
+    told = keras.callbacks.LambdaCallback(on_epoch_end=note)
+    model.fit(ids, labels, epochs=9, verbose=0, callbacks=[told, best])
+    assert [score for _, score in course] == pytest.approx([60, 70, 65, 71, 70, 70])
+    assert rates == pytest.approx([1e-6, 1e-6, 1e-6, 1e-7, 1e-7, 1e-8])  # of the epoch that ended
+    np.testing.assert_array_equal(model.get_weights()[0], after[3])
+
+
+def test_rows_of_frappe(table, tmp_path):
+    path = tmp_path / "train.libsvm"
+    path.write_text("1 0:1 957:1 5039:1\n-1 956:1 5038:1 5045:1\n0 3:1 960:1 5040:1\n")
+    ids, labels = table("frappe").read_libsvm(path)
+    assert ids.tolist() == [[0, 957, 5039], [956, 5038, 5045], [3, 960, 5040]]
+    assert labels.tolist() == [1, 0, 0]

@@ -135,6 +135,20 @@ def lists(path):
     return found
 
 
+def likes(args):
+    """Return lists of arrays, the items of each user to train and to test on; and the number of items."""
+    if args.data:
+        parts = {file.name.split(".")[0]: lists(file) for file in lists_in(args.data)}
+        tests = parts.pop("test")
+        users = sorted(set(tests).union(*parts.values()))
+        train = [np.int32([i for part in parts.values() for i in part.get(user, ())]) for user in users]
+        test = [np.setdiff1d(np.int32(tests.get(user, ())), own) for user, own in zip(users, train)]
+        return train, test, 1 + max(int(items.max(initial=0)) for items in [*train, *test])
+    data, rng = interactions(share=args.share, least=5), np.random.default_rng(args.seed)
+    users = [rng.permutation(items) for items in data.users]
+    return [u[len(u) // 5 :] for u in users], [u[: len(u) // 5] for u in users], len(data.names)
+
+
 def padded(rows, width=None):
     """Return int32 `[rows, width]`, filled up with -1. None: the width of the longest row."""
     out = np.full((len(rows), width or max(map(len, rows))), -1, np.int32)

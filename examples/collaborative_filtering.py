@@ -54,20 +54,6 @@ def arguments(argv=None):
     return args
 
 
-def read(args):
-    """Return lists of arrays, the items of each user to train and to test on; and the number of items."""
-    if args.data:
-        parts = {file.name.split(".")[0]: _common.lists(file) for file in _common.lists_in(args.data)}
-        tests = parts.pop("test")
-        users = sorted(set(tests).union(*parts.values()))
-        train = [np.int32([i for part in parts.values() for i in part.get(user, ())]) for user in users]
-        test = [np.setdiff1d(np.int32(tests.get(user, ())), own) for user, own in zip(users, train)]
-        return train, test, 1 + max(int(items.max(initial=0)) for items in [*train, *test])
-    data, rng = _common.interactions(share=args.share, least=5), np.random.default_rng(args.seed)
-    users = [rng.permutation(items) for items in data.users]
-    return [u[len(u) // 5 :] for u in users], [u[: len(u) // 5] for u in users], len(data.names)
-
-
 class Batches:
     """Pairs of the training, shuffled in each epoch, and items drawn for them that the user does not have.
 
@@ -167,7 +153,7 @@ def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
     strategy = kl.distribute.strategy(args.devices)
-    train, test, items = read(args)
+    train, test, items = _common.likes(args)
     batches = Batches(args, train, items)
     with tempfile.TemporaryDirectory() as scratch:
         with strategy.scope():

@@ -143,7 +143,7 @@ def optimizer(args):
 
 
 def measure(args, predictor, train, test):
-    """Return the values of metrics of what a predictor answers to the rows to test on."""
+    """Return metrics of what a predictor answers to the rows to test on."""
     share = kl.metrics.propensities(train.label_counts(), len(train))
     metrics = [kl.metrics.PrecisionAtK(k, name=f"P@{k}") for k in (1, 3, 5)]
     metrics += [kl.metrics.NDCGAtK(5, name="nDCG@5")]
@@ -167,12 +167,8 @@ def main():
     print(f"{len(train):,} rows, {train.num_labels:,} labels, {train.num_features:,} features")
     with strategy.scope():
         # The optimizer of the head is a part of its backward pass.
-        head = kl.layers.SparseOutput(
-            train.num_labels,
-            args.fan_in,
-            loss=args.loss,
-            optimizer=keras.optimizers.Adam(args.learning_rate),
-        )
+        adam = keras.optimizers.Adam(args.learning_rate)
+        head = kl.layers.SparseOutput(train.num_labels, args.fan_in, loss=args.loss, optimizer=adam)
         wide = keras.layers.Dense(args.wide, activation="relu", kernel_initializer="he_normal", name="wide")
         model = build(args, train, [wide] if args.wide else [], head)
         share = (train.label_counts() + 0.1) / (len(train) + 1)

@@ -138,19 +138,13 @@ def tower(x, *widths):
     return x
 
 
-def cross(first, layers=2, rank=None):
-    """Return what cross layers make of vectors (Wang et al., 2021, "DCN V2", equations 1 and 2)."""
-    crossed = first
+def dcn(numbers, vectors, layers=2, rank=32):
+    """Return cross layers of low rank beside a deep tower (Wang et al., 2021, "DCN V2", figure 1 b)."""
+    crossed = first = keras.layers.Concatenate()([numbers, *vectors])
     for _ in range(layers):
-        last = keras.layers.Dense(rank, use_bias=False)(crossed) if rank else crossed
-        crossed = first * keras.layers.Dense(first.shape[-1])(last) + crossed
-    return crossed
-
-
-def dcn(numbers, vectors):
-    """Return cross layers of low rank beside a deep tower (as above, figure 1 b)."""
-    first = keras.layers.Concatenate()([numbers, *vectors])
-    return keras.layers.Concatenate()([cross(first, rank=32), tower(first, 128, 64)])
+        narrow = keras.layers.Dense(rank, use_bias=False)(crossed)
+        crossed = first * keras.layers.Dense(first.shape[-1])(narrow) + crossed
+    return keras.layers.Concatenate()([crossed, tower(first, 128, 64)])
 
 
 def dlrm(numbers, vectors):

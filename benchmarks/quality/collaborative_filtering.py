@@ -19,7 +19,7 @@ def run(row, argv):
     options += ["--storage", storage] if storage else []
     args = example.arguments([*argv, *options])
     keras.utils.set_random_seed(args.seed)
-    train, test, items = example.read(args)
+    train, test, items = _common.likes(args)
     if row == "popular":
         return popular(train, test, items)
     batches, first = example.Batches(args, train, items), First()

@@ -14,7 +14,6 @@ import time
 import _common
 import keras
 import numpy as np
-import ranking as example
 import scipy.sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
@@ -108,11 +107,13 @@ def ours(args, train, valid, course, folder):
         embeddings_initializer=keras.initializers.RandomNormal(stddev=1e-4),
         embeddings_regularizer=keras.regularizers.L2(args.decay / 2),
     )
-    first = deep = keras.layers.Flatten()(embedding(ids))
+    first = crossed = deep = keras.layers.Flatten()(embedding(ids))
+    for _ in range(args.layers):  # Wang et al., 2021, "DCN V2", equation 1
+        crossed = first * keras.layers.Dense(first.shape[-1])(crossed) + crossed
     for _ in range(3):
         deep = keras.layers.BatchNormalization(momentum=0.9)(keras.layers.Dense(args.width)(deep))
         deep = keras.layers.Dropout(args.dropout)(keras.layers.Activation("relu")(deep))
-    both = keras.layers.Concatenate()([example.cross(first, args.layers), deep])
+    both = keras.layers.Concatenate()([crossed, deep])
     model = kl.Model(ids, keras.layers.Dense(1, activation="sigmoid")(both))
     model.compile(kl.optimizers.LazyAdam(args.learning_rate), "binary_crossentropy")
     best = BestInValidation(valid, args.batch, course)

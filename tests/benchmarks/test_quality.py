@@ -70,7 +70,7 @@ def test_measures_of_gowalla_are_those_of_lightgcn(gowalla, rng, row, users_are)
     train, test = [np.int32(user[2:]) for user in users], [np.int32(user[:2]) for user in users]
     test[4], test[7] = test[4][:0], np.setdiff1d(np.arange(40), train[7]).astype(np.int32)
     args = gowalla.arguments(["--quick", "--users", users_are], row)
-    model, head = gowalla.build(args, row, 0, train, 40, steps=10)
+    model, head = gowalla.example.build(args, 0, train, 40, steps=10)
     had = gowalla._common.padded(train)
     vectors, kernel = (
         model.predict({"user": np.arange(30), "items": had}, verbose=0).astype(np.float64),
@@ -86,7 +86,7 @@ def test_measures_of_gowalla_are_those_of_lightgcn(gowalla, rng, row, users_are)
         recalls.append(hits.sum() / len(test[user]))
         first = 1 / np.log2(np.arange(2, 2 + min(5, len(test[user]))))
         gains.append((hits / np.log2(np.arange(2, 7))).sum() / first.sum())
-    found = gowalla.measure(model, head, train, test, k=5)
+    found = gowalla.example.measure(model, head, train, test, k=5)
     assert found == pytest.approx(
         {"Recall@5": 100 * np.mean(recalls), "NDCG@5": 100 * np.mean(gains)}, rel=1e-5
     )
@@ -111,7 +111,7 @@ def test_batches_of_gowalla_have_all_items_as_targets(gowalla):
     users = [np.arange(user % 5, dtype=np.int32) + 5 * user for user in range(50)]
     args = gowalla.arguments(["--quick", "--dropout", "0.5", "--power", "0.5"])
     args.batch = 20
-    batches = gowalla.Batches(args, users, seed=1)
+    batches = gowalla.example.Batches(args, users, seed=1)
     seen, weights, dropped = [], [], 0
     for given, wanted, weight in batches:
         for user, had, items in zip(given["user"], given["items"], wanted):

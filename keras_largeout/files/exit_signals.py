@@ -14,6 +14,7 @@ _TELL = signal.SIGTERM, signal.SIGHUP
 _not_inside = set()  # names of modules in which no handler may raise
 _codes = []  # the exit code, once the process was told to end
 _told = []  # the signals that told it, of those that its exit status names
+_before = []  # what `sys.unraisablehook` was
 _waits = False  # whether the process must not leave yet
 _process = None  # the one that has handlers: not its forks
 
@@ -25,6 +26,7 @@ def leave_on_sigterm():
     """
     if _may_have_handlers() and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _end):
         signal.signal(signal.SIGTERM, _leave)
+        _raise_ignored_exits_again()
 
 
 def close_on_signals():
@@ -39,6 +41,7 @@ def close_on_signals():
     if _process is None:
         atexit.register(_wait)  # runs before what is closed at the exit
     _process = os.getpid()
+    _raise_ignored_exits_again()
     for number in _TELL:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
@@ -95,6 +98,21 @@ def _leave(number, frame):
         return
     _codes.append(128 + number)
     sys.exit(_codes[-1])
+
+
+def _raise_ignored_exits_again():
+    """Have an exit that Python ignores, as it was raised in a finalizer, be raised again after it."""
+    before = sys.unraisablehook
+    if before is not _heard:
+        _before.append(before)
+        sys.unraisablehook = _heard
+
+
+def _heard(ignored):
+    if ignored.exc_type is SystemExit and _codes:
+        _thread.start_new_thread(_again, (_codes[-1] - 128,))
+    else:
+        _before[-1](ignored)
 
 
 def _again(number):

@@ -1,7 +1,9 @@
 """A process that is told to end: its exit, whatever TensorFlow is doing."""
 
 import signal
+import sys
 import time
+import weakref
 
 import pytest
 import tensorflow as tf
@@ -52,3 +54,33 @@ def test_a_signal_while_a_tensor_is_made_ends_the_process_after_it(monkeypatch):
         signal.signal(signal.SIGUSR1, before)
     assert end.value.code == 128 + signal.SIGUSR1
     assert of_tensorflow["asked"]
+
+
+class Mortal:
+    pass
+
+
+def test_a_signal_in_a_finalizer_ends_the_process_after_it(monkeypatch):
+    """Python prints what a finalizer raises, and goes on."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # puts it back
+    exit_signals._raise_ignored_exits_again()
+    before = signal.signal(signal.SIGUSR1, exit_signals._leave)
+    try:
+        mortal = Mortal()
+        weakref.finalize(mortal, signal.raise_signal, signal.SIGUSR1)
+        with pytest.raises(SystemExit) as end:
+            del mortal
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert end.value.code == 128 + signal.SIGUSR1
+
+
+def test_other_errors_of_finalizers_are_still_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: told.append(ignored.exc_type))
+    exit_signals._raise_ignored_exits_again()
+    mortal = Mortal()
+    weakref.finalize(mortal, divmod, 1, 0)
+    del mortal
+    assert told == [ZeroDivisionError]

@@ -124,7 +124,8 @@ def take(run, step, until, options):
     quick = ["--quick"] * (options.quick and step not in ("build", "test", *TOOLS))
     if not kind:
         return run.program(step, step, [*command.split(), *quick], until)
-    found = options.build.glob(f"*{options.only}*_{kind}_{'emulated' if options.emulated else 'cuda'}")
+    built = options.build.glob(f"*_{kind}_{'emulated' if options.emulated else 'cuda'}")
+    found = [path for path in built if options.only in path.name]
     programs = [(path.name, digest(path.name), [*command.split(), path, *quick]) for path in found]
     programs.sort(key=lambda p: (f"| {step} | {p[0]} | {p[1]} | ok |" in run.recorded, p[0]))
 

@@ -1,5 +1,6 @@
 """`benchmarks.gpu.run`: what programs print becomes tables. (CTest runs it on benches in the emulation.)"""
 
+import argparse
 import sys
 import time
 
@@ -62,6 +63,24 @@ def test_a_missing_tool_is_left_out(tmp_path):
     of_programs = run.Run("A GPU, today", "", tmp_path)
     of_programs.program("ncu", "bench", ["no-such-tool", "bench"], time.monotonic() + 60, "0a1b")
     assert of_programs.programs[-1][3] == "left out"
+
+
+def take(run_of, folder, names, only=""):
+    """Return the programs of a step, in their order, of a folder that gets these."""
+    for name in names:
+        program = folder / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    options = argparse.Namespace(build=folder, only=only, quick=False, emulated=False, longer=1)
+    return run.take(run_of, "test", time.monotonic() + 60, options)
+
+
+def test_programs_of_a_step(tmp_path):
+    of_programs = run.Run("A GPU, today", "", tmp_path)
+    names = "a_test_cuda", "b_test_cuda", "b_bench_cuda", "b_test_emulated"
+    assert [name for name, *_ in take(of_programs, tmp_path, names)] == ["a_test_cuda", "b_test_cuda"]
+    assert [name for name, *_ in take(of_programs, tmp_path, names, only="b")] == ["b_test_cuda"]
+    assert {program[3] for program in of_programs.programs} == {"ok"}
 
 
 def test_every_program_has_a_digest_of_its_sources():

@@ -18,6 +18,7 @@ import time
 from benchmarks import _table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^ *#include "((?!cuda_emulator)\w+)/(.+)"', re.MULTILINE)
 QUERY = "nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader"
 CHANGED = "git diff --quiet HEAD -- custom_ops keras_largeout || echo and changes"
 COMMIT = f"exec 2>/dev/null; cd {ROOT}; echo $(git rev-parse --short HEAD && ({CHANGED}))"
@@ -110,24 +111,58 @@ class Run:
             self.write()
 
 
-def digest(program):
-    """Return a digest of the sources of a program's family, and of what families share."""
-    sources = ROOT.glob(f"custom_ops/*/test/{program.rpartition('_')[0]}.cu")
-    folders = ROOT / "custom_ops/common", ROOT / "custom_ops/gemm", *(path.parents[1] for path in sources)
-    files = sorted({path for folder in folders for path in folder.rglob("*") if path.is_file()})
+def sources_of(program):
+    """Return the files of a program: what it includes, transitively, and the kernels of those families."""
+    found, unread = set(), set(ROOT.glob(f"custom_ops/*/test/{program.rpartition('_')[0]}.cu"))
+    while unread:
+        found.add(path := unread.pop())
+        for family, name in INCLUDE.findall(path.read_text()):
+            folder = ROOT / "custom_ops" / family
+            kernels = [*folder.glob("*.cc"), *folder.glob("cuda/*.c[cu]")]
+            unread |= {folder / name, *kernels} - found
+    return sorted(found)
+
+
+def digest(files):
+    """Return a digest of the contents of files."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
+def changed_lines(text):
+    """Return how many lines each file has changed by since the newest commit in a text's titles and cells.
+
+    Nothing where there is no Git, or no such commit.
+    """
+    commits = set(re.findall(r"(?:, commit|\|) ([0-9a-f]{7,40})\b", text))
+
+    def git(*arguments):
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, check=False, text=True).stdout.split()
+
+    newest = git("log", "-1", "--no-walk", "--ignore-missing", "--format=%h", *commits) if commits else []
+    cells = iter(git("diff", "--numstat", "--no-renames", *newest, "--", "custom_ops") if newest else [])
+    return {
+        ROOT / name: int(added) + int(gone)
+        for added, gone, name in zip(cells, cells, cells)
+        if added.isdigit()  # "-": of a binary file
+    }
+
+
 def take(run, step, until, options):
-    """Take a step. Its programs whose sources have changed since they last passed come first."""
+    """Take a step. Programs that passed with these sources come last, those that changed most first."""
     _, kind, command = STEPS[step]
     quick = ["--quick"] * (options.quick and step not in ("build", "test", *TOOLS))
     if not kind:
         return run.program(step, step, [*command.split(), *quick], until)
     built = options.build.glob(f"*_{kind}_{'emulated' if options.emulated else 'cuda'}")
     found = [path for path in built if options.only in path.name]
-    programs = [(path.name, digest(path.name), [*command.split(), path, *quick]) for path in found]
-    programs.sort(key=lambda p: (f"| {step} | {p[0]} | {p[1]} | ok |" in run.recorded, p[0]))
+    programs, changed = {}, changed_lines((ROOT / "benchmarks/gpu/RESULTS.md").read_text())
+    for path in found:
+        files = sources_of(path.name)
+        passed = f"| {step} | {path.name} | {digest(files)} | ok |" in run.recorded
+        order = passed, -sum(changed.get(file, 0) for file in files), path.name
+        programs[order] = path.name, digest(files), [*command.split(), path, *quick]
+    programs = [programs[order] for order in sorted(programs)]
 
     def one(name, sources, command):
         end = min(until, time.monotonic() + LONGEST * options.longer)

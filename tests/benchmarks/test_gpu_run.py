@@ -1,6 +1,7 @@
 """`benchmarks.gpu.run`: what programs print becomes tables. (CTest runs it on benches in the emulation.)"""
 
 import argparse
+import subprocess
 import sys
 import time
 
@@ -83,9 +84,63 @@ def test_programs_of_a_step(tmp_path):
     assert {program[3] for program in of_programs.programs} == {"ok"}
 
 
+def families_of(program):
+    return {path.relative_to(run.ROOT).parts[1] for path in run.sources_of(program)}
+
+
 def test_every_program_has_a_digest_of_its_sources():
-    sources = sorted(run.ROOT.glob("custom_ops/*/test/*_test.cu"))
-    assert len({run.digest(f"{path.stem}_cuda") for path in sources}) > 5
+    names = [f"{path.stem}_cuda" for path in run.ROOT.glob("custom_ops/*/test/*_test.cu")]
+    assert len({run.digest(run.sources_of(name)) for name in names}) == len(names) > 5
+
+
+def test_sources_are_those_of_all_families_that_a_program_calls():
+    assert families_of("exchange_test_cuda").isdisjoint({"fan_in", "gemm", "cuda_emulator"})
+    assert "embedding" in families_of("row_update_test_cuda")
+    assert {"embedding", "row_update"} < families_of("embedding_update_test_cuda")
+    assert {"tree_softmax", "full_softmax"} < families_of("tree_update_test_cuda")
+    sources = run.sources_of("tree_softmax_bench_cuda")
+    for name in (
+        "tree_softmax/cuda/tree_softmax_root_library.cu",
+        "full_softmax/cuda/full_softmax_library.cu",
+    ):
+        assert run.ROOT / "custom_ops" / name in sources
+    assert all(path.is_file() for path in sources)
+
+
+def test_what_changed_most_comes_first(tmp_path, monkeypatch):
+    """The newest commit of the tables counts, and no commit that is not there."""
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert run.changed_lines("| a851edf |") == {}
+
+    def git(*arguments):
+        who = "-c", "user.name=a", "-c", "user.email=a@b"
+        return subprocess.check_output(["git", "-C", tmp_path, *who, *arguments], text=True).strip()
+
+    git("init", "-q")
+    names = ["a_test.cu", "b_test.cu", "c_test.cu"]
+    for day in (1, 2):
+        for name in names:
+            path = tmp_path / "custom_ops/family/test" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"// {name}\n" * day)
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-0{day}T00:00")
+        git("add", ".")
+        git("commit", "-q", "-m", "Change")
+    (path.parent / names[1]).write_text("\n" * 3)
+    path.write_text("// c_test.cu\n")
+    newest, oldest = git("log", "--format=%h").split()
+    table = f"| lookup | 0.1 | {oldest} | |\n| lookup | 0.2 | {newest} | |\n| lookup | 0.3 | 0000000 | |"
+    assert run.changed_lines(table) == {path: 1, path.parent / names[1]: 5}
+    assert run.changed_lines(f"## A GPU, commit {oldest}, driver 1")[path.parent / names[0]] == 1
+
+    (tmp_path / "benchmarks/gpu").mkdir(parents=True)
+    (tmp_path / "benchmarks/gpu/RESULTS.md").write_text(table)
+    programs = [f"{name[:-3]}_cuda" for name in names]
+    of_programs = run.Run("A GPU, today", "", tmp_path)
+    order = [name for name, *_ in take(of_programs, tmp_path, programs)]
+    assert order == ["b_test_cuda", "c_test_cuda", "a_test_cuda"]
+    of_programs.recorded = f"| test | {order[0]} | {run.digest(run.sources_of(order[0]))} | ok |"
+    assert [name for name, *_ in take(of_programs, tmp_path, programs)] == [*order[1:], order[0]]
 
 
 def test_without_a_gpu_nothing_is_done(tmp_path, capsys):

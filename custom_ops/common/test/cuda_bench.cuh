@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cuda/blas.h"
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench_data.cuh"
 
@@ -85,6 +86,16 @@ class Bench {
     size_t free = 0, total = 0;
     BENCH_OK(cudaMemGetInfo(&free, &total));
     return static_cast<double>(free);
+  }
+
+  // Whether products can be those of cuBLASLt. Where they cannot, prints that the case is left out.
+  bool HasLibrary(const std::string& what, BenchArena* memory) const {
+    const int64_t used = memory->used();
+    ArenaScratch scratch(memory);
+    const bool found = Blas::OfDevice({nullptr, &scratch}) != nullptr;
+    memory->Reset(used);
+    if (!found) std::printf("%-14s %-34s left out: cuBLASLt was not found\n", name_, what.c_str());
+    return found;
   }
 
   // call(i) for i = 0, 1, ...; pass another input set for each i where one would fit the cache. The card has

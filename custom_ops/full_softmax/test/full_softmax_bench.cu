@@ -25,6 +25,7 @@ void Run(Bench* bench, int64_t classes, int64_t tokens, int64_t dim, bool tf32 =
     return;
   }
   BenchArena memory(static_cast<int64_t>(need));
+  if (library && !bench->HasLibrary(name, &memory)) return;
   Random random(1);
   std::vector<int32_t> host_targets(tokens);
   for (int32_t& target : host_targets) target = static_cast<int32_t>(random.Below(classes));

@@ -1,6 +1,8 @@
 // A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow; two wide trees with hidden
-// vectors of bfloat16 too. A size that does not fit is left out.
+// and 40 thousand tokens, next to what the GPU's memory and float32 units allow; wide trees in TF32 and with
+// hidden vectors of bfloat16 too, and those with a wide root also by products of cuBLASLt, where it is found. A
+// size that does not fit is left out.
+#include <functional>
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
@@ -35,21 +37,25 @@ struct Case {
   int64_t dim, tokens;
   std::vector<int64_t> queries;  // batches of top-k
   int repeats = 30;
-  bool short_hidden = false;  // also with hidden vectors of bfloat16
+  bool wide = false;       // also in TF32 and with hidden vectors of bfloat16
+  bool wide_root = false;  // these also by products of cuBLASLt
 };
 
-// T: the type of the table, H: of hidden vectors.
-template <typename T, typename H>
-std::string NameOf(const Case& what) {
-  if (sizeof(H) == 2) return what.name + (sizeof(T) == 2 ? ", all bfloat16" : ", mixed");
-  return what.name + (sizeof(T) == 2 ? ", bfloat16" : "");
-}
-
+// T: the type of the table, H: of hidden vectors. tf32: factors of float32 are rounded to TF32. library: products
+// of the root are those of cuBLASLt.
 template <typename T, typename H = float>
-void Run(Bench* bench, const Case& what, const TestTree& tree) {
+void Run(Bench* bench, const Case& what, const std::function<const TestTree&()>& make, bool tf32 = false,
+         bool library = false) {
   const int64_t dim = what.dim, tokens = what.tokens;
-  const std::string name = NameOf<T, H>(what);
+  const bool short_table = sizeof(T) == 2, short_hidden = sizeof(H) == 2;
+  const std::string name = what.name +
+                           (short_hidden  ? short_table ? ", all bfloat16" : ", mixed"
+                            : short_table ? ", bfloat16"
+                            : tf32        ? ", TF32"
+                                          : "") +
+                           (library ? ", cuBLASLt" : "");
   if (!bench->Runs(name)) return;
+  const TestTree& tree = make();
   const TreeArrays sizes = tree.arrays();
   int32_t widest = 0;
   for (size_t n = 1; n < tree.node_start.size(); ++n)
@@ -64,6 +70,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     return;
   }
   BenchArena memory(static_cast<int64_t>(need));
+  if (library && !bench->HasLibrary(name, &memory)) return;
   const TreeArrays arrays{BenchUpload(&memory, tree.class_row),
                           BenchUpload(&memory, tree.node_start),
                           BenchUpload(&memory, tree.node_row),
@@ -99,11 +106,11 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
     const int64_t s = i % kSets;
     memory.Reset(base);
     ArenaScratch scratch(&memory);
-    TreeSoftmaxGpu device({nullptr, &scratch});
+    TreeSoftmaxGpu device({nullptr, &scratch, nullptr, tf32, library});
     TreePaths paths;
     BENCH_OK(device.FindPaths(arrays, targets[s], nullptr, tokens, dim, likely_pairs, &scratch, &paths));
     likely_pairs = paths.pairs + paths.pairs / 16;
-    const bool save = paths.probs * 4 <= int64_t{256} << 20;
+    const bool save = !library && paths.probs * 4 <= int64_t{256} << 20;
     const TreeLossOutputs out{loss,
                               memory.Take<int32_t>(paths.pairs),
                               memory.Take<int32_t>(paths.pairs),
@@ -146,6 +153,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
                 loss_bytes + grad_bytes, 3 * flops);
   bench->Report(name, "loss + gradient + SGD", bench->Time([&](int i) { step(i, 3); }, repeats),
                 loss_bytes + grad_bytes + 3 * touched * row_bytes, 3 * flops);
+  if (library) return;  // top-k takes none of its products
   for (const int64_t batch : what.queries) {
     const Times top = bench->Time(
         [&](int i) {
@@ -154,7 +162,7 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
           float* log_probs = memory.Take<float>(batch * 10);
           int32_t* ids = memory.Take<int32_t>(batch * 10);
           bool ok;
-          BENCH_OK(TreeSoftmaxGpu({nullptr, &scratch})
+          BENCH_OK(TreeSoftmaxGpu({nullptr, &scratch, nullptr, tf32})
                        .TopK(arrays, row_child, table, hidden[i % kSets], batch, int64_t{10}, log_probs, ids,
                              &ok));
         },
@@ -167,16 +175,21 @@ void Run(Bench* bench, const Case& what, const TestTree& tree) {
 }
 
 template <typename Make>
-void RunBoth(Bench* bench, const Case& what, const Make& make) {
-  const bool runs_short = what.short_hidden && (bench->Runs(NameOf<float, bfloat16>(what)) ||
-                                                bench->Runs(NameOf<bfloat16, bfloat16>(what)));
-  if (!runs_short && !bench->Runs(NameOf<bfloat16, float>(what))) return;
-  const TestTree tree = make();
-  Run<float>(bench, what, tree);
-  Run<bfloat16>(bench, what, tree);
-  if (!runs_short) return;
-  Run<float, bfloat16>(bench, what, tree);
-  Run<bfloat16, bfloat16>(bench, what, tree);
+void RunAll(Bench* bench, const Case& what, const Make& make) {
+  TestTree tree;
+  const auto made = [&]() -> const TestTree& {
+    if (tree.node_start.empty()) tree = make();
+    return tree;
+  };
+  Run<float>(bench, what, made);
+  Run<bfloat16>(bench, what, made);
+  if (!what.wide) return;
+  for (const bool library : {false, true}) {
+    if (library && !what.wide_root) return;
+    Run<float>(bench, what, made, true, library);
+    Run<float, bfloat16>(bench, what, made, false, library);
+    Run<bfloat16, bfloat16>(bench, what, made, false, library);
+  }
 }
 
 }  // namespace
@@ -187,22 +200,24 @@ int main(int argc, char** argv) {
   if (!Bench::HasGpu()) return 77;
   Bench bench("tree_softmax", argc, argv);
   if (bench.quick()) {
-    RunBoth(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, [] { return HuffmanTree(1000, 8); });
-    RunBoth(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}, 30, true},
-            [] { return HeadTailTree(1000, 40, 8, 8); });
-    RunBoth(&bench, {"1K words, flat", 36, 100, {1, 32}, 30, true}, [] { return FlatTree(1000); });
+    RunAll(&bench, {"1K words, Huffman 8", 36, 100, {1, 32}}, [] { return HuffmanTree(1000, 8); });
+    RunAll(&bench, {"1K words, 40 + 8, then 8", 36, 100, {1, 32}, 30, true, true},
+           [] { return HeadTailTree(1000, 40, 8, 8); });
+    RunAll(&bench, {"1K words, flat", 36, 100, {1, 32}, 30, true, true}, [] { return FlatTree(1000); });
     return 0;
   }
   const int64_t dim = 304, tokens = 40960;
-  RunBoth(&bench, {"10M words, Huffman 8", dim, tokens, {1, 32, 256}, 15},
-          [] { return HuffmanTree(10000000, 8); });
-  RunBoth(&bench, {"10M words, 448 + 64, then 16", dim, tokens, {1, 32, 256}, 15},
-          [] { return HeadTailTree(10000000, 448, 64, 16); });
-  RunBoth(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15, true},
-          [] { return TwoLevelTree(9000000, 3000); });
-  RunBoth(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7, true}, [] { return FlatTree(100000); });
+  RunAll(&bench, {"10M words, Huffman 8", dim, tokens, {1, 32, 256}, 15},
+         [] { return HuffmanTree(10000000, 8); });
+  RunAll(&bench, {"10M words, 448 + 64, then 16", dim, tokens, {1, 32, 256}, 15, true},
+         [] { return HeadTailTree(10000000, 448, 64, 16); });
+  RunAll(&bench, {"9M words, 3000 x 3000", dim, tokens, {1, 32}, 15, true, true},
+         [] { return TwoLevelTree(9000000, 3000); });
+  RunAll(&bench, {"100K words, flat", dim, tokens, {1, 32, 256}, 7, true, true},
+         [] { return FlatTree(100000); });
   const auto run = [&](const Case& what, auto make) {
-    if (bench.Runs(what.name)) Run<float>(&bench, what, make());
+    TestTree tree;
+    Run<float>(&bench, what, [&]() -> const TestTree& { return tree = make(); });
   };
   run({"10M words, flat, 64 tokens", dim, 64, {1, 8}, 7}, [] { return FlatTree(10000000); });
   run({"1M words, Huffman 8", dim, tokens, {1, 32, 256}}, [] { return HuffmanTree(1000000, 8); });

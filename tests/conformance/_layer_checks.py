@@ -12,6 +12,7 @@ from _training import assert_same
 from conformance._layers import BATCH, LAYERS
 
 import keras_largeout as kl
+from keras_largeout._keras import all_layers, own_optimizers
 from keras_largeout.serving import apply
 
 EPOCHS = 2
@@ -232,6 +233,47 @@ def released(layer, strategy, folder, models=1):
     assert alive() == before
 
 
+def steps_of_keras(layer, strategy, folder):
+    """A `kl.Model` that takes several steps per call has the bits of a `keras.Model` that takes one."""
+    seen, logs, ours = fitted_and_evaluated(layer, kl.Model, 3)
+    seen_of_keras, logs_of_keras, keras_own = fitted_and_evaluated(layer, keras.Model, 1)
+    assert seen == [seen_of_keras[step] for step in (2, 4, 5 + 2, 5 + 4)]
+    assert logs == logs_of_keras
+    assert len(ours) == len(keras_own)
+    for (name, values), (_, others) in zip(ours, keras_own):
+        np.testing.assert_array_equal(values, others, err_msg=name)
+
+
+def fitted_and_evaluated(layer, cls, per_call):
+    """Return the logs at the end of each call, of the epoch and of `evaluate`, and all variables."""
+    case, seen = LAYERS[layer], []
+    keras.utils.set_random_seed(7)
+    model = case.model(cls)
+    # On a GPU Keras chooses XLA by the class of the model, too.
+    model.compile(
+        kl.optimizers.LazyAdam(0.01),
+        loss=case.loss(model),
+        metrics=case.metrics(),
+        steps_per_execution=per_call,
+        jit_compile=False,
+    )
+    ends = "on_train_batch_end", "on_test_batch_end"
+    record = keras.callbacks.LambdaCallback(**dict.fromkeys(ends, lambda batch, logs: seen.append(logs)))
+    # Five steps, the last one of a smaller batch.
+    options = {"batch_size": 5, "verbose": 0, "callbacks": [record]}
+    x, y = case.data()
+    logs = model.fit(x, y, shuffle=False, **options).history
+    evaluated = model.evaluate(x, y, return_dict=True, **options)
+    return seen, (logs, evaluated), variables(model)
+
+
+def variables(model):
+    """Return the variables of a model and of all its optimizers, tables and their slots too, as arrays."""
+    optimizers = [model.optimizer, *(own for layer in all_layers(model) for own in own_optimizers(layer))]
+    found = [*model.variables, *(v for optimizer in optimizers for v in optimizer.variables)]
+    return [(variable.path, variable.numpy()) for variable in found]
+
+
 CHECKS = {
     "numbers": numbers,
     "config": config,
@@ -244,4 +286,5 @@ CHECKS = {
     "clone": clone,
     "frozen": frozen,
     "released": released,
+    "steps of Keras": steps_of_keras,
 }

@@ -21,7 +21,8 @@ class Case:
     """A layer in a small model.
 
     Attributes:
-        model: makes the model, not compiled, in the scope of a strategy. Its layer is named "large".
+        model: makes the model, not compiled, in the scope of a strategy; of the class `cls`, a `kl.Model` by
+            default. Its layer is named "large".
         data: makes `(x, y)`, NumPy arrays.
         loss: the loss of a model.
         serving: the model to export, of a model.
@@ -40,11 +41,11 @@ class Case:
 def first(layer, call=lambda layer, ids: layer(ids), **options):
     """The layer looks ids up; a dense layer follows."""
 
-    def model():
+    def model(cls=kl.Model):
         ids = keras.Input((LENGTH,), dtype="int32", name="ids")
         outputs = keras.tree.flatten(call(layer(), ids))
         x = keras.layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0]
-        return kl.Model(ids, keras.layers.Dense(1, name="small")(x))
+        return cls(ids, keras.layers.Dense(1, name="small")(x))
 
     def data():
         ids = np.random.default_rng(0).integers(0, CLASSES, (STEPS * BATCH, LENGTH)).astype("int32")
@@ -56,10 +57,10 @@ def first(layer, call=lambda layer, ids: layer(ids), **options):
 def last(layer, has_log_probs=True, **options):
     """The layer is an output over classes, above a dense layer."""
 
-    def model():
+    def model(cls=kl.Model):
         x = keras.Input((6,), name="x")
         hidden = keras.layers.Dense(DIM, activation="tanh", name="small")(x)
-        return kl.Model(x, layer()(hidden))
+        return cls(x, layer()(hidden))
 
     def data():
         rng = np.random.default_rng(0)
@@ -81,13 +82,13 @@ def last(layer, has_log_probs=True, **options):
 def items(**options):
     """The layer looks up the items of a `Retrieval`; a dense layer makes the vectors of users."""
 
-    def model():
+    def model(cls=kl.Model):
         x = keras.Input((7,), name="x")
         item = keras.ops.cast(x[:, 6], "int32")
         table = kl.layers.ShardedEmbedding(CLASSES, DIM, placement="modulo", name="large")
         users = keras.layers.Dense(DIM, activation="tanh", name="small")(x[:, :6])
         head = kl.layers.Retrieval(CLASSES, counts=COUNTS, cache=7, name="head", **options)
-        return kl.Model(x, head(users, table(item)))
+        return cls(x, head(users, table(item)))
 
     def data():
         rng = np.random.default_rng(0)

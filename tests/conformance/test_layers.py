@@ -27,6 +27,9 @@ UNIT, OPTION = ("numbers", "config", "save and load", "mixed_bfloat16", "export"
 # In the suite on one device alone: the same code elsewhere takes seconds per cell to trace.
 CHECKS_SOAK = ("mixed_bfloat16", "mixed_float16", "clone", "frozen", "released")
 
+# Compared with a plain `keras.Model`, which trains on no servers.
+ONE_DEVICE = ("steps of Keras",)
+
 
 def _tier(row, strategy, check):
     if strategy == "one device":
@@ -41,6 +44,7 @@ CELLS = [
     for row in LAYERS
     for strategy in [*DEVICES, "servers"]
     for check in _layer_checks.CHECKS
+    if strategy == "one device" or check not in ONE_DEVICE
 ]
 
 

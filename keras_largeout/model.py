@@ -123,9 +123,9 @@ class Model(_Pickled, _Checked, StrategyTraining, StepFunctions, keras.Model):
 
     It is used as `keras.Model` is: `Model(inputs, outputs)`, or as a base class. (`Sequential` is the same of
     `keras.Sequential`.) On one device `fit` gives the same model in less time: short steps are taken several
-    per call, unless `compile` is given `steps_per_execution`, or a callback acts on batches. Over several
-    devices of one machine its `fit` also takes ragged and sparse batches, and a first batch that does not
-    divide by the devices.
+    per call, unless `compile` is given a number as `steps_per_execution` (which defaults to `"auto"`), or a
+    callback acts on batches. Over several devices of one machine its `fit` also takes ragged and sparse
+    batches, and a first batch that does not divide by the devices.
 
     On a cluster (`kl.distribute.strategy()`, `python -m keras_largeout.distribute.launch`) `fit`, `evaluate`
     and `predict` take the same arguments. Each step runs on whichever worker is free, with weights as they

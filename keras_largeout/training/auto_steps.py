@@ -1,4 +1,4 @@
-"""`AutoSteps`: how many steps a call of the training function takes, where nobody has said it."""
+"""`AutoSteps`: how many steps a call of the training function takes, with `steps_per_execution="auto"`."""
 
 from time import perf_counter
 

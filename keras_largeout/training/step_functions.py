@@ -21,13 +21,15 @@ class StepFunctions(LoopHooks):
     `steps_per_execution` steps, which are a loop in one graph. Each step is Keras's, to the bit.
     """
 
-    says_steps = False  # whether `compile` was given `steps_per_execution`
+    says_steps = False  # whether `compile` was given a number as `steps_per_execution`
     _auto_steps = None  # in `fit`: an `AutoSteps`
 
     def compile(self, *args, **kwargs):
-        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
-        self.says_steps = "steps_per_execution" in given
-        super().compile(*args, **kwargs)
+        call = inspect.signature(super().compile).bind(*args, **kwargs)
+        self.says_steps = call.arguments.get("steps_per_execution", "auto") != "auto"
+        if not self.says_steps:
+            call.arguments["steps_per_execution"] = 1  # Keras takes numbers only
+        super().compile(*call.args, **call.kwargs)
 
     def fit(self, *args, **kwargs):
         given = kwargs.get("callbacks")

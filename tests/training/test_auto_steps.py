@@ -68,6 +68,28 @@ def test_numbers_of_keras_in_fewer_calls(at_once):
     assert trained == by_keras(dataset, epochs=2)
 
 
+def test_auto_is_a_name_of_the_default(at_once, tmp_path):
+    by_name, by_position = auto(), auto()
+    by_name.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"], steps_per_execution="auto")
+    by_position.compile(keras.optimizers.Adam(0.1), "mse", None, ["mae"], None, False, "auto")
+    by_name.save(tmp_path / "m.keras")
+    for model in (by_name, by_position):
+        epochs, trained = fitted(model, data(60))
+        assert len(epochs[0]) < 10
+        assert trained == by_keras(data(60))
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert loaded.get_compile_config()["steps_per_execution"] == 1  # which Keras can load, too
+    assert len(fitted(loaded, data(60))[0][0]) < 10
+    by_name.compile("sgd", "mse", steps_per_execution=1)
+    assert fitted(by_name, data(60))[0] == [list(range(15))]
+
+
+def test_another_string_is_refused_as_by_keras():
+    for cls in (kl.Model, keras.Model):
+        with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+            model_of(cls, "all").fit(data(8), verbose=0)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",

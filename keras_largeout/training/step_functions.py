@@ -19,6 +19,7 @@ class StepFunctions(LoopHooks):
     Keras's functions return the logs of a step inside a `tf.experimental.Optional`, whose kernel runs on the
     CPU, so every step waits for a GPU. Here logs are tensors: of one step, or of the last one of
     `steps_per_execution` steps, which are a loop in one graph. Each step is Keras's, to the bit.
+    `predict` keeps Keras's function: its outputs are in no Optional, and a step waits for nothing else.
     """
 
     says_steps = False  # whether `compile` was given a number as `steps_per_execution`

@@ -162,6 +162,22 @@ def test_waits_of_a_step(row, several, gpus):
 
 
 @pytest.mark.full
+@pytest.mark.every_case
+@pytest.mark.parametrize("row", LAYERS)
+def test_predict_waits_for_its_outputs_alone(row, gpus):
+    """The function is Keras's own."""
+    x = LAYERS[row].data()[0]
+    with tf.device("CPU:1"):
+        model = model_on(row, strategy_of(1))
+        model.make_predict_function()
+        batch = tf.TensorSpec((None, *x.shape[1:]), x.dtype)
+        waits = Step(model.predict_function.get_concrete_function([(batch,)])).waits()
+    # Ids that a vocabulary maps on the host are cast first.
+    others = ["Cast > Reshape.tensor"] if row == "ShardedEmbedding, vocabulary" else []
+    assert [wait for wait in waits if not wait.endswith("> Python")] == others
+
+
+@pytest.mark.full
 def test_averages_of_tables(gpus, monkeypatch):
     """They take the rows of the gradient, which are not fused into the update: no other wait."""
     averaging = functools.partial(kl.optimizers.LazyAdam, use_ema=True)

@@ -266,10 +266,12 @@ def test_no_result_is_an_optional(per_call):
     model = model_of(kl.Model, per_call)
     model.make_train_function()
     model.make_test_function()
+    model.make_predict_function()  # Keras's own
     ops = []
     with watched_graphs(ops):
         model.train_function(iter(data(24)))
         model.test_function(iter(data(24)))
+        model.predict_function([(x,) for x, _ in data(24)][:per_call])
     assert "IteratorGetNext" in ops or "IteratorGetNextAsOptional" in ops
     assert "OptionalFromValue" not in ops
 

@@ -25,12 +25,14 @@ tf.config.set_logical_device_configuration(
 # A single GPU is cut into 8 as well, of a GB each: several processes share it.
 for gpu in tf.config.list_physical_devices("GPU")[:1]:
     tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(1024)] * 8)
-    # Two trainings have the same bits there only if TensorFlow's own ops have.
-    tf.config.experimental.enable_op_determinism()
 
 
-# Products of Keras layers as exact on a GPU as on a CPU.
-tf.config.experimental.enable_tensor_float_32_execution(False)
+def pytest_addoption(parser):
+    parser.addoption(
+        "--defaults",
+        action="store_true",
+        help="leave TensorFlow's defaults on a GPU: products of TF32, and ops that are not deterministic",
+    )
 
 
 def pytest_configure(config):
@@ -40,6 +42,16 @@ def pytest_configure(config):
     tests, examples and benchmarks start: servers, `benchmarks.same_numbers`.
     """
     _rewrite_graphs("soak" in (config.option.markexpr, config.option.tier))
+    if not config.option.defaults:
+        _be_exact()
+
+
+def _be_exact():
+    # Products of Keras layers as exact on a GPU as on a CPU.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    if tf.config.list_physical_devices("GPU"):
+        # Two trainings have the same bits there only if TensorFlow's own ops have.
+        tf.config.experimental.enable_op_determinism()
 
 
 def _rewrite_graphs(on):

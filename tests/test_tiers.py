@@ -4,9 +4,11 @@ import itertools
 import multiprocessing
 import os
 import subprocess
+import sys
 import types
 
 import pytest
+import tensorflow as tf
 from _tiers import CPU_SECONDS, DRAWN, ENOUGH, CpuLimit, _whole_or_drawn, drawn, tier_of
 
 GRID = [dict(zip("abc", values)) for values in itertools.product(range(5), "xy", [None, True, False])]
@@ -88,3 +90,14 @@ def test_a_test_that_takes_far_longer_than_the_others_fails_the_run(slowness):
 
 def test_a_few_tests_are_not_compared():
     assert _run(CpuLimit(30), [0.01] * (ENOUGH - 2) + [5.0]) == pytest.ExitCode.OK
+
+
+def test_products_are_exact_without_the_option_defaults(pytestconfig):
+    assert tf.config.experimental.tensor_float_32_execution_enabled() == pytestconfig.option.defaults
+
+
+@pytest.mark.full
+def test_the_option_defaults_leaves_those_of_tensorflow(pytestconfig):
+    test = f"{__file__}::{test_products_are_exact_without_the_option_defaults.__name__}"
+    command = [sys.executable, "-m", "pytest", "--defaults", test]
+    subprocess.run(command, cwd=pytestconfig.rootpath, check=True, timeout=300)

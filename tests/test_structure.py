@@ -402,7 +402,7 @@ def _texts():
                     getattr(part, "value", "") if isinstance(part, ast.Constant) else "..."
                     for part in node.values
                 )
-    for path in OPS.glob("*/op/*.cc"):
+    for path in (*OPS.glob("*/op/*.cc"), *OPS.glob("*/cuda/*.cu")):
         yield path.read_text()
 
 

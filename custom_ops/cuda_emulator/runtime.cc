@@ -84,6 +84,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevicePointer:
       return "invalid device pointer";
+    case cudaErrorInvalidDeviceFunction:
+      return "invalid device function";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
   }
@@ -107,9 +111,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin || device != 0)
-    return Return(cudaErrorInvalidValue);
-  return *value = 227 << 10, cudaSuccess;
+  if (device != 0) return Return(cudaErrorInvalidValue);
+  cudaDeviceProp properties;
+  cudaGetDeviceProperties(&properties, device);
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      return *value = properties.major, cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      return *value = properties.minor, cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      return *value = static_cast<int>(properties.sharedMemPerBlockOptin), cudaSuccess;
+  }
+  return Return(cudaErrorInvalidValue);
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = bytes == 0 ? nullptr : AllocateDevice(bytes);

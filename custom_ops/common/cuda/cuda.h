@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "common/bfloat16.h"
 #include "common/host_device.h"
@@ -33,6 +34,11 @@ struct GpuCall {
 };
 
 const char* CudaErrorName(int error);
+
+// The name of an error; where the library has no code for the GPU, what it has code for and what to do.
+std::string CudaErrorText(int error);
+// The latter, for a GPU of compute capability 10 x major + minor.
+std::string NoCodeText(int capability);
 
 // Copies from the device to the host and waits for it.
 int CopyToHostCuda(const void* device, int64_t bytes, void* host, GpuStream stream);

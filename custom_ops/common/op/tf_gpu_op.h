@@ -23,7 +23,7 @@ inline absl::Status GpuStatus(int error) {
   if (error == cudaErrorMemoryAllocation) {
     return absl::ResourceExhaustedError("CUDA: no device memory is left for scratch memory");
   }
-  return absl::InternalError(absl::StrCat("CUDA: ", CudaErrorName(error)));
+  return absl::InternalError(absl::StrCat("CUDA: ", CudaErrorText(error)));
 }
 
 // One call of a launcher for GPUs. TensorFlow keeps memory of the device, so `kept` is not asked for any.

@@ -3,6 +3,8 @@
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_CASES_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_CASES_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -229,6 +231,31 @@ void OneRowAndManyTimesTheSame() {
   }
 }
 
+// 10^5 gradients of one row in bfloat16, all of one sign: a sum in bfloat16 would stop at 1024. The slot has their sum
+// in float32, and the table is rounded once.
+template <typename Device>
+void ManyGradientsOfOneRowInBfloat16() {
+  constexpr int64_t kRow = 5, kDim = 4, kGradients = 100000;
+  UpdateProblem<bfloat16, bfloat16, int32_t> p(UpdateRule::kMomentum, 9, kDim, kGradients, false, 0.f);
+  std::fill(p.ids.begin(), p.ids.end(), static_cast<int32_t>(kRow));
+  for (bfloat16& x : p.values) FromFloat(0.5f + std::fabs(ToFloat(x)), &x);
+  const UpdateState<bfloat16> got = RunUpdate<Device>(p);
+  for (int64_t j = 0; j < kDim; ++j) {
+    const int64_t at = kRow * kDim + j;
+    double sum = 0;
+    for (int64_t i = 0; i < kGradients; ++i) sum += ToFloat(p.values[i * kDim + j]);
+    const double velocity = p.start.slots[0][at] * double(p.hyper[kMomentumFactor]) - sum * p.hyper[kRate];
+    const double want = ToFloat(p.start.table[at]) + velocity;
+    CHECK_TRUE(std::fabs(got.slots[0][at] - velocity) <= 2e-5 * std::fabs(velocity));
+    CHECK_TRUE(std::fabs(ToFloat(got.table[at]) - want) <= (1.0 / 256 + 2e-5) * std::fabs(want));
+  }
+  for (int64_t at = 0; at < p.rows * kDim; ++at) {
+    if (at / kDim != kRow)
+      CHECK_TRUE(got.table[at].bits == p.start.table[at].bits && got.slots[0][at] == p.start.slots[0][at]);
+  }
+  for (int threads : {1, 2, 3}) CHECK_TRUE(RunUpdate<Device>(p, threads) == got);
+}
+
 template <typename Device>
 void FtrlTakesAnyPower() {
   UpdateState<float> s = {{0.5f}, {{0.1f}, {0.2f}}};
@@ -295,6 +322,7 @@ void NanStaysInItsRow() {
   LARGEOUT_CASE(RoundingHasTheBitsOfRowAndColumn, Device)   \
   LARGEOUT_CASE(StochasticRoundingIsRightInTheMean, Device) \
   LARGEOUT_CASE(OneRowAndManyTimesTheSame, Device)          \
+  LARGEOUT_CASE(ManyGradientsOfOneRowInBfloat16, Device)    \
   LARGEOUT_CASE(FtrlTakesAnyPower, Device)                  \
   LARGEOUT_CASE(ABadIndexChangesNothing, Device)            \
   LARGEOUT_CASE(NothingToUpdate, Device)                    \

@@ -1,5 +1,6 @@
 // Tests of common/cuda/blas.h: products of every layout against float64.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "common/test/library_testing.cuh"
@@ -64,6 +65,48 @@ LARGEOUT_TEST(EveryLayout) {
   const ShiftedArrays shifted;
   CheckLayouts<float>(blas, {17, 9, 12}, 1);
   CheckLayouts<bfloat16>(blas, {17, 9, 12}, 1);
+}
+
+// Long sums of one sign, in which whatever is narrower than float32 would show. Any order of float32 additions is off by
+// at most depth x 2^-24 of the sum, and factors of float that keep 11 bits by 2^-10 each.
+template <typename F>
+void CheckLongSums(Blas* blas, int64_t depth, bool transposed_a, bool transposed_b, bool add) {
+  constexpr int64_t kM = 8, kN = 16;
+  Random random(depth);
+  std::vector<F> a(kM * depth), b(kN * depth);
+  for (F& x : a) FromFloat(0.5f + static_cast<float>(random.Unit()), &x);
+  for (F& x : b) FromFloat(0.5f + static_cast<float>(random.Unit()), &x);
+  const OnGpu<F> on_a(a), on_b(b);
+  const OnGpu<float> out(std::vector<float>(kM * kN, 3.f));
+  TestCall<GpuCall> call;
+  CHECK_TRUE(blas->Multiply({kM, kN, depth},
+                            BlasFactor<F>{on_a.get(), transposed_a ? kM : depth, transposed_a},
+                            BlasFactor<F>{on_b.get(), transposed_b ? depth : kN, transposed_b}, add,
+                            out.get(), kN, call.Allocate(Blas::kWorkspaceBytes), nullptr) == 0);
+  const std::vector<float> got = out.Host();
+  const double bound = depth * std::ldexp(1.0, -24) + (sizeof(F) == 4 ? std::ldexp(2.0, -10) : 0.0);
+  for (int64_t i = 0; i < kM; ++i) {
+    for (int64_t j = 0; j < kN; ++j) {
+      double want = add ? 3.0 : 0.0;
+      for (int64_t d = 0; d < depth; ++d) {
+        want += double(ToFloat(a[transposed_a ? d * kM + i : i * depth + d])) *
+                ToFloat(b[transposed_b ? j * depth + d : d * kN + j]);
+      }
+      CHECK_TRUE(std::fabs(got[i * kN + j] - want) <= bound * want);
+    }
+  }
+}
+
+// The products of a dense layer: forward, and both gradients.
+LARGEOUT_TEST(LongSums) {
+  Blas* const blas = FoundLibrary();
+  if (blas == nullptr) return;
+  for (const int64_t depth : {4000, 40000}) {
+    for (const auto& [transposed_a, transposed_b] : {std::pair(false, true), {true, false}, {false, false}}) {
+      CheckLongSums<float>(blas, depth, transposed_a, transposed_b, transposed_a);
+      CheckLongSums<bfloat16>(blas, depth, transposed_a, transposed_b, transposed_a);
+    }
+  }
 }
 
 #ifdef LARGEOUT_EMULATE_CUDA

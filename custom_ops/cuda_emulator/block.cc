@@ -17,6 +17,7 @@ namespace emulation {
 Indices now;
 Running running;
 __thread bool inside_kernel = false;
+int64_t most_stride_blocks = kStrideBlocks;
 
 namespace {
 
@@ -171,6 +172,8 @@ void RunBlock(uint64_t index, const Dim3& grid, const Dim3& block) {
 
 }  // namespace
 
+WholeGrids::WholeGrids() { most_stride_blocks = INT64_MAX; }
+WholeGrids::~WholeGrids() { most_stride_blocks = kStrideBlocks; }
 void SetOrder(unsigned seed) { order_seed = seed; }
 void EnterKernel() { inside_kernel = true; }
 void LeaveKernel() { inside_kernel = false; }

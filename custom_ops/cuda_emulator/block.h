@@ -77,6 +77,8 @@ struct Running {
   const void* kernel = nullptr;
 };
 extern Running running;
+constexpr int64_t kStrideBlocks = 2;
+extern int64_t most_stride_blocks;   // that GridStrideBlocks gives: kStrideBlocks, but for WholeGrids
 extern __thread bool inside_kernel;  // false on the host and in the emulation itself
 
 // A kernel with its arguments, and how one thread calls it.

@@ -38,6 +38,14 @@ class Collected {
 // The order of blocks, warps and lanes from now on; 0: ascending.
 void SetOrder(unsigned seed);
 
+// While one lives, grid-stride loops get as many blocks as on a GPU.
+class WholeGrids {
+ public:
+  WholeGrids();
+  ~WholeGrids();
+  WholeGrids(const WholeGrids&) = delete;
+};
+
 // How many kernels have been launched; those of cub are not counted.
 int64_t Launches();
 

@@ -37,9 +37,9 @@ class JobOf final : public Job {
 
 }  // namespace emulation
 
-// Two at most, so that grid-stride loops have several turns in small tests.
+// Two at most, so that grid-stride loops have several turns in small tests; but for WholeGrids.
 inline unsigned GridStrideBlocks(int64_t units, int64_t most) {
-  return static_cast<unsigned>(std::min({units, most, int64_t{2}}));
+  return static_cast<unsigned>(std::min({units, most, emulation::most_stride_blocks}));
 }
 
 template <typename... Parameters, typename... Arguments>

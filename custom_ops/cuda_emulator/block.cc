@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "cuda_emulator/emulation.h"
 #include "cuda_emulator/include/cuda_runtime.h"
@@ -174,7 +175,7 @@ void RunBlock(uint64_t index, const Dim3& grid, const Dim3& block) {
 
 WholeGrids::WholeGrids() { most_stride_blocks = INT64_MAX; }
 WholeGrids::~WholeGrids() { most_stride_blocks = kStrideBlocks; }
-void SetOrder(unsigned seed) { order_seed = seed; }
+unsigned SetOrder(unsigned seed) { return std::exchange(order_seed, seed); }
 void EnterKernel() { inside_kernel = true; }
 void LeaveKernel() { inside_kernel = false; }
 

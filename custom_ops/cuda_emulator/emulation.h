@@ -35,8 +35,8 @@ class Collected {
   bool Has(const std::vector<std::string>& words) const;
 };
 
-// The order of blocks, warps and lanes from now on; 0: ascending.
-void SetOrder(unsigned seed);
+// Sets the order of blocks, warps and lanes from now on (0: ascending), and returns the former one.
+unsigned SetOrder(unsigned seed);
 
 // While one lives, grid-stride loops get as many blocks as on a GPU.
 class WholeGrids {

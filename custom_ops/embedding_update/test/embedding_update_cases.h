@@ -144,6 +144,15 @@ void HotRowsInOnePass() {
 }
 
 template <typename Device, typename Gradient, typename Updater>
+void OnePassAmidOtherWork() {
+  const FusedProblem<float, int64_t> p({960, 3, 40, 17, true, Combiner::kMean}, UpdateRule::kAdagrad, 0.01f,
+                                       1);
+  const FusedProblem<bfloat16, int32_t> other({252, 1, 123, 64, false, Combiner::kSum}, UpdateRule::kSgd, 0.f,
+                                              2);
+  CheckRepeats<Device>([&] { return InOnePass<Device>(p); }, [&] { InOnePass<Device>(other); });
+}
+
+template <typename Device, typename Gradient, typename Updater>
 void NothingInOnePass() {
   for (UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kRowWiseAdagrad, UpdateRule::kLazyAdam}) {
     CheckOnePassOfAllTypes<Device, Gradient, Updater>({0, 3, 5, 8, false, Combiner::kMean}, rule, 0.f, 1);
@@ -160,6 +169,7 @@ void NothingInOnePass() {
 #define LARGEOUT_EMBEDDING_UPDATE_CASES(Device, Gradient, Updater)     \
   LARGEOUT_FUSED_CASE(EveryRuleInOnePass, Device, Gradient, Updater)   \
   LARGEOUT_FUSED_CASE(HotRowsInOnePass, Device, Gradient, Updater)     \
+  LARGEOUT_FUSED_CASE(OnePassAmidOtherWork, Device, Gradient, Updater) \
   LARGEOUT_FUSED_CASE(NothingInOnePass, Device, Gradient, Updater)
 
 #endif  // LARGEOUT_EMBEDDING_UPDATE_EMBEDDING_UPDATE_CASES_H_

@@ -3,6 +3,7 @@
 #ifndef LARGEOUT_FAN_IN_FAN_IN_EDGE_CASES_H_
 #define LARGEOUT_FAN_IN_FAN_IN_EDGE_CASES_H_
 
+#include "common/test/repeat.h"
 #include "fan_in/fan_in_write.h"
 #include "fan_in/test/fan_in_step.h"
 
@@ -172,13 +173,24 @@ void RoundsLikeTheCpu() {
   CHECK_TRUE(different <= 5 && moved > 100 && moved < static_cast<int64_t>(p.weights.size()) / 4);
 }
 
+template <typename Device>
+void GradientsAmidOtherWork() {
+  const FanInProblem<float, uint16_t> p(300, 6, 50, 33, 1);
+  const FanInProblem<bfloat16, uint32_t> other(90, 3, 20, 5, 2);
+  for (const FanInRule rule : {FanInRule::kNone, FanInRule::kLazyAdam}) {
+    CheckRepeats<Device>([&] { return ComputeFanIn<Device>(p, FanInLoss::kSoftmax, {rule}); },
+                         [&] { ComputeFanIn<Device>(other, FanInLoss::kSquaredHinge, {}); });
+  }
+}
+
 #define LARGEOUT_FAN_IN_EDGE_CASES(Device)  \
   LARGEOUT_CASE(BadIndices, Device)         \
   LARGEOUT_CASE(AllInputsOfUint16, Device)  \
   LARGEOUT_CASE(CandidateGradients, Device) \
   LARGEOUT_CASE(LargeLogits, Device)        \
   LARGEOUT_CASE(ExtremeLogits, Device)      \
-  LARGEOUT_CASE(RoundsLikeTheCpu, Device)
+  LARGEOUT_CASE(RoundsLikeTheCpu, Device)   \
+  LARGEOUT_CASE(GradientsAmidOtherWork, Device)
 
 }  // namespace largeout
 

@@ -11,6 +11,7 @@
 
 #include "common/isa.h"
 #include "common/random.h"
+#include "common/test/repeat.h"
 #include "common/test/test_call.h"
 #include "row_update/test/row_update_reference.h"
 
@@ -256,6 +257,15 @@ void ManyGradientsOfOneRowInBfloat16() {
   for (int threads : {1, 2, 3}) CHECK_TRUE(RunUpdate<Device>(p, threads) == got);
 }
 
+// With a row that most gradients are of.
+template <typename Device>
+void UpdatesAmidOtherWork() {
+  UpdateProblem<float, float, int64_t> p(UpdateRule::kAdagrad, 57, 17, 700, false, 0.01f);
+  for (int64_t k = 0; k < 700; ++k) p.ids[k] = k % 10 == 0 ? p.ids[k] : 31;
+  const UpdateProblem<bfloat16, float, int32_t> other(UpdateRule::kLazyAdam, 123, 64, 252, false, 0.f);
+  CheckRepeats<Device>([&] { return RunUpdate<Device>(p); }, [&] { RunUpdate<Device>(other); });
+}
+
 template <typename Device>
 void FtrlTakesAnyPower() {
   UpdateState<float> s = {{0.5f}, {{0.1f}, {0.2f}}};
@@ -323,6 +333,7 @@ void NanStaysInItsRow() {
   LARGEOUT_CASE(StochasticRoundingIsRightInTheMean, Device) \
   LARGEOUT_CASE(OneRowAndManyTimesTheSame, Device)          \
   LARGEOUT_CASE(ManyGradientsOfOneRowInBfloat16, Device)    \
+  LARGEOUT_CASE(UpdatesAmidOtherWork, Device)               \
   LARGEOUT_CASE(FtrlTakesAnyPower, Device)                  \
   LARGEOUT_CASE(ABadIndexChangesNothing, Device)            \
   LARGEOUT_CASE(NothingToUpdate, Device)                    \

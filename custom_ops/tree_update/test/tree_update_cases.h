@@ -36,6 +36,10 @@ struct TreeStepResult {
   std::vector<H> d_hidden;
   std::vector<float> bias_grads;
   std::vector<int64_t> rows;
+  bool operator==(const TreeStepResult& o) const {
+    return state == o.state && rows == o.rows && SameBits(d_hidden, o.d_hidden) &&
+           SameBits(bias_grads, o.bias_grads);
+  }
 };
 
 // scratch_bytes < 0: probabilities are saved between loss and gradient.
@@ -93,11 +97,8 @@ template <typename Device, typename Gradient, typename Updater, typename T, type
 void CheckTreeUpdate(const TreeStepProblem<T, H>& s) {
   for (const int64_t scratch : {int64_t{-1}, int64_t{1} << 28, int64_t{20000}}) {
     const TreeStepResult<T, H> want = InTwoPasses<Gradient, Updater>(s, scratch);
-    for (const StepWay& way : {StepWay{1, 0, false}, StepWay{4, 1 << 16, true}}) {
-      const TreeStepResult<T, H> got = InOnePass<Device>(s, scratch, way);
-      CHECK_TRUE(got.state == want.state && got.rows == want.rows);
-      CHECK_TRUE(SameBits(got.d_hidden, want.d_hidden) && SameBits(got.bias_grads, want.bias_grads));
-    }
+    for (const StepWay& way : {StepWay{1, 0, false}, StepWay{4, 1 << 16, true}})
+      CHECK_TRUE((InOnePass<Device>(s, scratch, way) == want));
   }
 }
 
@@ -146,6 +147,19 @@ void LargeNodes() {
 }
 
 template <typename Device, typename Gradient, typename Updater>
+void TreesAmidOtherWork() {
+  Random random(1);
+  const TreeStepProblem<float> s(Problem<float>(HeadTailTree(700, 90, 9, 5), 36, 101, 1),
+                                 UpdateRule::kAdagrad, 0.01f, 1);
+  const TreeStepProblem<bfloat16> other(Problem<bfloat16>(RandomTree(252, 40, &random), 17, 41, 2),
+                                        UpdateRule::kSgd, 0.f, 2);
+  for (const int64_t scratch : {-1, 20000}) {
+    CheckRepeats<Device>([&] { return InOnePass<Device>(s, scratch); },
+                         [&] { InOnePass<Device>(other, -1); });
+  }
+}
+
+template <typename Device, typename Gradient, typename Updater>
 void NothingToUpdate() {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kRowWiseAdagrad}) {
     CheckTreeUpdate<Device, Gradient, Updater>(
@@ -159,9 +173,10 @@ void NothingToUpdate() {
 
 }  // namespace largeout
 
-#define LARGEOUT_TREE_UPDATE_CASES(Device, Gradient, Updater)      \
-  LARGEOUT_FUSED_CASE(EveryRuleOnATree, Device, Gradient, Updater) \
-  LARGEOUT_FUSED_CASE(LargeNodes, Device, Gradient, Updater)       \
+#define LARGEOUT_TREE_UPDATE_CASES(Device, Gradient, Updater)        \
+  LARGEOUT_FUSED_CASE(EveryRuleOnATree, Device, Gradient, Updater)   \
+  LARGEOUT_FUSED_CASE(LargeNodes, Device, Gradient, Updater)         \
+  LARGEOUT_FUSED_CASE(TreesAmidOtherWork, Device, Gradient, Updater) \
   LARGEOUT_FUSED_CASE(NothingToUpdate, Device, Gradient, Updater)
 
 #endif  // LARGEOUT_TREE_UPDATE_TREE_UPDATE_CASES_H_

@@ -14,8 +14,10 @@ class Step:
         notes: Numbers for the record (bytes and flops of a step, parameters), computed before timing starts.
             `disk_seconds`: the least time that a step could take by what it reads of the disk.
         before: `before(i)` is called before each step, and is not timed. None: nothing is.
+        per_call: how many steps `run(i)` takes, from the fifth call on. Times are those of one step.
     """
 
     run: Callable[[int], float]
     notes: dict = field(default_factory=dict)
     before: Callable[[int], None] | None = None
+    per_call: int = 1

@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-_CHECKED_STEPS = 4
+CHECKED_STEPS = 4
 
 
 def _memory():
@@ -43,8 +43,8 @@ def measure(step, seconds, min_steps, max_steps):
         before(i)
         return step.run(i)
 
-    losses = [float(run(i)) for i in range(_CHECKED_STEPS)]
-    i, times = _CHECKED_STEPS, []
+    losses = [float(run(i)) for i in range(CHECKED_STEPS)]
+    i, times = CHECKED_STEPS, []
     warm_until = time.perf_counter() + 0.2 * seconds
     while time.perf_counter() < warm_until:
         run(i)
@@ -61,12 +61,12 @@ def measure(step, seconds, min_steps, max_steps):
             cpu += time.process_time() - cpu_before
         start = time.perf_counter()
         step.run(i)
-        times.append(time.perf_counter() - start)
+        times.append((time.perf_counter() - start) / step.per_call)
         i += 1
         if len(times) % 16 == 1:
             anonymous = max(anonymous, _memory()[2])
     gc.enable()
-    cpu = (time.process_time() - cpu) / len(times)
+    cpu = (time.process_time() - cpu) / (len(times) * step.per_call)
     return {"times": times, "cpu_seconds": cpu, "losses": losses, "anonymous_bytes": anonymous}
 
 

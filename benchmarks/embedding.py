@@ -25,11 +25,13 @@ OPTIMIZERS = {  # name: (in the workers, slots per row, learning rate)
     "Adam": ("adam", 2, 0.001),
 }
 OPS, LAYER = "ours (ops)", "ours (Keras layer, optimizer)"
+FIT = "ours (fit, 20 steps per call)"
 KERAS, KERAS_XLA = "Keras Embedding", "Keras Embedding (jit_compile)"
 TORCH, FBGEMM = "PyTorch EmbeddingBag(sparse)", "FBGEMM CPU"
 LIBRARIES = {  # name: (worker, needs, optimizers)
     OPS: ("ours_embedding:ops_step", ("keras_largeout",), tuple(OPTIMIZERS)),
     LAYER: ("ours_embedding:keras_step", ("keras_largeout",), tuple(OPTIMIZERS)),
+    FIT: ("ours_embedding:fit_step", ("keras_largeout",), tuple(OPTIMIZERS)),
     KERAS: ("keras_embedding:step", ("keras",), ("SGD", "Adagrad", "Adam")),
     KERAS_XLA: ("keras_embedding:jit_step", ("keras",), ("SGD", "Adagrad", "Adam")),
     TORCH: ("torch_embedding:step", ("torch",), ("SGD", "Adagrad", "Adam")),
@@ -44,6 +46,10 @@ REACHES = [
         for s in SIZES
         for k in ("SGD", "Adagrad")
         for o in (LAYER, OPS)
+    ),
+    *(
+        Reach(f"1M {k}: {FIT} vs FBGEMM", (f"1M {k}", FIT), (f"1M {k}", FBGEMM), times)
+        for k, times in (("SGD", 1.5), ("Adagrad", 3))
     ),
 ]
 
@@ -66,7 +72,7 @@ def make_cases(quick):
             target=f"benchmarks.peers.{worker}",
             config={"rows": rows, "dim": DIM, "init": 0.01, "optimizer": name, "lr": rate},
             needs=needs,
-            ours=library in (OPS, LAYER),
+            ours=library in (OPS, LAYER, FIT),
             rounds=1 if quick else 3,
             seconds=0.2 if quick else 3.0,
         )

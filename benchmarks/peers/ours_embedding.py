@@ -10,8 +10,10 @@ import tensorflow as tf
 from benchmarks import machine
 from benchmarks._data import load
 from benchmarks._step import Step
+from benchmarks._worker import CHECKED_STEPS
 from benchmarks.peers import keras_embedding, tf_common
 
+_PER_CALL = 20  # steps
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 RULES = {  # name: (rule of the op, (name, fill, one value per row) of each slot)
     "sgd": ("sgd", ()),
@@ -60,6 +62,39 @@ def keras_step(config, data):
     Keras's own.
     """
     return keras_embedding.train_step(*_layer_and_optimizer(config), data, lambda combined: combined)
+
+
+class SumOfProducts(keras.losses.Loss):
+    """The loss of the other steps, as `compile` takes it."""
+
+    def __init__(self):
+        super().__init__(reduction="sum")
+
+    def call(self, grad, combined):
+        return tf.reduce_sum(combined * grad, axis=-1)
+
+
+def fit_step(config, data):
+    """Return the loop of `kl.Model.fit` over the same layer and optimizer, with its data and its logs."""
+    from keras_largeout import Model
+
+    layer, optimizer = _layer_and_optimizer(config)
+    ids = np.stack(load(data, "ids"))
+    inputs = keras.Input(ids.shape[2:], dtype=ids.dtype.name)
+    model = Model(inputs, layer(inputs))
+    model.compile(optimizer, SumOfProducts(), steps_per_execution=_PER_CALL)
+    model.make_train_function()
+    grad = tf.constant(load(data, "grad"))
+    rows = tf.data.Dataset.from_tensor_slices(ids).repeat().map(lambda batch: (batch, grad)).prefetch(2)
+    iterator = iter(rows)
+
+    def run(i):
+        # The first steps are compared with those of other libraries, one by one.
+        model.steps_per_execution = 1 if i < CHECKED_STEPS else _PER_CALL
+        model.reset_metrics()
+        return float(model.train_function(iterator)["loss"])
+
+    return Step(run, per_call=_PER_CALL)
 
 
 def cold_step(config, data):

@@ -3,6 +3,7 @@
 import _thread
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -14,7 +15,6 @@ _TELL = signal.SIGTERM, signal.SIGHUP
 _not_inside = set()  # names of modules in which no handler may raise
 _codes = []  # the exit code, once the process was told to end
 _told = []  # the signals that told it, of those that its exit status names
-_before = []  # what `sys.unraisablehook` was
 _waits = False  # whether the process must not leave yet
 _process = None  # the one that has handlers: not its forks
 
@@ -103,16 +103,15 @@ def _leave(number, frame):
 def _raise_ignored_exits_again():
     """Have an exit that Python ignores, as it was raised in a finalizer, be raised again after it."""
     before = sys.unraisablehook
-    if before is not _heard:
-        _before.append(before)
-        sys.unraisablehook = _heard
+    if getattr(before, "func", None) is not _heard:
+        sys.unraisablehook = functools.partial(_heard, before)
 
 
-def _heard(ignored):
+def _heard(before, ignored):
     if ignored.exc_type is SystemExit and _codes:
         _thread.start_new_thread(_again, (_codes[-1] - 128,))
     else:
-        _before[-1](ignored)
+        before(ignored)
 
 
 def _again(number):

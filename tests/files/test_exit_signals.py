@@ -84,3 +84,19 @@ def test_other_errors_of_finalizers_are_still_told(monkeypatch):
     weakref.finalize(mortal, divmod, 1, 0)
     del mortal
     assert told == [ZeroDivisionError]
+
+
+def test_hooks_that_call_each_other_end(monkeypatch):
+    """Another library may put its hook between ours of two calls."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: told.append(ignored.exc_type))
+    exit_signals._raise_ignored_exits_again()
+    ours = sys.unraisablehook
+    exit_signals._raise_ignored_exits_again()
+    assert sys.unraisablehook is ours
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: ours(ignored))
+    exit_signals._raise_ignored_exits_again()
+    mortal = Mortal()
+    weakref.finalize(mortal, divmod, 1, 0)
+    del mortal
+    assert told == [ZeroDivisionError]

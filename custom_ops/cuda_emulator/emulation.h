@@ -46,7 +46,7 @@ class WholeGrids {
   WholeGrids(const WholeGrids&) = delete;
 };
 
-// How many kernels have been launched; those of cub are not counted.
+// How many kernels have been launched. A scan of cub is one, and its sort none.
 int64_t Launches();
 
 // Whether cuBLASLt has no product for anything that it has not been asked before.

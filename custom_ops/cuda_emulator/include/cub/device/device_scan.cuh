@@ -1,7 +1,8 @@
-// In the place of cub's, as plain loops.
+// In the place of cub's, as a plain loop.
 #ifndef LARGEOUT_CUDA_EMULATOR_INCLUDE_CUB_DEVICE_DEVICE_SCAN_CUH_
 #define LARGEOUT_CUDA_EMULATOR_INCLUDE_CUB_DEVICE_DEVICE_SCAN_CUH_
 
+#include "common/cuda/launch.cuh"
 #include "cuda_emulator/cub/memory.h"
 
 namespace cub {
@@ -39,13 +40,18 @@ struct DeviceScan {
     const cudaError_t error =
         largeout::emulation::CubTemp(temp, &temp_bytes, (n / 1024 + 1) * sizeof(Value) + 512);
     if (temp == nullptr || error != cudaSuccess || n == 0) return error;
-    std::vector<Value> values = largeout::emulation::FromDevice(in, n);
+    return static_cast<cudaError_t>(
+        largeout::Launch(InTurn<In, Out, Op, Value>, 1, 1, 0, nullptr, in, out, n, op, sum, inclusive));
+  }
+
+  // A thread alone: what iterators read and write is looked at as in any kernel.
+  template <typename In, typename Out, typename Op, typename Value>
+  static void InTurn(In in, Out out, int64_t n, Op op, Value sum, bool inclusive) {
     for (int64_t i = 0; i < n; ++i) {
-      const Value before = sum;
-      sum = i == 0 && inclusive ? values[0] : static_cast<Value>(op(sum, values[i]));
-      values[i] = inclusive ? sum : before;
+      const Value before = sum, value = in[i];
+      sum = i == 0 && inclusive ? value : static_cast<Value>(op(sum, value));
+      out[i] = inclusive ? sum : before;
     }
-    return largeout::emulation::ToDevice(values, out);
   }
 };
 

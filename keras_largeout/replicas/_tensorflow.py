@@ -231,6 +231,28 @@ def peer_answers(job, index, seconds):
     return True
 
 
+def tokens_of_dense_sums(strategy, device_type):
+    """Return the variables by which a `MultiWorkerMirroredStrategy` orders its sums of dense gradients.
+
+    Why: NCCL can hang where two hosts launch the collectives of two communicators in different orders. Rows
+    between GPUs therefore share the token of the dense sums, which is private: all collectives of a GPU run
+    in the order in which they were traced.
+
+    Args:
+        strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
+        device_type: str, the type of the devices in question.
+
+    Returns:
+        dict of `(replica, device)` to a variable, for the devices of this host that are of `device_type`.
+    """
+    launchers = _need(_need(strategy.extended, "_cross_device_ops"), "_launchers")
+    return {
+        (replica, device): _need(launchers[replica], "_ordering_token")
+        for replica, device in enumerate(strategy.extended.worker_devices)
+        if tf.DeviceSpec.from_string(device).device_type == device_type
+    }
+
+
 def abort_collectives(message):
     """Ends what this process waits for together with other hosts, in a `tf.errors.UnavailableError`.
 

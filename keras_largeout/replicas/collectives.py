@@ -12,7 +12,8 @@ A collective op of TensorFlow makes three demands:
 - Each collective key is bound to a single shape. The key is made of the dtype, the width and the index in
   that list.
 - All hosts run the ops in the same order. The ops of a replica on one device share a token, a resource:
-  TensorFlow runs them in the order in which they were traced.
+  TensorFlow runs them in the order in which they were traced. On a GPU that is the token of the sums of dense
+  gradients (`tokens_of_dense_sums`).
 
 All hosts must make the same calls in the same order. `hosts` is a `Hosts`. For one host, every function
 returns what it is given, and adds no op.

@@ -5,6 +5,8 @@ import weakref
 
 import tensorflow as tf
 
+from keras_largeout.replicas._tensorflow import tokens_of_dense_sums
+
 _known = weakref.WeakKeyDictionary()  # strategy -> `Hosts`
 
 
@@ -15,7 +17,7 @@ class Hosts:
         count: int, the number of hosts.
         index: int, the index of this process among them.
         local: tuple of the names of the devices of this host. Every host has as many. Empty for one host.
-        tokens: dict, see `collectives.py`.
+        tokens: dict of `(replica, device)` to the variable that orders the collectives there.
         watch: the `HostWatch` that notices when another host is lost, or None.
     """
 
@@ -77,6 +79,8 @@ def hosts_of(strategy):
         local = strategy.extended.worker_devices
         count = strategy.num_replicas_in_sync // len(local)
         _known[strategy] = Hosts(count, _this_process(strategy), local) if count > 1 else ALONE
+        if count > 1:
+            _known[strategy].tokens.update(tokens_of_dense_sums(strategy, "GPU"))
     return _known[strategy]
 
 

@@ -56,3 +56,46 @@ def test_blocks_are_counted_where_that_is_asked(new_hosts):
     for host, needed in zip(hosts.hosts, (9, 4)):
         found = ast.literal_eval(host.wait_for("^counted (.*)").group(1))
         assert found == {(2, "int32"): [1, 1, 1, 1], (3, "float32"): [1, needed, 9, 10]}
+
+
+ORDERED = """
+import tensorflow as tf
+import keras_largeout as kl
+from keras_largeout.replicas._tensorflow import tokens_of_dense_sums
+from keras_largeout.replicas.collectives import AllToAll
+from keras_largeout.replicas.hosts import hosts_of
+
+strategy = kl.distribute.strategy(devices=2)
+hosts = hosts_of(strategy)
+hosts.tokens.update(tokens_of_dense_sums(strategy, "CPU"))
+
+
+@tf.function
+def step():
+    def replica():
+        route = AllToAll(hosts, [1, 2])
+        rows = route.forward(tf.ones([3, 4]))
+        total = tf.distribute.get_replica_context().all_reduce("sum", tf.ones([4]))
+        return route.reverse(rows * total)
+
+    return strategy.run(replica)
+
+
+order = {}
+for op in step.get_concrete_function().graph.get_operations():
+    if op.type in ("CollectiveAllToAllV2", "CollectiveReduceV2") and op.inputs[0].dtype == "float32":
+        order.setdefault(op.inputs[-1].name, []).append(op.type)
+print("order", sorted(order.values()), flush=True)
+print("sums", [float(tf.reduce_sum(part)) for part in step().values], flush=True)
+"""
+
+
+def test_rows_and_dense_sums_run_in_one_order(new_hosts):
+    """As between GPUs: each replica has one token, and NCCL the same order on every host."""
+    hosts = new_hosts(ORDERED, 2)
+    assert hosts.ended() == [0, 0], hosts.text()
+    rows = "CollectiveAllToAllV2"
+    for host in hosts.hosts:
+        order = ast.literal_eval(host.wait_for("^order (.*)").group(1))
+        assert order == 2 * [[rows, "CollectiveReduceV2", rows]]
+        assert "sums [48.0, 48.0]" in host.text

@@ -206,10 +206,10 @@ class TreeSoftmax {
 
  protected:
   const Call call_;
+  Plan gradient_;
 
  private:
   std::conditional_t<kOnCpu, TreePairs, TreeLossPlan> loss_;
-  Plan gradient_;
 };
 
 using TreeSoftmaxCpu = TreeSoftmax<CpuCall>;

@@ -23,8 +23,9 @@ struct TreeStep {
   StepNumbers numbers;
 };
 
-// C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu): in two passes, with the gradients of all
-// touched rows in scratch memory between them, since those of a wide node come from many blocks.
+// C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu): in one pass under SGD for nodes of up to 127
+// children and 64 tokens; in two for others and under other rules, with the gradients of touched rows in scratch
+// memory between them, since those of a wide node come from many blocks.
 template <typename C>
 class TreeUpdate : public TreeSoftmax<C> {
  public:

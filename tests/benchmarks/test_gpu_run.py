@@ -98,7 +98,7 @@ def test_sources_are_those_of_all_families_that_a_program_calls():
     assert "embedding" in families_of("row_update_test_cuda")
     assert {"embedding", "row_update"} < families_of("embedding_update_test_cuda")
     assert {"tree_softmax", "full_softmax"} < families_of("tree_update_test_cuda")
-    sources = run.sources_of("tree_softmax_bench_cuda")
+    sources = run.sources_of("tree_update_bench_cuda")
     for name in (
         "tree_softmax/cuda/tree_softmax_root_library.cu",
         "full_softmax/cuda/full_softmax_library.cu",

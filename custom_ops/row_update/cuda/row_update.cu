@@ -74,8 +74,22 @@ int LaunchRule(UpdateRule rule, const gpu::Task& task, bool aligned, GpuStream s
   return static_cast<int>(cudaErrorInvalidValue);
 }
 
-template <typename T, typename G>
-int UpdateAligned(UpdateRule rule, const gpu::Task& task, GpuStream stream) {
+// The step of rows `ids` [n], by `values`.
+template <typename T, typename G, typename Id>
+int UpdateAligned(UpdateRule rule, T* table, int64_t dim, float* const* slots, const Id* ids, int64_t n,
+                  const G* values, const StepNumbers& numbers, const IndexCheck* check, GpuStream stream) {
+  gpu::Task task = {};
+  task.table = table;
+  for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) task.slots[k] = slots[k];
+  task.values = values;
+  task.hyper = numbers.hyper;
+  task.rounding = numbers.rounding;
+  task.check = check;
+  task.ids = ids;
+  task.n = n;
+  task.dim = dim;
+  task.wide = sizeof(Id) == 8;
+  if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
   uintptr_t addresses = reinterpret_cast<uintptr_t>(task.table) | reinterpret_cast<uintptr_t>(task.values);
   for (float* slot : task.slots) addresses |= reinterpret_cast<uintptr_t>(slot);
   return LaunchRule<T, G>(rule, task, addresses % 16 == 0, stream);
@@ -125,21 +139,19 @@ int RowUpdateGpu::Update(UpdateRule rule, T* table, int64_t rows, int64_t dim, f
     LARGEOUT_RETURN_IF_ERROR(PlanEmbeddingGradCuda(bags, Combiner::kSum, rows, call_, &plan));
     return SumAndStepCuda(plan, values, /*round=*/false, rule, table, dim, slots, numbers, check, call_);
   }
-
-  gpu::Task task = {};
-  task.table = table;
-  for (int k = 0; k < kUpdateRuleInfo[static_cast<int>(rule)].slots; ++k) task.slots[k] = slots[k];
-  task.values = values;
-  task.hyper = numbers.hyper;
-  task.rounding = numbers.rounding;
-  task.check = check;
-  task.ids = indices;
-  task.n = n;
-  task.dim = dim;
-  task.wide = sizeof(Id) == 8;
-  if (dim == 1 && rule == UpdateRule::kRowWiseAdagrad) rule = UpdateRule::kAdagrad;
-  return UpdateAligned<T, G>(rule, task, stream);
+  return UpdateAligned(rule, table, dim, slots, indices, n, values, numbers, check, stream);
 }
+
+template <typename T, typename G>
+int StepRowsCuda(UpdateRule rule, T* table, int64_t dim, float* const* slots, const int64_t* rows, int64_t n,
+                 const G* values, const StepNumbers& numbers, GpuStream stream) {
+  if (n == 0 || dim == 0) return 0;
+  return UpdateAligned(rule, table, dim, slots, rows, n, values, numbers, nullptr, stream);
+}
+template int StepRowsCuda<float, float>(UpdateRule, float*, int64_t, float* const*, const int64_t*, int64_t,
+                                        const float*, const StepNumbers&, GpuStream);
+template int StepRowsCuda<bfloat16, bfloat16>(UpdateRule, bfloat16*, int64_t, float* const*, const int64_t*,
+                                              int64_t, const bfloat16*, const StepNumbers&, GpuStream);
 
 #define INSTANTIATE(T, G, Id)                                                                             \
   template int RowUpdateGpu::Update<T, G, Id>(UpdateRule, T*, int64_t, int64_t, float* const*, const Id*, \

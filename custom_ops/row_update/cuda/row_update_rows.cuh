@@ -26,8 +26,8 @@ struct Task {
   const void* values;
   const float* hyper;
   const int64_t* rounding;  // as in StepNumbers
-  const IndexCheck* check;  // nothing is done where it found anything
-  const void* ids;          // [n] int32 or int64, all different
+  const IndexCheck* check;  // nothing is done where it found anything; null: there is nothing to find
+  const void* ids;          // [n] int32 or int64, all different, or -1: none
   int64_t n, dim;
   bool wide;       // ids are int64
   int group_bits;  // log2 of the threads that share a row
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads) UpdateRows(const Task task) {
   const int64_t i = thread >> task.group_bits;
   const int group = 1 << task.group_bits, lane = static_cast<int>(thread & (group - 1));
   const int64_t dim = task.dim;
-  const bool all_good = task.check->bad == kNoBadIndex && task.check->increasing != 0;
+  const bool all_good =
+      task.check == nullptr || (task.check->bad == kNoBadIndex && task.check->increasing != 0);
   const int64_t row = all_good && i < task.n ? task.Id(i) : -1;
   RuleT rule(task.hyper);
   if constexpr (std::is_same_v<RuleT, RowWiseAdagrad>) {

@@ -69,6 +69,14 @@ struct RowColumns {
   }
 };
 
+// A gradient as it is when it has been written as T.
+__device__ __forceinline__ float RoundTo(float x, const float*) { return x; }
+__device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
+  bfloat16 rounded;
+  GpuFromFloat(x, &rounded);
+  return GpuToFloat(rounded);
+}
+
 // row_wise_adagrad's accumulator after a gradient with this sum of squares.
 template <typename T>
 __device__ __forceinline__ float Accumulated(const TableStep<T>& step, float before, float squares) {

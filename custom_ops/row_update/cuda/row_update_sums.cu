@@ -8,14 +8,6 @@
 namespace largeout {
 namespace {
 
-// Rounds a sum as if it were written as T.
-__device__ __forceinline__ float RoundTo(float x, const float*) { return x; }
-__device__ __forceinline__ float RoundTo(float x, const bfloat16*) {
-  bfloat16 rounded;
-  GpuFromFloat(x, &rounded);
-  return GpuToFloat(rounded);
-}
-
 // A team goes through a batch of rows of up to kHot occurrences.
 template <typename RuleT, typename T, typename G, int kPack>
 __global__ void __launch_bounds__(kThreads, kPack > 4 || RuleT::kSlots > 1 ? 2 : 3)

@@ -1,5 +1,5 @@
-// Helpers of the kernels of row_update, and the step of rows whose gradients are summed first, which
-// embedding_update calls too.
+// Helpers of the kernels of row_update, and steps that other families call too: of rows whose gradients are summed
+// first (embedding_update), and of rows that are known to be right (tree_update).
 #ifndef LARGEOUT_ROW_UPDATE_ROW_UPDATE_SUMS_H_
 #define LARGEOUT_ROW_UPDATE_ROW_UPDATE_SUMS_H_
 
@@ -24,6 +24,12 @@ template <typename T, typename G>
 int SumAndStepCuda(const EmbeddingGradPlanCuda& plan, const G* grad, bool round, UpdateRule rule, T* table,
                    int64_t dim, float* const* slots, const StepNumbers& numbers, const IndexCheck* check,
                    const GpuCall& call);
+
+// One step of each of rows [n], all different and in the table, by values [n, dim]; rows of -1 are left out. Does not
+// wait.
+template <typename T, typename G>
+int StepRowsCuda(UpdateRule rule, T* table, int64_t dim, float* const* slots, const int64_t* rows, int64_t n,
+                 const G* values, const StepNumbers& numbers, GpuStream stream);
 
 }  // namespace largeout
 

@@ -34,14 +34,19 @@ __global__ void ScalePairs(const int32_t* pair_token, const float* grad_loss, co
   scale[p] = grad_loss[token] * (weights == nullptr ? 1.f : weights[token]);
 }
 
-// A warp a group.
+// A warp a group. left: null, or the same rows, but -1 for those that are taken: with `takes`, of narrow
+// groups of one slice.
 __global__ void WriteRowIds(TreeArrays tree, const int32_t* group_node, const TreeOffsets* offsets,
-                            int64_t groups, int64_t* rows) {
+                            int64_t groups, int64_t* rows, int64_t* left, bool takes) {
   const int64_t g = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   if (g >= groups) return;
   const int64_t row = tree.node_start[group_node[g]];
   const int64_t begin = offsets[g].rows, count = offsets[g + 1].rows - begin;
-  for (int64_t j = threadIdx.x % 32; j < count; j += 32) rows[begin + j] = row + j;
+  const bool taken = takes && offsets[g + 1].narrow_slices - offsets[g].narrow_slices == 1;
+  for (int64_t j = threadIdx.x % 32; j < count; j += 32) {
+    rows[begin + j] = row + j;
+    if (left != nullptr) left[begin + j] = taken ? -1 : row + j;
+  }
 }
 
 __global__ void ListGroupsOfPairs(const int32_t* group_start, int64_t groups, int64_t pairs,
@@ -100,8 +105,8 @@ namespace {
 template <typename T, typename H>
 int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
                const float* weights, const float* grad_loss, int64_t tokens, const TreeSaved& saved,
-               int64_t scratch_bytes, float* d_hidden, int64_t* rows, T* row_grads, float* bias_grads,
-               const GpuCall& call) {
+               int64_t scratch_bytes, float* d_hidden, int64_t* rows, T* row_grads,
+               const NarrowRowTaker<T>* taker, float* bias_grads, const GpuCall& call) {
   Scratch* const scratch = call.scratch;
   const GpuStream stream = call.stream;
   if (tokens == 0) return 0;
@@ -125,8 +130,6 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
   }
   LARGEOUT_RETURN_IF_ERROR(Launch(ScalePairs, Blocks(saved.pairs), kThreads, 0, stream, saved.pair_token,
                                   grad_loss, weights, saved.pairs, pair_scale));
-  LARGEOUT_RETURN_IF_ERROR(Launch(WriteRowIds, Blocks(work.groups * 32), kThreads, 0, stream, tree,
-                                  saved.group_node, work.offsets, work.groups, rows));
   const float* floats = nullptr;
   if (work.narrow_slices > 0) LARGEOUT_RETURN_IF_ERROR(Floats(hidden, tokens * table.dim, call, &floats));
   const TreeBatch<T, H> batch{tree,
@@ -142,6 +145,10 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
   const TreeBatch<T> narrow = batch.With(floats);
   const TreeGradOutputs<T> out{pair_scale, d_hidden,      row_grads,  bias_grads,
                                partials,   bias_partials, hidden_sums};
+  const bool takes = taker != nullptr && taker->Takes(narrow, out);
+  int64_t* const left = taker == nullptr ? nullptr : taker->left();
+  LARGEOUT_RETURN_IF_ERROR(Launch(WriteRowIds, Blocks(work.groups * 32), kThreads, 0, stream, tree,
+                                  saved.group_node, work.offsets, work.groups, rows, left, takes));
   if (saved.probs == nullptr) {
     const int error = RootGradient(batch, work, tokens, out, call);
     if (error == 0) work.skipped = work.root;
@@ -175,7 +182,8 @@ int GradientOf(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable
     for (int64_t level = work.skipped.pairs > 0 ? 1 : 0; level < work.levels; ++level) {
       const uint64_t bit = uint64_t{1} << std::min<int64_t>(level, 63);
       if ((work.narrow_levels & bit) != 0)
-        LARGEOUT_RETURN_IF_ERROR(NarrowGrad(narrow, work, level, chunk, out, stream));
+        LARGEOUT_RETURN_IF_ERROR(takes ? taker->Gradient(narrow, work, level, chunk, out, stream)
+                                       : NarrowGrad(narrow, work, level, chunk, out, stream));
       if ((work.wide_levels & bit) != 0)
         LARGEOUT_RETURN_IF_ERROR(WideHiddenGrad(batch, work, level, chunk, out, stream));
     }
@@ -250,23 +258,33 @@ int TreeSoftmaxGpu::Loss(const TreeArrays& tree, const TreeTable<T>& table, cons
                 plan.pairs > 0 ? plan.token_start : nullptr, weights, tokens, outputs.loss);
 }
 
+template <typename T, typename H>
+int TreeSoftmaxGradToCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                          const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                          const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden, int64_t* rows,
+                          T* row_grads, const NarrowRowTaker<T>* taker, float* bias_grads,
+                          const GpuCall& call) {
+  const int64_t n = tokens * table.dim;
+  if constexpr (std::is_same_v<H, float>) {
+    return GradientOf(plan, tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes, d_hidden,
+                      rows, row_grads, taker, bias_grads, call);
+  } else {
+    float* floats = call.scratch->template Take<float>(n);
+    if (floats == nullptr) return kNoMemory;
+    LARGEOUT_RETURN_IF_ERROR(GradientOf(plan, tree, table, hidden, weights, grad_loss, tokens, saved,
+                                        scratch_bytes, floats, rows, row_grads, taker, bias_grads, call));
+    return RoundCuda(floats, n, d_hidden, call.stream);
+  }
+}
+
 template <>
 template <typename T, typename H>
 int TreeSoftmaxGpu::Gradient(const TreeArrays& tree, const TreeTable<T>& table, const H* hidden,
                              const float* weights, const float* grad_loss, int64_t tokens,
                              const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden, int64_t* rows,
                              T* row_grads, float* bias_grads) {
-  const int64_t n = tokens * table.dim;
-  if constexpr (std::is_same_v<H, float>) {
-    return GradientOf(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved, scratch_bytes,
-                      d_hidden, rows, row_grads, bias_grads, call_);
-  } else {
-    float* floats = call_.scratch->template Take<float>(n);
-    if (floats == nullptr) return kNoMemory;
-    LARGEOUT_RETURN_IF_ERROR(GradientOf(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved,
-                                        scratch_bytes, floats, rows, row_grads, bias_grads, call_));
-    return RoundCuda(floats, n, d_hidden, call_.stream);
-  }
+  return TreeSoftmaxGradToCuda<T, H>(gradient_, tree, table, hidden, weights, grad_loss, tokens, saved,
+                                     scratch_bytes, d_hidden, rows, row_grads, nullptr, bias_grads, call_);
 }
 
 #define LARGEOUT_INSTANTIATE(T, H)                                                                        \
@@ -274,7 +292,11 @@ int TreeSoftmaxGpu::Gradient(const TreeArrays& tree, const TreeTable<T>& table, 
                                           int64_t, const TreeLossOutputs&, int64_t);                      \
   template int TreeSoftmaxGpu::Gradient<T, H>(const TreeArrays&, const TreeTable<T>&, const H*,           \
                                               const float*, const float*, int64_t, const TreeSaved&,      \
-                                              int64_t, H*, int64_t*, T*, float*);
+                                              int64_t, H*, int64_t*, T*, float*);                         \
+  template int TreeSoftmaxGradToCuda<T, H>(                                                               \
+      const TreeGradPlan&, const TreeArrays&, const TreeTable<T>&, const H*, const float*, const float*,  \
+      int64_t, const TreeSaved&, int64_t, H*, int64_t*, T*, const NarrowRowTaker<T>*, float*,             \
+      const GpuCall&);
 LARGEOUT_INSTANTIATE(float, float)
 LARGEOUT_INSTANTIATE(float, bfloat16)
 LARGEOUT_INSTANTIATE(bfloat16, float)

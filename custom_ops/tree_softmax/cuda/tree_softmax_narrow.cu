@@ -1,9 +1,11 @@
-// Narrow nodes, forward: softmax by warps that read the node's rows straight from the table.
+// Narrow nodes: softmax by warps that read the node's rows straight from the table; and their gradients, written
+// (tree_softmax_narrow_grad.cuh).
 //
 // What a pair is about (its node, rows, token) hangs on four or five reads, each of which waits for the one
 // before. So each lane reads that of its own pair, and the warp then goes through the pairs: 16
 // consecutive ones, of which up to four of one node share every load of a row.
 #include "common/cuda/launch.cuh"
+#include "tree_softmax/cuda/tree_softmax_narrow_grad.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
@@ -134,6 +136,20 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
+template <typename T>
+struct WriteRows {
+  template <int kVec>
+  __device__ __forceinline__ void Take(int64_t, int64_t out_row, int n, int64_t k, const float (&)[8][kVec],
+                                       const float (&gradient)[8][kVec]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < n) StoreVec<kVec>(row_grads + (out_row + j) * dim + k, gradient[j]);
+    }
+  }
+  T* row_grads;
+  int64_t dim;
+};
+
 }  // namespace
 
 template <typename T>
@@ -145,9 +161,19 @@ int NarrowProbs(const TreeBatch<T>& batch, int64_t pairs, const int32_t* pair_gr
                 blocks, kWarps * 32, 0, stream, batch, pairs, pair_group, pair_slot, chunk, pair_loss);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                             \
-  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*, \
-                              const ProbChunk&, float*, GpuStream);
+template <typename T>
+int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+               const TreeGradOutputs<T>& out, GpuStream stream) {
+  const WriteRows<T> rows{out.row_grads, batch.table.dim};
+  return NarrowGradAligned(batch, out) ? NarrowGradTo<4>(rows, batch, work, level, chunk, out, stream)
+                                       : NarrowGradTo<1>(rows, batch, work, level, chunk, out, stream);
+}
+
+#define LARGEOUT_INSTANTIATE(T)                                                               \
+  template int NarrowProbs<T>(const TreeBatch<T>&, int64_t, const int32_t*, const int32_t*,   \
+                              const ProbChunk&, float*, GpuStream);                           \
+  template int NarrowGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, \
+                             const TreeGradOutputs<T>&, GpuStream);
 LARGEOUT_INSTANTIATE(float)
 LARGEOUT_INSTANTIATE(bfloat16)
 

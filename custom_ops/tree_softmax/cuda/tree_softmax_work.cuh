@@ -259,6 +259,23 @@ struct TreeGradOutputs {
   float* bias_partials;  // [partial_rows]
   float* hidden_sums;    // [MostHiddenPieces, 128, 128] sums over ranges of children
 };
+// Takes the gradients of rows of narrow nodes in the place of row_grads, where a node's pairs are one slice.
+template <typename T>
+class NarrowRowTaker {
+ public:
+  explicit NarrowRowTaker(int64_t* left) : left_(left) {}
+  virtual ~NarrowRowTaker() = default;
+  // Whether it takes any of this batch: it may take none, where memory is not aligned.
+  virtual bool Takes(const TreeBatch<T>& batch, const TreeGradOutputs<T>& out) const = 0;
+  // In the place of NarrowGrad.
+  virtual int Gradient(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
+                       const TreeGradOutputs<T>& out, GpuStream stream) const = 0;
+  // [touched] device memory: the rows that were not taken, in their places; -1: taken.
+  int64_t* left() const { return left_; }
+
+ private:
+  int64_t* const left_;
+};
 // Gradients of the narrow nodes of one level: rows, and d_hidden (added to unless level is 0).
 template <typename T>
 int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
@@ -275,6 +292,14 @@ int WideRowGrad(const TreeBatch<T, H>& batch, const TreeWork& work, const ProbCh
 template <typename T>
 int SumPartials(const TreeBatch<T>& batch, const TreeWork& work, const TreeGradOutputs<T>& out,
                 GpuStream stream);
+
+// tree_softmax.cu: TreeSoftmaxGpu::Gradient. taker: may be null.
+template <typename T, typename H>
+int TreeSoftmaxGradToCuda(const TreeGradPlan& plan, const TreeArrays& tree, const TreeTable<T>& table,
+                          const H* hidden, const float* weights, const float* grad_loss, int64_t tokens,
+                          const TreeSaved& saved, int64_t scratch_bytes, H* d_hidden, int64_t* rows,
+                          T* row_grads, const NarrowRowTaker<T>* taker, float* bias_grads,
+                          const GpuCall& call);
 
 // tree_softmax.cu: hidden vectors in float32, themselves, or a copy in scratch memory.
 int Floats(const float* in, int64_t n, const GpuCall& call, const float** out);

@@ -44,7 +44,7 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
     TreeSaved saved;
     OP_REQUIRES_OK(context, OpenSaved(context, at + 7, &saved));
 
-    OpCall<typename Device::Call> call(context, nullptr, &late_);
+    OpCall<typename Device::Call> call(context);
     Device device(call.get());
     TreeTouched touched;
     std::vector<tensorflow::Tensor> memory;
@@ -73,8 +73,6 @@ class TreeSoftmaxUpdateOp final : public GuardedOp {
   bool use_bias_;
   int64_t max_saved_bytes_;
   TreeOnDevice<typename Device::Call> on_device_;
-  // Nothing comes late: rows are those that the gradient found. With it the update does not wait for a check.
-  typename Device::Call::Late late_;
 };
 
 // Launcher as the kernel of DEVICE, for all types. HOST is nothing, or the inputs in host memory.

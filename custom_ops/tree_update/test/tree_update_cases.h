@@ -15,7 +15,7 @@ template <typename T, typename H = float>
 struct TreeStepProblem {
   TreeStepProblem(Problem<T, H> p, UpdateRule rule, float decay, uint64_t seed)
       : p(std::move(p)), rule(rule), hyper(HyperOf(rule, decay)) {
-    if (this->p.dim % 2 == 1) rounding = RoundingOf<T>(seed);
+    if (seed % 2 == 1) rounding = RoundingOf<T>(seed);
     Random random(seed);
     const UpdateRuleInfo& info = kUpdateRuleInfo[static_cast<int>(rule)];
     const int64_t rows = this->p.arrays.rows, size = info.slot_per_row ? rows : rows * this->p.dim;
@@ -109,7 +109,7 @@ void EveryRuleOnATree() {
     const UpdateRule rule = static_cast<UpdateRule>(i);
     Random random(++seed);
     for (const int64_t dim : {1, 17, 64}) {
-      if (kEmulated && dim != 17) continue;
+      if (kEmulated && dim == 1) continue;
       const float decay = dim == 17 ? 0.01f : 0.f;
       CheckTreeUpdate<Device, Gradient, Updater>(TreeStepProblem<float>(
           Problem<float>(RandomTree(123, 40, &random), dim, 37, seed, dim != 1, dim == 17), rule, decay,
@@ -124,7 +124,7 @@ void EveryRuleOnATree() {
 template <typename Device, typename Gradient, typename Updater>
 void LargeNodes() {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kRowWiseAdagrad, UpdateRule::kLazyAdam}) {
-    if (kEmulated && rule != UpdateRule::kRowWiseAdagrad) continue;
+    if (kEmulated && rule == UpdateRule::kLazyAdam) continue;
     ForEachLevel<Device>([&] {
       CheckTreeUpdate<Device, Gradient, Updater>(
           TreeStepProblem<float>(Problem<float>(HeadTailTree(700, 90, 9, 5), 36, 301, 1), rule, 0.f, 1));

@@ -1,27 +1,19 @@
-// Narrow nodes, backward: gradients by warps that read the node's rows straight from the table.
+// Private to the .cu files that have gradients of narrow nodes: warps that read the node's rows straight from
+// the table.
 //
 // A warp takes slices (up to 64 pairs of a node) and 128 elements of the rows: eight rows and their gradients
 // stay in registers while the tokens go by, so a row is read once and its gradient written once. Each lane
 // reads the place of one such unit, as the forward pass does with pairs.
+#ifndef LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_NARROW_GRAD_CUH_
+#define LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_NARROW_GRAD_CUH_
+
 #include "common/cuda/launch.cuh"
 #include "tree_softmax/cuda/tree_softmax_work.cuh"
 
 namespace largeout {
-namespace {
 
-constexpr int kWarps = 8;
+constexpr int kNarrowWarps = 8;
 constexpr int kUnits = 6;  // of a warp at a time
-
-// Stores the gradient of a row: in the output, or in partial sums where other slices add to the same row.
-template <typename T, int kVec>
-__device__ __forceinline__ void StoreRow(const TreeGradOutputs<T>& out, bool partial, int64_t row,
-                                         int64_t dim, int64_t k, const float (&v)[kVec]) {
-  if (partial) {
-    StoreVec<kVec>(out.partials + row * dim + k, v);
-  } else {
-    StoreVec<kVec>(out.row_grads + row * dim + k, v);
-  }
-}
 
 // A unit of work: a slice, and a part of the elements of its rows.
 struct NarrowUnit {
@@ -29,13 +21,15 @@ struct NarrowUnit {
   int64_t part;
 };
 
-template <typename T, int kVec>
-__global__ void __launch_bounds__(kWarps * 32, 2)
+// rows.Take(row, out_row, n, k, w, gradient): takes the gradients of up to eight rows, from `row` of the table and
+// `out_row` of the output on (n: as many as are left), to which no other slice adds. w: their values, from column k on.
+template <typename T, int kVec, typename Rows>
+__global__ void __launch_bounds__(kNarrowWarps * 32, 2)
     NarrowGradients(TreeBatch<T> batch, const NarrowSlice* slices, const int32_t* level_start, int64_t level,
-                    ProbChunk chunk, TreeGradOutputs<T> out) {
-  __shared__ float all_grads[kWarps * kSlice * 8];
-  __shared__ int all_tokens[kWarps * kSlice];
-  __shared__ NarrowUnit all_units[kWarps * kUnits];
+                    ProbChunk chunk, TreeGradOutputs<T> out, Rows rows) {
+  __shared__ float all_grads[kNarrowWarps * kSlice * 8];
+  __shared__ int all_tokens[kNarrowWarps * kSlice];
+  __shared__ NarrowUnit all_units[kNarrowWarps * kUnits];
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   float* grads = all_grads + warp * kSlice * 8;  // [pair][child]
   int* tokens = all_tokens + warp * kSlice;
@@ -45,10 +39,10 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const int64_t begin = batch.offsets[level_start[level]].narrow_slices * parts;
   const int64_t end = batch.offsets[level_start[level + 1]].narrow_slices * parts;
   // Where there are few units, every warp has one; else whole slices, where they fit.
-  const int64_t warps = gridDim.x * int64_t{kWarps}, of_warp = CeilDiv(end - begin, warps);
+  const int64_t warps = gridDim.x * int64_t{kNarrowWarps}, of_warp = CeilDiv(end - begin, warps);
   int64_t each = min(int64_t{kUnits}, max(int64_t{1}, of_warp));
   if (each > parts) each -= each % parts;
-  for (int64_t base = begin + (blockIdx.x * int64_t{kWarps} + warp) * each; base < end;
+  for (int64_t base = begin + (blockIdx.x * int64_t{kNarrowWarps} + warp) * each; base < end;
        base += warps * each) {
     const int n = static_cast<int>(min(each, end - base));
     if (lane < n) {
@@ -127,9 +121,13 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
               }
             }
           }
+          if (!partial) {
+            rows.Take(row + j0, out_row + j0, children - j0, k, w, sum);
+          } else {
 #pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            if (j0 + j < children) StoreRow<T, kVec>(out, partial, out_row + j0 + j, dim, k, sum[j]);
+            for (int j = 0; j < 8; ++j) {
+              if (j0 + j < children) StoreVec<kVec>(out.partials + (out_row + j0 + j) * dim + k, sum[j]);
+            }
           }
         }
         if (part == 0 && out.bias_grads != nullptr && lane < 8 && j0 + lane < children) {
@@ -144,24 +142,23 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
-}  // namespace
-
 template <typename T>
-int NarrowGrad(const TreeBatch<T>& batch, const TreeWork& work, int64_t level, const ProbChunk& chunk,
-               const TreeGradOutputs<T>& out, GpuStream stream) {
-  // The number of slices of one level is not known here: at most this many blocks, which take turns.
-  const bool aligned = RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
-                       RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
-  const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, aligned ? 128 : 32);
-  const unsigned blocks = GridStrideBlocks(CeilDiv(units, kWarps), 132 * 8);
-  return Launch(aligned ? NarrowGradients<T, 4> : NarrowGradients<T, 1>, blocks, kWarps * 32, 0, stream,
-                batch, work.narrow, work.level_start, level, chunk, out);
+bool NarrowGradAligned(const TreeBatch<T>& batch, const TreeGradOutputs<T>& out) {
+  return RowsAligned(batch.table.dim, batch.table.rows, batch.hidden) &&
+         RowsAligned(batch.table.dim, out.d_hidden, out.row_grads, out.partials);
 }
 
-#define LARGEOUT_INSTANTIATE(T)                                                               \
-  template int NarrowGrad<T>(const TreeBatch<T>&, const TreeWork&, int64_t, const ProbChunk&, \
-                             const TreeGradOutputs<T>&, GpuStream);
-LARGEOUT_INSTANTIATE(float)
-LARGEOUT_INSTANTIATE(bfloat16)
+// kVec 4: where NarrowGradAligned.
+template <int kVec, typename T, typename Rows>
+int NarrowGradTo(const Rows& rows, const TreeBatch<T>& batch, const TreeWork& work, int64_t level,
+                 const ProbChunk& chunk, const TreeGradOutputs<T>& out, GpuStream stream) {
+  // The number of slices of one level is not known here: at most this many blocks, which take turns.
+  const int64_t units = work.narrow_slices * RowPieces(batch.table.dim, 32 * kVec);
+  const unsigned blocks = GridStrideBlocks(CeilDiv(units, kNarrowWarps), 132 * 8);
+  return Launch(NarrowGradients<T, kVec, Rows>, blocks, kNarrowWarps * 32, 0, stream, batch, work.narrow,
+                work.level_start, level, chunk, out, rows);
+}
 
 }  // namespace largeout
+
+#endif  // LARGEOUT_TREE_SOFTMAX_TREE_SOFTMAX_NARROW_GRAD_CUH_

@@ -1,20 +1,21 @@
-// A training step (loss, gradient, SGD on the touched rows) and top-k at sizes up to 10 million words x 304
-// and 40 thousand tokens, next to what the GPU's memory and float32 units allow; wide trees in TF32 and with
-// hidden vectors of bfloat16 too, and those with a wide root also by products of cuBLASLt, where it is found. A
-// size that does not fit is left out.
+// A training step (loss, gradient, SGD on the touched rows, in two passes and in one) and top-k at sizes up to 10
+// million words x 304 and 40 thousand tokens, next to what the GPU's memory and float32 units allow; wide trees in
+// TF32 and with hidden vectors of bfloat16 too, and those with a wide root also by products of cuBLASLt, where it
+// is found. A size that does not fit is left out.
 #include <functional>
 #include <type_traits>
 
 #include "common/cuda/launch.cuh"
 #include "common/test/cuda_bench.cuh"
-#include "row_update/row_update.h"
 #include "tree_softmax/cuda/tree_softmax_plan.h"
 #include "tree_softmax/test/tree_softmax_testing.h"
+#include "tree_update/tree_update.h"
 
 namespace largeout {
 namespace {
 
 constexpr int64_t kSets = 3;
+enum Parts { kLoss, kGradient, kTwoPasses, kOnePass };
 
 // log of the weight of what is below a row: with this bias the model's distribution is the targets' own.
 std::vector<float> FrequencyBias(const TestTree& tree) {
@@ -102,11 +103,11 @@ void Run(Bench* bench, const Case& what, const std::function<const TestTree&()>&
   const int64_t base = memory.used();
   double touched = 0, products = 0, pairs = 0, groups = 0;
   int64_t likely_pairs = 0;
-  const auto step = [&](int i, int parts) {
+  const auto step = [&](int i, Parts parts) {
     const int64_t s = i % kSets;
     memory.Reset(base);
     ArenaScratch scratch(&memory);
-    TreeSoftmaxGpu device({nullptr, &scratch, nullptr, tf32, library});
+    TreeUpdateGpu device({nullptr, &scratch, nullptr, tf32, library});
     TreePaths paths;
     BENCH_OK(device.FindPaths(arrays, targets[s], nullptr, tokens, dim, likely_pairs, &scratch, &paths));
     likely_pairs = paths.pairs + paths.pairs / 16;
@@ -121,7 +122,7 @@ void Run(Bench* bench, const Case& what, const std::function<const TestTree&()>&
     BENCH_OK(device.Loss(arrays, table, hidden[s], nullptr, tokens, out, int64_t{256} << 20));
     products = static_cast<double>(paths.probs), pairs = static_cast<double>(paths.pairs);
     groups = static_cast<double>(paths.groups);
-    if (parts < 2) return;
+    if (parts == kLoss) return;
     const TreeSaved saved{out.pair_token, out.pair_row, out.group_node, out.group_start,
                           out.pair_lse,   out.probs,    paths.pairs,    paths.groups};
     TreeTouched found = device.Resume(device.GradientPlan());
@@ -129,30 +130,40 @@ void Run(Bench* bench, const Case& what, const std::function<const TestTree&()>&
       BENCH_OK(device.Check<T>(arrays, saved, tokens, dim, &found));
     const int64_t unique = found.rows;
     int64_t* rows = memory.Take<int64_t>(unique);
-    T* row_grads = memory.Take<T>(unique * dim);
+    touched = static_cast<double>(unique);
     float* bias_grads = memory.Take<float>(unique);
+    const TreeStep<T> sgd{UpdateRule::kSgd, table_data, nullptr, hyper};
+    if (parts == kOnePass) {
+      BENCH_OK(device.Update(arrays, table, hidden[s], nullptr, grad_loss, tokens, saved, int64_t{256} << 20,
+                             unique, sgd, d_hidden, rows, bias_grads));
+      return;
+    }
+    T* row_grads = memory.Take<T>(unique * dim);
     BENCH_OK(device.Gradient(arrays, table, hidden[s], nullptr, grad_loss, tokens, saved, int64_t{256} << 20,
                              d_hidden, rows, row_grads, bias_grads));
-    touched = static_cast<double>(unique);
-    if (parts < 3) return;
+    if (parts == kGradient) return;
     BadIndex bad;
     BENCH_OK(RowUpdateGpu({nullptr, &scratch})
-                 .Update(UpdateRule::kSgd, table_data, sizes.rows, dim, nullptr, rows, unique, row_grads,
-                         hyper, &bad));
+                 .Update(sgd.rule, table_data, sizes.rows, dim, sgd.slots, rows, unique, row_grads,
+                         sgd.numbers, &bad));
   };
   const int repeats = what.repeats;
-  step(0, 2);  // counts
+  step(0, kGradient);  // counts
   const double row_bytes = dim * sizeof(T), hidden_bytes = 1.0 * tokens * dim * sizeof(H);
   std::printf("%-14s %-34s %.0f pairs, %.0f nodes, %.0f rows touched\n", "tree_softmax", name.c_str(), pairs,
               groups, touched);
   const double loss_bytes = touched * row_bytes + hidden_bytes,
                grad_bytes = 2 * touched * row_bytes + 2 * hidden_bytes;
   const double flops = 2 * products * dim;
-  bench->Report(name, "loss", bench->Time([&](int i) { step(i, 1); }, repeats), loss_bytes, flops);
-  bench->Report(name, "loss + gradient", bench->Time([&](int i) { step(i, 2); }, repeats),
-                loss_bytes + grad_bytes, 3 * flops);
-  bench->Report(name, "loss + gradient + SGD", bench->Time([&](int i) { step(i, 3); }, repeats),
-                loss_bytes + grad_bytes + 3 * touched * row_bytes, 3 * flops);
+  const auto report = [&](const char* part, Parts parts, double bytes, double of_flops) {
+    bench->Report(name, part, bench->Time([&](int i) { step(i, parts); }, repeats), bytes, of_flops);
+  };
+  report("loss", kLoss, loss_bytes, flops);
+  report("loss + gradient", kGradient, loss_bytes + grad_bytes, 3 * flops);
+  const double update_bytes = 3 * touched * row_bytes;
+  report("loss + gradient + SGD", kTwoPasses, loss_bytes + grad_bytes + update_bytes, 3 * flops);
+  // A row is read by the loss, and read and written by the step.
+  report("loss + gradient + SGD, one pass", kOnePass, loss_bytes + grad_bytes, 3 * flops);
   if (library) return;  // top-k takes none of its products
   for (const int64_t batch : what.queries) {
     const Times top = bench->Time(

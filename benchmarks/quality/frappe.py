@@ -50,7 +50,7 @@ def arguments(argv=None, row=ROWS[0]):
     add("--width", type=int, default=400, help="of each of three deep layers")
     add("--dropout", type=float, default=0.5, help="share of the values of a deep layer left out")
     add("--learning-rate", type=float, default=1e-3)
-    add("--decay", type=float, default=0.05, help="of an embedding row: the share added to its gradient")
+    add("--decay", type=float, default=0.1, help="of an embedding row: the share added to its gradient")
     parser.set_defaults(**OTHERWISE.get(row, {}))
     args = parser.parse_args(argv)
     if args.quick:

@@ -45,6 +45,8 @@ EMBEDDINGS = {
         lambda n: kl.distribute.Placement.on_device(ROWS, n, device=n - 1),
         lambda: kl.optimizers.SGD(0.5, clipvalue=0.01),
     ),
+    "permutation_max": (lambda n: "permutation", lambda: kl.optimizers.Adagrad(0.1)),
+    "range_decayed": (lambda n: "range", lambda: kl.optimizers.LazyAdam(0.01)),
 }
 # Heads, each with the optimizer of the model.
 _COUNTS = 1e5 / np.arange(1.0, CLASSES + 1)
@@ -103,7 +105,8 @@ def model_of(case, devices):
     if case == "stacked":
         rows = _stacked(ids)
     else:
-        words = kl.layers.ShardedEmbedding(ROWS, DIM, placement=placement, combiner="mean", name="words")
+        combiner = "max" if case.endswith("max") else "mean"
+        words = kl.layers.ShardedEmbedding(ROWS, DIM, placement=placement, combiner=combiner, name="words")
         rows = words(ids)
     hidden = keras.layers.Dense(DIM, activation="tanh")(rows)
     if case in HEADS:
@@ -125,7 +128,7 @@ def trained(case, strategy, devices):
     with strategy.scope():
         model = model_of(case, devices)
     x, y = data(ragged_end=case in HEADS)
-    callbacks = []
+    callbacks = [kl.callbacks.DecayTables(0.01, every=7)] if case.endswith("decayed") else []
     if case == "sparse_rewired":
         rewire, head = kl.callbacks.Rewire, model.layers[-1]
         callbacks = [
@@ -134,7 +137,7 @@ def trained(case, strategy, devices):
         ]
     history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
     found = {"losses": history.history["loss"]}
-    if callbacks:
+    if case == "sparse_rewired":
         found["in_degrees"] = head.in_degrees()
     if case in PREDICTED:
         found["evaluated"] = model.evaluate(x, y, batch_size=BATCH, verbose=0)

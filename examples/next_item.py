@@ -31,6 +31,7 @@ HEADS = {
         len(counts), n, "uniform", loss="binary_crossentropy", kernel=rows
     ),
 }
+TREES = "tree", "huffman"
 
 
 def arguments(argv=None):
@@ -50,7 +51,7 @@ def arguments(argv=None):
     add("--learning-rate", type=float, default=2e-3)
     add("--int8", action="store_true", help="export in float32 and in int8, and say what int8 costs")
     args = parser.parse_args(argv)
-    if args.tied and args.head in ("tree", "huffman"):
+    if args.tied and args.head in TREES:
         parser.error("--tied goes with the heads that score each item by one row, not with a tree")
     args.share = 0.04 if args.quick else 1.0
     if args.quick:

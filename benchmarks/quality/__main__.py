@@ -63,6 +63,10 @@ def main(argv=None):
         if row in rows and importlib.util.find_spec(package) is None:
             print(f"left out: {row}, which needs the package {package}: pip install '.[benchmarks]'")
             rows.remove(row)
+    for row, option in getattr(table, "NOT_WITH", {}).items():
+        if row in rows and option in rest:
+            print(f"left out: {row}, which does not go with {option}")
+            rows.remove(row)
     found = {row: run_apart(options.table, row, rest) for row in rows}
     failed = [row for row, columns in found.items() if columns is None]
     found = {row: columns for row, columns in found.items() if columns is not None}

@@ -8,6 +8,7 @@ import next_item as example
 import tensorflow as tf
 
 ROWS = tuple(example.HEADS)
+NOT_WITH = dict.fromkeys(example.TREES, "--tied")
 COURSE = ("seconds of processor time", "Recall@10 in validation, %")
 
 

@@ -181,3 +181,10 @@ def test_rows_of_frappe(table, tmp_path):
     ids, labels = table("frappe").read_libsvm(path)
     assert ids.tolist() == [[0, 957, 5039], [956, 5038, 5045], [3, 960, 5040]]
     assert labels.tolist() == [1, 0, 0]
+
+
+def test_rows_that_do_not_go_with_an_option_are_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(command, "run_apart", lambda table, row, rest: {"options": " ".join(rest)})
+    assert command.main(["next_item", "--tied", "--only", "tree", "--only", "full"]) == 0
+    found = capsys.readouterr().out
+    assert "left out: tree, which does not go with --tied" in found and "full  --tied" in found

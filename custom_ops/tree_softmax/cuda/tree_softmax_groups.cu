@@ -90,7 +90,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TreeOffsets shared[kWarps];
   __shared__ long long largest[kWarps];
   const int64_t count = CountOf(*totals, groups.most), first = blockIdx.x * run_tiles * kThreads;
-  if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0 && groups.node[0] == 0) {
+  // Of a forest's roots, which may be on one level, none is the root.
+  if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0 && groups.node[0] == 0 &&
+      (count == 1 || groups.tree.node_parent[groups.node[1]] == 0)) {
     totals->root_pairs = groups.start[1] - groups.start[0];
     totals->root_children = groups.tree.node_start[1] - groups.tree.node_start[0];
   }

@@ -14,7 +14,7 @@ int FindChunkStarts(const TreeArrays& tree, const TreeWork& work, int64_t length
 struct TreeTotals {
   TreeOffsets sums;
   int64_t groups, max_children, levels;
-  int64_t root_pairs, root_children;  // of the root, where there is a pair
+  int64_t root_pairs, root_children;  // of the root, where there is a pair and it is alone on its level
   int64_t bad;        // not 0: the groups count as none
   int64_t unordered;  // not 0: their rows do not ascend
   unsigned long long narrow_levels, wide_levels;

@@ -19,7 +19,8 @@ LARGEOUT_HOST_DEVICE constexpr bool IsWide(int64_t n, int64_t c) {
 struct TreeOffsets;  // tree_softmax_work.cuh
 struct NarrowSlice;
 
-// The pairs and pieces of a TreeWork that belong to the root, the first group.
+// The pairs and pieces of a TreeWork that belong to the root, the first group, where it is alone on its level: none in
+// a forest that has several roots there.
 struct RootPieces {
   int64_t pairs = 0, children = 0, probs = 0, tiles = 0, loss_tiles = 0, weight_tiles = 0, sum_rows = 0;
 };

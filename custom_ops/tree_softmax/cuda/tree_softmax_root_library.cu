@@ -1,5 +1,6 @@
 // A wide root, all tokens at once: a softmax over its children, whose products are those of cuBLASLt. Its rows are the
-// first of the table, its pairs the first of the batch, and nothing else is on its level.
+// first of the table, its pairs the first of the batch, and nothing else is on its level: other nodes there would be
+// left out. So no root of a forest comes here that shares its level.
 #include "common/cuda/launch.cuh"
 #include "full_softmax/cuda/full_softmax_library.cuh"
 #include "tree_softmax/cuda/tree_softmax_root.cuh"

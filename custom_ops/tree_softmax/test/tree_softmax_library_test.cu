@@ -53,6 +53,16 @@ LARGEOUT_TEST(RootsOfEveryTree) {
   }
 }
 
+// Roots of one level: wide ones, then narrow ones too.
+LARGEOUT_TEST(RootsOfForests) {
+  if (FoundLibrary() == nullptr) return;
+  const int64_t times = kEmulated ? 1 : 10, tokens = kEmulated ? 200 : 2000;
+  for (const int32_t removed : {1, 2}) {
+    Check(Problem<float>(Forest(TwoLevelTree(360 * times, 3), removed), 20, tokens, 4));
+    Check(Problem<bfloat16, bfloat16>(Forest(HeadTailTree(250 * times, 3, 4, 60 * times), removed), 24, tokens, 5));
+  }
+}
+
 LARGEOUT_TEST(SmallRootsAndFewTokens) {
   if (FoundLibrary() == nullptr) return;
   Check(Problem<float>(HuffmanTree(300, 4), 20, 60, 3));
@@ -74,6 +84,8 @@ LARGEOUT_TEST(ProductsAreTheLibrarys) {
   CHECK_TRUE(products(flat, -1) == 0);  // probabilities are saved, and read
   CHECK_TRUE(products(narrow, 20000) == 0);
   CHECK_TRUE(products(large_hidden, 20000) == 0);
+  const Problem<float> two_roots(Forest(TwoLevelTree(360, 3), 1), 20, 300, 3);
+  CHECK_TRUE(products(two_roots, 20000) == 0);
 }
 #endif
 

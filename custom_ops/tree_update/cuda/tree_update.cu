@@ -62,7 +62,7 @@ int TreeUpdateGpu::Update(const TreeArrays& tree, const TreeTable<T>& table, con
   T* grads = call_.scratch->template Take<T>(touched * table.dim);
   const bool sgd = step.rule == UpdateRule::kSgd;
   int64_t* left = sgd ? call_.scratch->template Take<int64_t>(touched) : rows;
-  if (grads == nullptr || left == nullptr) return kNoMemory;
+  if (grads == nullptr || (sgd && left == nullptr)) return kNoMemory;
   const SgdTaker<T> taker({step.rows, {}, step.numbers.hyper, step.numbers.rounding, table.dim}, left);
   LARGEOUT_RETURN_IF_ERROR(TreeSoftmaxGradToCuda(gradient_, tree, table, hidden, weights, grad_loss, tokens,
                                                  saved, scratch_bytes, d_hidden, rows, grads,

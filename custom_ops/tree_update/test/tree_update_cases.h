@@ -76,7 +76,7 @@ TreeStepResult<T, H> InOnePass(const TreeStepProblem<T, H>& s, int64_t scratch_b
   const TreeStep<T> step{s.rule, table.get(), slots, numbers.get()};
   CHECK_TRUE(backward.Update(tree, TreeTable<T>{table.get(), on.table.bias, p.dim}, on.hidden.get(),
                              on.weights, on.grad_loss.get(), p.tokens, saved, scratch_bytes, touched.rows,
-                             step, d_hidden.get(), rows.get(),
+                             step, d_hidden.get(), touched.rows == 0 ? nullptr : rows.get(),
                              p.bias.empty() ? nullptr : bias_grads.get()) == 0);
   return {{table.Host(), {slot0.Host(), slot1.Host()}}, d_hidden.Host(), bias_grads.Host(), rows.Host()};
 }

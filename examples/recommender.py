@@ -25,7 +25,7 @@ def arguments(argv=None):
     add("--loss", choices=("contrastive", "softmax"), default="contrastive")
     add("--users", choices=("means", "rows"), default="means", help="of rows of her items, or a row for each")
     add("--tied", action="store_true", help="means: of the rows of the head")
-    add("--epochs", type=int, default=40)
+    add("--epochs", type=int, default=40, help="160 reach more: see the page on quality")
     add("--batch", type=int, default=128, help="users in a step")
     add("--dim", type=int, default=64, help="length of the rows")
     add("--learning-rate", type=float, default=0.01, help="falls to 0 in a line")

@@ -27,7 +27,7 @@ ROWS = (*PUBLISHED, "Vowpal Wabbit")
 NEEDS = {"FuxiCTR's DCN-v2": "fuxictr", "Vowpal Wabbit": "vowpalwabbit"}
 #: Defaults of a row that differ from ours: what BARS found for its DCN-v2; one seed where nothing is drawn.
 OTHERWISE = {
-    "FuxiCTR's DCN-v2": {"dim": 10, "dropout": 0.4},
+    "FuxiCTR's DCN-v2": {"dim": 10, "dropout": 0.4, "decay": 0.05},
     "logistic regression": {"seeds": 1},
     "Vowpal Wabbit": {"seeds": 1},
 }

@@ -23,10 +23,10 @@ struct TreeStep {
   StepNumbers numbers;
 };
 
-// C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu): in one pass under SGD for narrow nodes of up to 64
-// tokens (below 32 children, or below 128 where there are fewer than 16 tokens), where rows are aligned; in two for
-// others and under other rules, with the gradients of touched rows in scratch memory between them, since those of a
-// wide node come from many blocks.
+// C: CpuCall (tree_update.cc), or GpuCall (cuda/tree_update.cu). A GPU takes one pass under SGD for narrow nodes of up
+// to 64 tokens (below 32 children, or below 128 with fewer than 16 tokens), where rows are aligned. It takes two passes
+// for other nodes and other rules: the gradients of a wide node's rows come from many blocks, and are in scratch memory
+// between the passes.
 template <typename C>
 class TreeUpdate : public TreeSoftmax<C> {
  public:

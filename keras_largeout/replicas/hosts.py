@@ -23,9 +23,9 @@ class Hosts:
 
     watch = None
 
-    def __init__(self, count, index, local):
+    def __init__(self, count, index, local, tokens=()):
         self.count, self.index, self.local = count, index, tuple(local)
-        self.tokens = {}
+        self.tokens = dict(tokens)
 
     @property
     def is_alone(self):
@@ -78,9 +78,10 @@ def hosts_of(strategy):
     if strategy not in _known:
         local = strategy.extended.worker_devices
         count = strategy.num_replicas_in_sync // len(local)
-        _known[strategy] = Hosts(count, _this_process(strategy), local) if count > 1 else ALONE
+        _known[strategy] = ALONE
         if count > 1:
-            _known[strategy].tokens.update(tokens_of_dense_sums(strategy, "GPU"))
+            tokens = tokens_of_dense_sums(strategy, "GPU")
+            _known[strategy] = Hosts(count, _this_process(strategy), local, tokens)
     return _known[strategy]
 
 

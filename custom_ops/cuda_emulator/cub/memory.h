@@ -26,10 +26,9 @@ std::vector<T> FromDevice(const T* device, int64_t n) {
   return values;
 }
 
-template <typename T, typename Out>
-cudaError_t ToDevice(const std::vector<T>& values, Out* device) {
-  const std::vector<Out> out(values.begin(), values.end());
-  return cudaMemcpyAsync(device, static_cast<const void*>(out.data()), out.size() * sizeof(Out),
+template <typename T>
+cudaError_t ToDevice(const std::vector<T>& values, T* device) {
+  return cudaMemcpyAsync(device, static_cast<const void*>(values.data()), values.size() * sizeof(T),
                          cudaMemcpyHostToDevice);
 }
 

@@ -1,8 +1,8 @@
 // Under SGD the rows of a narrow node whose pairs are one slice take their step where their gradient is summed,
 // by the warp that holds row and gradient in registers: a row is read and written once, where two passes read or
 // write it five times. The gradients of other rows come from many warps or blocks: they are written, and a second
-// pass takes these steps. So it takes those of rules with slots, whose loads it overlaps better: the sums leave no
-// registers for the slots of several rows.
+// pass steps on these rows. Under rules with slots the second pass steps on all rows. It loads the slots of several
+// rows at once, for which the kernel that sums has no registers.
 #include "row_update/cuda/row_update_step.cuh"
 #include "row_update/cuda/row_update_sums.h"
 #include "tree_softmax/cuda/tree_softmax_narrow_grad.cuh"
